@@ -1,0 +1,52 @@
+# Everything a newcomer needs: `make demo` and `make test` set up what they use, once. Linux, Python 3.11-3.13.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+DATE   ?= 2026-01-01
+
+# CPU torch comes from where PyTorch publishes it, which uv knows, or from a folder of wheels that pip is configured with.
+WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null))
+TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit lint format bench clean
+
+help:  ## show this
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## make .venv with everything that demo and test need
+
+$(STAMP): pyproject.toml constraints/cpu-overrides.txt constraints/tested.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else f"Python 3.11 to 3.13 is needed, {sys.executable} is {v.major}.{v.minor}: make PYTHON=/path/to/python3.11 ...")'
+	@echo "Setting up $(VENV) (once; a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'uv>=0.9'
+	@$(BIN)/uv pip install -q --python $(BIN)/python $(TORCH) --overrides constraints/cpu-overrides.txt \
+		--constraints constraints/tested.txt --editable '.[local,cpu,s3,dev]'
+	@touch $@
+
+demo: $(STAMP)  ## infer the industries of one day's customers: make demo [DATE=2026-01-02]
+	@$(BIN)/python -m demo.run --date $(DATE)
+
+test: $(STAMP)  ## all tests
+	@$(BIN)/python -m pytest
+
+unit: $(STAMP)  ## the tests that take milliseconds
+	@$(BIN)/python -m pytest -q tests/unit
+
+lint: $(STAMP)  ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(STAMP)  ## rewrite the code as lint wants it
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(STAMP)  ## measurements, printed as tables
+	@$(BIN)/python -m benchmarks
+
+clean:  ## remove what demo and tests made, and the embedded Ray
+	@test ! -x $(BIN)/airflow-ray-llm || $(BIN)/airflow-ray-llm local stop
+	@rm -rf .demo .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,60 @@
+"""What Airflow discovers of this provider, by the entry point `apache_airflow_provider`. Imports nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_INTEGRATION = "Ray Data LLM"
+
+
+def get_provider_info() -> dict[str, Any]:
+    return {
+        "package-name": "airflow-provider-raydatallm",
+        "name": "Ray Data LLM",
+        "description": "Runs LLMs over date slices of tables on a Ray cluster with Ray Data LLM and vLLM.",
+        "integrations": [{"integration-name": _INTEGRATION, "external-doc-url": "https://docs.ray.io/", "tags": ["service"]}],
+        "operators": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_provider_raydatallm.operators.ray_llm_batch"],
+            }
+        ],
+        "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_raydatallm.hooks.ray"]}],
+        "connection-types": [
+            {
+                "connection-type": "ray",
+                "hook-name": "Ray",
+                "hook-class-name": "airflow_provider_raydatallm.hooks.ray.RayHook",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["schema", "login", "extra"],
+                    "relabeling": {"host": "Jobs address", "password": "Token"},
+                    "placeholders": {
+                        "host": "http://ray-head:8265, or local for an embedded Ray on this machine",
+                        "password": "the cluster's token (ray get-auth-token)",
+                    },
+                },
+                "conn-fields": {
+                    "verify": {
+                        "label": "Verify TLS certificate",
+                        "schema": {"type": ["boolean", "null"], "default": True},
+                    },
+                    "ca_file": {
+                        "label": "CA file",
+                        "description": "Path on the Airflow workers of a CA bundle to verify the certificate with",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "headers": {
+                        "label": "Headers",
+                        "description": "JSON object of HTTP headers sent with every request",
+                        "schema": {"type": ["object", "null"]},
+                    },
+                    "dashboard_url": {
+                        "label": "Dashboard address for people",
+                        "description": "Address of the Ray Dashboard in links, where it differs from the Jobs address",
+                        "schema": {"type": ["string", "null"], "format": "url"},
+                    },
+                },
+            }
+        ],
+        "extra-links": ["airflow_provider_raydatallm.links.ray.RayJobLink"],
+    }

@@ -1,0 +1,221 @@
+"""The Ray Jobs REST API, defined once for blocking and async callers.
+
+Each call is a *flow*: a generator that yields `Send` (a request, answered with an `httpx.Response` or the `httpx.TransportError` it
+met) and `Pause` (seconds to wait), and returns its result. `RayHook.call` and `RayHook.acall` run the same flow; what is retried and
+what an answer means is written down here only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_raydatallm.exceptions import (
+    RayClusterUnfitError,
+    RayConnectionError,
+    RayLLMJobError,
+    RayUnreachableError,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+
+#: Job states that nothing follows.
+TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+#: The oldest Ray that the processor is tested with.
+OLDEST_RAY = (2, 58)
+#: Seconds between tries. A fresh head answers "No available agent" for some seconds; a cluster that fails over is away for longer.
+_BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Send:
+    method: str
+    path: str
+    json: Any = None
+    content: bytes | None = field(default=None, repr=False)
+    read_timeout: float = 30.0
+
+
+@dataclass(frozen=True)
+class Pause:
+    seconds: float
+
+
+Flow = Generator["Send | Pause", "httpx.Response | httpx.TransportError | None", T]
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """`status` is one of PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED. Times are epoch seconds."""
+
+    status: str
+    message: str
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True)
+class ClusterResources:
+    """What the living nodes have in all: logical CPUs, GPUs, and GPUs by type."""
+
+    nodes: int
+    cpus: float
+    gpus: float
+    accelerators: dict[str, float]
+
+
+def version() -> Flow[str]:
+    """Ray's version on the cluster.
+
+    :raises RayClusterUnfitError: when it is older than the processor works with.
+    """
+    answer = yield from _send(Send("GET", "/api/version", read_timeout=10))
+    found = str(_json(answer, "/api/version").get("ray_version", ""))
+    numbers = tuple(int(n) for n in found.split(".")[:2] if n.isdigit())
+    if len(numbers) == 2 and numbers < OLDEST_RAY:
+        raise RayClusterUnfitError(
+            f"the cluster runs Ray {found}; this provider needs at least {'.'.join(map(str, OLDEST_RAY))}: upgrade the cluster"
+        )
+    return found
+
+
+def upload_package(name: str, content: bytes) -> Flow[str]:
+    """Put a zip of code where every node finds it, unless it is there already. Returns its URI for `runtime_env`."""
+    path = f"/api/packages/gcs/{name}"
+    answer = yield from _send(Send("GET", path), accept={200, 404})
+    if answer.status_code == 404:
+        yield from _send(Send("PUT", path, content=content, read_timeout=120))
+    return f"gcs://{name}"
+
+
+def submit(
+    *, submission_id: str, entrypoint: str, runtime_env: dict[str, Any], metadata: dict[str, str]
+) -> Flow[str]:
+    """Submit a job; its id when it runs under that id, also when an answer to an earlier try was lost on the way."""
+    body = {
+        "submission_id": submission_id,
+        "entrypoint": entrypoint,
+        "runtime_env": runtime_env,
+        "metadata": metadata,
+    }
+    trouble = ""
+    for wait in (*_BACKOFF, None):
+        answer = yield Send("POST", "/api/jobs/", json=body, read_timeout=60)
+        status = getattr(answer, "status_code", None)
+        if status is not None and status < 500:
+            _refuse(answer)
+            return submission_id
+        trouble = _describe(answer)
+        # A lost answer may hide a job that was taken: look before trying again.
+        if "already exists" in trouble or (yield from status_of(submission_id)) is not None:
+            return submission_id
+        if wait is not None:
+            yield Pause(wait)
+    raise RayUnreachableError(f"the job could not be submitted: {trouble}")
+
+
+def status_of(submission_id: str) -> Flow[JobInfo | None]:
+    """What the cluster knows of a job; None when it knows none of that id."""
+    answer = yield from _send(Send("GET", f"/api/jobs/{submission_id}"), accept={200, 404})
+    if answer.status_code == 404:
+        return None
+    info = _json(answer, "job")
+    return JobInfo(
+        status=str(info.get("status", "")),
+        message=str(info.get("message") or ""),
+        started_at=_seconds(info.get("start_time")),
+        ended_at=_seconds(info.get("end_time")),
+    )
+
+
+def logs(submission_id: str) -> Flow[str]:
+    """All that the job's driver has printed so far; "" when there is nothing yet."""
+    answer = yield from _send(Send("GET", f"/api/jobs/{submission_id}/logs", read_timeout=60), accept={200, 404})
+    return str(_json(answer, "logs").get("logs") or "") if answer.status_code == 200 else ""
+
+
+def stop(submission_id: str) -> Flow[bool]:
+    """Ask a job to stop: SIGTERM, then SIGKILL. False when it was over already or is not known."""
+    answer = yield from _send(Send("POST", f"/api/jobs/{submission_id}/stop", read_timeout=10), accept={200, 404})
+    return answer.status_code == 200 and bool(_json(answer, "stop").get("stopped"))
+
+
+def resources() -> Flow[ClusterResources]:
+    """What the cluster has at the moment; an autoscaler may bring more."""
+    answer = yield from _send(Send("GET", "/api/v0/nodes?detail=1&limit=10000"))
+    found = _json(answer, "nodes")["data"]["result"]["result"]
+    totals = [n["resources_total"] for n in found if n.get("state") == "ALIVE"]
+    kinds: dict[str, float] = {}
+    for node in totals:
+        for name in node:
+            if name.startswith("accelerator_type:"):
+                kind = name.removeprefix("accelerator_type:")
+                kinds[kind] = kinds.get(kind, 0) + node.get("GPU", 0)
+    return ClusterResources(
+        nodes=len(totals),
+        cpus=sum(n.get("CPU", 0) for n in totals),
+        gpus=sum(n.get("GPU", 0) for n in totals),
+        accelerators=kinds,
+    )
+
+
+def _send(request: Send, *, accept: frozenset[int] | set[int] = frozenset({200})) -> Flow[httpx.Response]:
+    """Send a request that does no harm when it is sent twice; retry while the cluster is away or unwell."""
+    answer: Any = None
+    for wait in (*_BACKOFF, None):
+        answer = yield request
+        status = getattr(answer, "status_code", None)
+        if status in accept:
+            return answer  # type: ignore[no-any-return]
+        if status is not None and status < 500:
+            _refuse(answer)
+            raise RayLLMJobError(f"{request.method} {request.path}: unexpected answer {_describe(answer)}")
+        if wait is not None:
+            yield Pause(wait)
+    raise RayUnreachableError(f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(answer)}")
+
+
+def _refuse(answer: Any) -> None:
+    """:raises RayConnectionError: when the cluster refuses the request for good."""
+    status = answer.status_code
+    if status in (401, 403):
+        raise RayConnectionError(
+            f"the cluster refuses the token (HTTP {status}: {answer.text.strip()[:200]}): put the cluster's token "
+            "(`ray get-auth-token` on its head) into the connection's password"
+        )
+    if status in (301, 302, 307, 308):
+        raise RayConnectionError(
+            f"the address redirects to {answer.headers.get('location')}: use the Jobs address itself, without a login page"
+        )
+    if status >= 400:
+        raise RayConnectionError(f"the cluster refuses the request: {_describe(answer)}")
+
+
+def _describe(answer: Any) -> str:
+    status = getattr(answer, "status_code", None)
+    if status is not None:
+        # Ray answers an error with a whole traceback; its last line says what is wrong.
+        lines = [line for line in answer.text.strip().splitlines() if line.strip()]
+        return f"HTTP {status}: {(lines[-1] if lines else '')[:500]}"
+    return f"{type(answer).__name__}: {answer}"
+
+
+def _json(answer: httpx.Response, what: str) -> dict[str, Any]:
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise RayConnectionError(
+            f"the address does not speak the Ray Jobs API ({what} answered {answer.text.strip()[:100]!r}): "
+            "the connection needs the dashboard's address, such as http://ray-head:8265"
+        )
+    return found
+
+
+def _seconds(milliseconds: Any) -> float | None:
+    return milliseconds / 1000 if milliseconds else None

@@ -1,0 +1,1 @@
+"""Links that the Airflow UI shows on a task."""

@@ -1,0 +1,114 @@
+"""`python -m airflow_provider_raydatallm.processor run SPEC`: one slice, on the Ray cluster that this process can reach.
+
+SPEC is a JSON file of a `SliceJob`: a path, a URL that fsspec opens, or `package:NAME` for one that was shipped with the job.
+The result also goes to standard output as one marked line (`lines.py`), which the Airflow side looks for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import json
+import sys
+import traceback
+from typing import Any
+
+import pydantic
+
+from airflow_provider_raydatallm.lines import encode_line
+from airflow_provider_raydatallm.processor.errors import Kind, SliceError
+from airflow_provider_raydatallm.spec import Report, SliceJob
+
+_MESSAGE_CHARACTERS = 8000
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="airflow_provider_raydatallm.processor", description=__doc__)
+    add_commands(parser.add_subparsers(dest="command", required=True))
+    args = parser.parse_args(argv)
+    return int(args.run(args))
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the processor's commands to a command line."""
+    for name, what in (("run", "answer and publish a slice"), ("status", "what is published for a spec; starts no engine")):
+        command = commands.add_parser(name, help=what, description=what)
+        command.add_argument("spec", metavar="SPEC", help="JSON file of the slice's job: a path, a URL, or package:NAME")
+        command.add_argument("--nonce", default="-", help="put into the marked lines, to tell this attempt's from others'")
+        command.set_defaults(run=_run if name == "run" else _status)
+
+
+def load_spec(source: str) -> SliceJob:
+    """:raises SliceError: when there is no such spec, or it is none."""
+    try:
+        if source.startswith("package:"):
+            package = source.removeprefix("package:")
+            text = importlib.resources.files(package).joinpath("spec.json").read_text()
+        else:
+            from airflow_provider_raydatallm.processor.store import open_fs
+
+            fs, path = open_fs(source)
+            text = fs.cat_file(path).decode()
+        return SliceJob.model_validate_json(text)
+    except (OSError, ModuleNotFoundError) as e:
+        raise SliceError(f"cannot read the spec {source}: {e}") from e
+    except pydantic.ValidationError as e:
+        raise SliceError(f"the spec {source} is not valid: {e}") from e
+
+
+def _run(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.run import run_slice
+
+    def progress(value: dict[str, Any]) -> None:
+        _say(encode_line("progress", args.nonce, value))
+
+    try:
+        report = run_slice(load_spec(args.spec), progress)
+    except BaseException as e:
+        return _failed(e, args.nonce)
+    _say(encode_line("report", args.nonce, report.model_dump(mode="json")))
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.run import slice_status
+
+    try:
+        report = slice_status(load_spec(args.spec))
+    except Exception as e:
+        return _failed(e, args.nonce)
+    _say(encode_line("report", args.nonce, None if report is None else report.model_dump(mode="json")))
+    return 0
+
+
+def _failed(error: BaseException, nonce: str) -> int:
+    if not isinstance(error, Exception):
+        raise error
+    kind, message = root_error(error)
+    if not isinstance(error, SliceError):
+        traceback.print_exception(error)
+    _say(encode_line("error", nonce, {"kind": kind, "message": message[-_MESSAGE_CHARACTERS:]}))
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return 1
+
+
+def root_error(error: BaseException) -> tuple[Kind, str]:
+    """What really went wrong, from under the layers that Ray wraps around it."""
+    deepest, seen = error, set()
+    while id(deepest) not in seen:
+        seen.add(id(deepest))
+        # Ray keeps the error that a task raised in `cause`; Ray Data chains the others.
+        below = getattr(deepest, "cause", None) or deepest.__cause__
+        if isinstance(below, BaseException):
+            deepest = below
+        if isinstance(deepest, SliceError):
+            return getattr(deepest, "kind", "run"), str(deepest.args[0] if deepest.args else deepest)
+    return "run", f"{type(deepest).__name__}: {deepest}"
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

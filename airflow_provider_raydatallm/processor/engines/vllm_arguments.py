@@ -1,0 +1,69 @@
+"""Which arguments the installed vLLM knows, read from its source.
+
+A wrong name must be refused before an engine starts, and importing vLLM only to look costs ten seconds and 500 MB in the driver.
+Where the source cannot be found or read, nothing is refused here and vLLM itself has the last word.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_raydatallm.processor.errors import SliceError
+
+#: Set by the provider or by Ray Data LLM from other arguments.
+_NOT_YOURS = {"model": "model_source", "runner": "task_type", "convert": "task_type"}
+_RAY_DATA_LLM_OWN = {"task_type"}
+
+
+def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[str, Any]) -> None:
+    """:raises SliceError: naming the unknown argument and the nearest known one."""
+    for name, instead in _NOT_YOURS.items():
+        if name in engine_kwargs:
+            raise SliceError(f"engine_kwargs[{name!r}] is set by the provider: use {instead} instead")
+    known = _fields("engine/arg_utils.py", "EngineArgs") | _fields("engine/arg_utils.py", "AsyncEngineArgs")
+    _refuse_unknown("engine_kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN if known else None)
+    _refuse_unknown("sampling_params", sampling_params, _fields("sampling_params.py", "SamplingParams").keys() or None)
+
+
+def sampling_defaults(names: Iterable[str]) -> dict[str, Any]:
+    """vLLM's defaults of those sampling parameters whose default is a plain value."""
+    fields = _fields("sampling_params.py", "SamplingParams")
+    return {n: fields[n] for n in names if fields.get(n) is not None}
+
+
+def _refuse_unknown(argument: str, given: Mapping[str, Any], known: Iterable[str] | None) -> None:
+    if known is None:
+        return
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"vLLM's arguments: {', '.join(names)}"
+            raise SliceError(f"{argument}[{name!r}] is no argument of the cluster's vLLM: {hint}")
+
+
+@cache
+def _fields(file: str, class_name: str) -> dict[str, Any]:
+    """Annotated fields of a class with their literal defaults (None where the default is no literal)."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return {}
+    try:
+        tree = ast.parse((Path(next(iter(spec.submodule_search_locations))) / file).read_text())
+    except (OSError, SyntaxError):
+        return {}
+    body = next((n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name), [])
+    found: dict[str, Any] = {}
+    for node in body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+            try:
+                found[node.target.id] = ast.literal_eval(node.value) if node.value is not None else None
+            except ValueError:
+                found[node.target.id] = None
+    return found

@@ -1,0 +1,264 @@
+"""The contract between the two sides: `SliceJob` (what to do, Airflow to Ray) and `Report` (what was done, Ray to Airflow).
+
+Invariants:
+
+* Both models refuse unknown fields, and `SliceJob` refuses wrong values, before anything is submitted. Field names are the
+  operator's argument names, so that an error names what the user wrote.
+* A spec holds no secret: it is shipped to the cluster, stored and shown.
+* `SliceJob.fingerprint` is a pure function of what decides a row's answer, equal on both sides. Raise `ANSWER_VERSION` by hand,
+  and only when the provider would answer the same row differently.
+
+This module imports only pydantic and the standard library: a DAG file imports it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+ANSWER_VERSION = 1
+
+#: Columns that the provider itself adds to rows while they are in the pipeline.
+RESERVED_COLUMNS = frozenset({"__unit", "__offset", "__data"})
+
+_FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+
+Concurrency = Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+
+
+class Contract(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class SliceJob(Contract):
+    """Everything the Ray side needs to answer one slice. See the operator for what each field means to a user."""
+
+    version: Literal[1] = 1
+
+    # The slice
+    slice_key: str = Field(min_length=1)
+    #: ISO instant that `slice_key` was formatted from; set for scheduled and backfill runs only.
+    slice_instant: str | None = None
+    slice_column: str | None = None
+    slice_format: str = "%Y-%m-%d"
+
+    # Where rows come from and where answers go
+    input_path: str = Field(min_length=1)
+    input_format: Literal["auto", "parquet", "csv", "jsonl"] = "auto"
+    columns: tuple[str, ...] | None = None
+    column_types: dict[str, str] = Field(default_factory=dict)
+    max_rows: int | None = Field(default=None, ge=1)
+    on_empty: Literal["fail", "skip", "publish"] = "fail"
+    output_path: str = Field(min_length=1)
+    output_column: str = Field(default="answer", min_length=1)
+    on_config_change: Literal["fail", "recompute"] = "fail"
+    on_input_change: Literal["fail", "recompute"] = "fail"
+
+    # What is asked about a row
+    system_prompt: str | None = None
+    prompt: str | None = None
+    choices: tuple[str, ...] | None = None
+    output_schema: dict[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    sampling_params: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    preprocess: str | None = None
+    postprocess: str | None = None
+    #: Hash of the user's shipped code; "" when there is none.
+    code_hash: str = ""
+
+    # Who answers
+    engine: str = "ray_data_llm"
+    model_source: str = Field(min_length=1)
+    engine_kwargs: dict[str, Any] = Field(default_factory=dict)
+    accelerator_type: str | None = None
+    concurrency: Concurrency = 1
+    batch_size: int | None = Field(default=None, ge=1)
+    max_concurrent_batches: int | None = Field(default=None, ge=1)
+
+    @field_validator("preprocess", "postprocess")
+    @classmethod
+    def _function_reference(cls, value: str | None) -> str | None:
+        if value is not None and not _FUNCTION.match(value):
+            raise ValueError(f"{value!r} is not of the form 'package.module:function'")
+        return value
+
+    @field_validator("choices")
+    @classmethod
+    def _distinct_choices(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (len(set(value)) != len(value) or len(value) < 2 or "" in value):
+            raise ValueError(f"choices must be at least two different, non-empty texts, got {list(value)!r}")
+        return value
+
+    @field_validator("concurrency")
+    @classmethod
+    def _ordered_concurrency(cls, value: Concurrency) -> Concurrency:
+        if isinstance(value, tuple) and value[0] > value[1]:
+            raise ValueError(f"concurrency {value} has its minimum above its maximum")
+        return value
+
+    @field_validator("output_column")
+    @classmethod
+    def _free_column(cls, value: str) -> str:
+        if value in RESERVED_COLUMNS:
+            raise ValueError(f"{value!r} is reserved; choose another output_column")
+        return value
+
+    @model_validator(mode="after")
+    def _one_question(self) -> SliceJob:
+        if self.prompt is None and self.preprocess is None:
+            raise ValueError("prompt is missing: give a prompt with {column} fields, or a preprocess function")
+        if self.prompt is not None and self.preprocess is not None:
+            raise ValueError("prompt and preprocess both make the request: give one of them")
+        shapes = [n for n in ("choices", "output_schema", "regex", "grammar") if getattr(self, n) is not None]
+        if len(shapes) > 1:
+            raise ValueError(f"{' and '.join(shapes)} exclude each other: an answer has one shape")
+        if shapes and "structured_outputs" in self.sampling_params:
+            raise ValueError(f"sampling_params['structured_outputs'] and {shapes[0]} both set the answer's shape: give one")
+        n = self.sampling_params.get("n")
+        if n not in (None, 1):
+            raise ValueError(f"sampling_params['n'] is {n!r}: one answer a row is published, leave n out")
+        return self
+
+    @property
+    def slice_path(self) -> str:
+        """Folder that holds the published slice.
+
+        `{slice}` in `output_path` stands for the key; without it the folder is `<output_path>/ds=<key>`. A trial run
+        (`max_rows`) goes under `_trial/` beside the real slices, where table readers do not look.
+        """
+        root = self.output_path.rstrip("/") or "/"
+        encoded = encode_slice_key(self.slice_key)
+        if "{slice}" in root:
+            head, _, folder = root.rpartition("/")
+            head, folder = head.replace("{slice}", encoded), folder.replace("{slice}", encoded)
+        else:
+            head, folder = root, f"ds={encoded}"
+        if self.max_rows is not None:
+            head = f"{head.rstrip('/')}/_trial"
+        return f"{head.rstrip('/')}/{folder}"
+
+    @property
+    def report_path(self) -> str:
+        return f"{self.slice_path}/_report.json"
+
+    @property
+    def resolved_input_path(self) -> str:
+        return self.input_path.replace("{slice}", encode_slice_key(self.slice_key))
+
+    def fingerprint(self) -> str:
+        """Hash of what decides a row's answer: 16 hex digits, the same for equal questions on either side."""
+        decides = {
+            "answer_version": ANSWER_VERSION,
+            "model": self.model_source,
+            "engine_kwargs": {k: v for k, v in self.engine_kwargs.items() if k in _ANSWER_ENGINE_KWARGS},
+            "request": self.model_dump(
+                mode="json",
+                include={
+                    "system_prompt", "prompt", "choices", "output_schema", "regex", "grammar", "sampling_params",
+                    "chat_template_kwargs", "preprocess", "postprocess", "output_column",
+                },
+            ),
+            "code": self.code_hash if self.preprocess or self.postprocess else "",
+            "rows": {"columns": self.columns, "column_types": self.column_types, "max_rows": self.max_rows},
+        }  # fmt: skip
+        canonical = json.dumps(decides, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+#: Engine arguments that change answers. The others (memory, parallelism, batching) only change speed.
+_ANSWER_ENGINE_KWARGS = frozenset({
+    "revision", "tokenizer", "tokenizer_revision", "code_revision", "dtype", "quantization", "kv_cache_dtype", "max_model_len",
+    "enable_lora", "hf_overrides", "rope_scaling", "rope_theta", "chat_template", "generation_config",
+    "override_generation_config", "limit_mm_per_prompt", "task_type",
+})  # fmt: skip
+
+
+def encode_slice_key(key: str) -> str:
+    """The key as a Hive folder value: percent-encoded where a path or a Hive reader would take a character for its own."""
+    encoded = quote(key, safe=" -_.~+@,!'()$;")
+    return {".": "%2E", "..": "%2E%2E"}.get(encoded, encoded)
+
+
+class Counts(Contract):
+    """Rows. `planned = succeeded + quarantined`; the others overlap these. None: not measured."""
+
+    planned: int
+    succeeded: int
+    resumed: int | None = None
+    quarantined: int = 0
+    invalid_output: int | None = None
+    truncated: int | None = None
+
+
+class Tokens(Contract):
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+
+
+class Seconds(Contract):
+    """Wall-clock seconds. `inference` runs from the first request in the engine to the last row out of it."""
+
+    engine_start: float | None = None
+    inference: float | None = None
+    publish: float | None = None
+
+
+class Throughput(Contract):
+    """Rates over `Seconds.inference`."""
+
+    rows_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+
+
+class Utilisation(Contract):
+    gpu_mean: float | None = None
+    gpu_p10: float | None = None
+
+
+class Balance(Contract):
+    workers: int | None = None
+    max_over_mean: float | None = None
+
+
+class Report(Contract):
+    """What was published. `_report.json` holds exactly this; XCom adds the job's id and links and Airflow's own timings."""
+
+    version: Literal[1] = 1
+    outcome: Literal["published", "unchanged", "attached", "empty"]
+    slice_key: str
+    output_path: str
+    fingerprint: str
+    counts: Counts
+    tokens: Tokens = Tokens()
+    seconds: Seconds = Seconds()
+    throughput: Throughput = Throughput()
+    utilisation: Utilisation = Utilisation()
+    balance: Balance = Balance()
+    advice: tuple[str, ...] | None = None
+
+    def to_xcom(
+        self,
+        *,
+        report_path: str,
+        ray_job_id: str | None,
+        dashboard_url: str | None,
+        queued: float | None,
+        total: float | None,
+    ) -> dict[str, Any]:
+        """The operator's `return_value`: this report, plus what only the Airflow side knows (seconds `queued`, `total`)."""
+        result = self.model_dump(mode="json", exclude={"version"})
+        result["report_path"] = report_path
+        result["ray_job_id"] = ray_job_id
+        result["dashboard_url"] = dashboard_url
+        result["seconds"] = {"queued": queued, **result["seconds"], "total": total}
+        return result

@@ -1,0 +1,44 @@
+"""Made for `airflow backfill create --dag-id customers_backfill --from-date 2026-01-01 --to-date 2026-12-31`.
+
+Days run in parallel, as many as the DAG allows; a day that is published already is left as it is and costs no engine start. The
+answers of a changed prompt replace the old ones (`on_config_change="recompute"`), day by day.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pendulum
+from airflow.sdk import CronDataIntervalTimetable, dag
+
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    max_active_runs=8,
+    default_args={"retries": 3, "retry_delay": pendulum.duration(minutes=5), "retry_exponential_backoff": 2.0},
+    tags=["ray-llm"],
+)
+def customers_backfill() -> None:
+    RayLLMBatchOperator(
+        task_id="infer_industry",
+        # How many slices the cluster works on at once, whatever the number of runs.
+        max_active_tis_per_dag=2,
+        input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
+        output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched"),
+        on_empty="skip",
+        on_config_change="recompute",
+        model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
+        system_prompt="You infer a company's industry.",
+        prompt="What industry is this company in: {Company}",
+        choices=["Law Firm", "Healthcare", "Technology", "Retail", "Finance", "Other"],
+        sampling_params={"temperature": 0, "max_tokens": 16},
+        output_column="industry",
+        engine_kwargs={"max_model_len": 256},
+    )
+
+
+customers_backfill()

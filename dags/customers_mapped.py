@@ -1,0 +1,38 @@
+"""One run, several slices: dynamic task mapping over slice keys. Each mapped task shows its slice key in the UI."""
+
+from __future__ import annotations
+
+import os
+
+from airflow.sdk import Param, dag, task
+
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+
+
+@task
+def days(params: dict[str, list[str]]) -> list[str]:
+    return params["days"]
+
+
+@dag(
+    schedule=None,
+    params={"days": Param(["2026-01-01", "2026-01-02"], type="array", items={"type": "string"}, title="Days")},
+    tags=["ray-llm"],
+)
+def customers_mapped() -> None:
+    RayLLMBatchOperator.partial(
+        task_id="infer_industry",
+        max_active_tis_per_dagrun=1,
+        input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
+        output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched"),
+        model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
+        system_prompt="You infer a company's industry.",
+        prompt="What industry is this company in: {Company}",
+        choices=["Law Firm", "Healthcare", "Technology", "Retail", "Finance", "Other"],
+        sampling_params={"temperature": 0, "max_tokens": 16},
+        output_column="industry",
+        engine_kwargs={"max_model_len": 256},
+    ).expand(slice_key=days())
+
+
+customers_mapped()

@@ -83,7 +83,14 @@ def ensure_head(folder: Path | None = None, *, min_cpus: int = 8, timeout: float
             _check_fits(record, ray_version, min_cpus)
             return record.head
         _end(folder, record)
-        return _start(folder, max(min_cpus, os.cpu_count() or 1), ray_version, deadline)
+        num_cpus = max(min_cpus, os.cpu_count() or 1)
+        try:
+            return _start(folder, num_cpus, ray_version, deadline)
+        except LocalHeadError:
+            if time.monotonic() > deadline:
+                raise
+            # Once more: `ray start` gives up after 30 s on a busy machine, and a free port can be lost.
+            return _start(folder, num_cpus, ray_version, deadline)
 
 
 def stop_head(folder: Path | None = None) -> int:

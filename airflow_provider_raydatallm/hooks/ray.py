@@ -96,7 +96,7 @@ def _address(where: str, connection: Connection) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RayConnectionError(f"{where}: {host!r} is no Jobs address: write http://HOST:PORT or https://HOST[:PORT]")
     if parts.port is None and connection.port:
-        host = host.replace(parts.netloc, f"{parts.netloc}:{connection.port}", 1)
+        return parts._replace(netloc=f"{parts.netloc}:{connection.port}").geturl()
     return host
 
 

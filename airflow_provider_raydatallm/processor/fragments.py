@@ -20,10 +20,14 @@ FRAGMENT_ROWS = 65_536
 
 @dataclass
 class Fragments:
-    """Fragments of one attempt. `add` answers as they come, `flush` at the end, then take `of_unit` for each unit in order."""
+    """Fragments of one attempt. `add` answers as they come, `flush` at the end, then take `of_unit` for each unit in order.
+
+    `expected`: the answer columns, where they are known before the first answer.
+    """
 
     store: Store
     folder: str
+    expected: list[pa.Field] | None = None
     _pending: list[pa.Table] = field(default_factory=list)
     _units: dict[int, list[str]] = field(default_factory=dict)  # unit index -> names of the fragments that hold its rows
     _last_unit: dict[str, int] = field(default_factory=dict)
@@ -57,7 +61,9 @@ class Fragments:
     @property
     def fields(self) -> list[pa.Field]:
         """Answer columns, with the types that fit all fragments."""
-        return [f for f in self._schema or () if not f.name.startswith("__")]
+        if self._schema is None:
+            return self.expected or []
+        return [f for f in self._schema if not f.name.startswith("__")]
 
     def of_unit(self, unit: int, rows: int) -> pa.Table:
         """The unit's answers by offset.

@@ -202,6 +202,8 @@ class Text(Format):
         except (pa.ArrowInvalid, OSError, EOFError) as e:
             raise SliceError(f"{path}, after byte {start:,}: cannot be read ({e}); is it truncated?") from e
         if rest:
+            if self.last_record_end(rest + b"\n") != len(rest) + 1:
+                raise SliceError(f"{path}: a quote after byte {start:,} is never closed; is the file truncated?")
             yield start, rest
 
     def _parse(

@@ -103,8 +103,9 @@ def _empty(job: SliceJob, plan: Plan, store: Store) -> Report:
     if job.on_empty == "publish":
         files = []
         if plan.columns:
-            fragments = Fragments(store, publish.CHECKPOINT)
-            files = [publish.write_part(store, plan, fragments)]
+            shape = AnswerShape(job, _function(job.postprocess))
+            publish.check_columns(plan, shape.fields or [])
+            files = [publish.write_part(store, plan, Fragments(store, publish.CHECKPOINT, shape.fields))]
         publish.write_manifest(store, job, plan, files, report)
     return report
 

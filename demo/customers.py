@@ -1,0 +1,263 @@
+"""Writes a customers dataset whose companies' industries are known: `python -m demo.customers ROOT --rows
+12000`.
+
+The columns are those of the well-known customers sample CSV; the files are Hive-partitioned by date, with LF
+line ends and RFC 4180 quotes where a company's name has a comma or a quote. The same parameters always give
+the same bytes.
+
+`industry_of(company)` is the truth, and the demo's model has seen none of these names: `demo.names` says how.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import random
+import re
+import sys
+import time
+import unicodedata
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from demo import names
+from demo.names import LABELS, PLACES, SURNAMES, companies, industry_of, words
+
+__all__ = ["COLUMNS", "LABELS", "industry_of", "write_customers"]
+
+COLUMNS = (
+    "Index",
+    "Customer Id",
+    "First Name",
+    "Last Name",
+    "Company",
+    "City",
+    "Country",
+    "Phone 1",
+    "Phone 2",
+    "Email",
+    "Subscription Date",
+    "Website",
+)
+
+DEFAULT_ROWS = 12_000
+DEFAULT_DATES = ("2026-01-01", "2026-01-02", "2026-01-03")
+DEFAULT_SEED = 7
+FILE_NAME = "customers.csv"
+
+
+def write_customers(
+    root: Path,
+    dates: Sequence[str] = DEFAULT_DATES,
+    rows: int = DEFAULT_ROWS,
+    seed: int = DEFAULT_SEED,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> list[Path]:
+    """Write `root/ds=<date>/customers.csv` for each date and return those paths in the order of `dates`.
+
+    `rows` in all are split evenly over the dates (the first ones take the remainder); Index runs on from 1
+    through all files, and Subscription Date is the date of the folder. Each file appears in one atomic step,
+    streamed, 10,000 rows in memory at a time. `progress` gets the number of rows written so far.
+
+    Nothing is written if the dataset is already there: `<root>.made.json`, beside the dataset, records the
+    parameters and file sizes. If it records other parameters, the files that it names are replaced or
+    removed. Raises ValueError for dates that are repeated or no folder name, and for fewer rows than dates.
+    """
+    if not dates or len(set(dates)) != len(dates):
+        raise ValueError(f"dates must be given and differ from each other, not {list(dates)}")
+    for date in dates:
+        if not re.fullmatch(r"\w[\w.:-]*", date, re.ASCII):
+            raise ValueError(f"date {date!r} cannot be a folder name: use text such as 2026-01-31")
+    if rows < len(dates):
+        raise ValueError(f"rows={rows} is less than one row for each of the {len(dates)} dates")
+    root = Path(root)
+    relative = [f"ds={date}/{FILE_NAME}" for date in dates]
+    paths = [root / name for name in relative]
+    marker = root.with_name(f"{root.name}.made.json")
+    source = zlib.crc32(Path(__file__).read_bytes() + Path(names.__file__).read_bytes())
+    made = {"rows": rows, "dates": list(dates), "seed": seed, "source": source}
+    before = _read_marker(marker)
+    sizes: dict[str, int] = before.pop("sizes", {})
+    if before == made and all(_size(root / name) == sizes.get(name) for name in relative):
+        return paths
+
+    marker.unlink(missing_ok=True)
+    for stale in sizes.keys() - set(relative):
+        (root / stale).unlink(missing_ok=True)
+    share, extra = divmod(rows, len(dates))
+    done = 0
+    for position, (date, path) in enumerate(zip(dates, paths, strict=True)):
+        count = share + (position < extra)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with unfinished.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(COLUMNS)
+                for block in _blocks(random.Random(f"{seed}/{date}"), date, done + 1, count):
+                    writer.writerows(block)
+                    done += len(block)
+                    if progress is not None:
+                        progress(done)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    sizes = {name: (root / name).stat().st_size for name in relative}
+    marker.write_text(json.dumps({**made, "sizes": sizes}, indent=1) + "\n", encoding="utf-8")
+    return paths
+
+
+# --- columns ---------------------------------------------------------------------------------------------
+
+_FIRST_NAMES = words("""
+Aaron Adriana Aisha Alejandro Alice Andrea Andrés Anita Anna Antonio Ariana Arthur Beatriz Benjamin Bianca
+Brandon Bridget Camille Carla Carlos Caroline Cecilia Charlotte Chloé Claire Colin Cristina Cynthia Damon
+Daniela Darren Deborah Derek Diana Dominic Edgar Eileen Elena Elliott Emma Erika Fatima Felix Fernando
+Frances Gabriel Georgia Gerald Gina Grace Greta Hannah Harold Heidi Helen Hugo Ian Ingrid Irene Isaac Isabel
+Ivan Jack Jacqueline Jana Jasmine Javier Jean Jenna Joanna Jorge José Julia Karen Kathryn Keith Kelsey Kevin
+Lara Laura Leah Leo Liam Lin Lucia Luis Mackenzie Marco Maria Martin Mathew Maya Mei Melissa Michele Miguel
+Mina Nadia Naomi Natalie Nathan Nicole Nina Noah Nora Oliver Olga Omar Oscar Pablo Pamela Patricia Paul
+Peggy Peter Priya Rachel Rafael Raj Rebecca Renée Ricardo Robin Rosa Roy Ruth Samuel Sandra Sara Sheryl
+Simon Sofia Sonia Stefan Susan Tamara Tara Theodore Thomas Tina Tomás Tracy Valerie Vanessa Vera Victor
+Walter Wanda Wendy Xavier Yasmin Yuki Yvonne Zachary Zoe
+""")
+
+_TOWN_STARTS = words("East West North South Port Lake New Fort Mount Saint")
+_TOWN_STEMS = words("Ash Brook Carl Dan Ed Fair Glen Har Jen Kim Lind Mar Nor Oak Pres Ray Stan Tay Wal Wood")
+_TOWN_ENDS = words("bury ton ville view field mouth ford haven port stad")
+_TOWNS = [
+    *(stem + end for stem, end in product(_TOWN_STEMS, _TOWN_ENDS)),
+    *(f"{start} {stem}{end}" for start, stem, end in product(_TOWN_STARTS, _TOWN_STEMS, _TOWN_ENDS[:4])),
+    *["Zürich", "São Paulo", "Málaga", "Kraków", "Århus", "Washington, D.C."],
+]
+_COUNTRY_WORDS = words("""
+Argentina Australia Austria Bahrain Belgium Bolivia Brazil Bulgaria Cambodia Canada Chile Colombia Congo
+Costa_Rica Côte_d'Ivoire Croatia Cuba Cyprus Denmark Ecuador Egypt Estonia Fiji Finland France Georgia
+Germany Ghana Greece Guatemala Hungary Iceland India Indonesia Ireland Israel Italy Jamaica Japan Jordan
+Kenya Korea Latvia Lithuania Luxembourg Malaysia Malta Mexico Moldova Mongolia Morocco Nepal Netherlands
+New_Zealand Nigeria Norway Panama Paraguay Peru Philippines Poland Portugal Qatar Romania Rwanda Samoa
+Senegal Serbia Singapore Slovakia Slovenia South_Africa Spain Sri_Lanka Sweden Switzerland Taiwan Tanzania
+Thailand Togo Tunisia Turkey Uganda Ukraine United_Kingdom United_States_of_America Uruguay Vietnam Zambia
+Zimbabwe
+""")
+_COUNTRIES = [name.replace("_", " ") for name in _COUNTRY_WORDS]
+_TOP_LEVEL = ("com", "com", "com", "net", "org", "biz", "info", "co")
+_PHONES = (
+    "{0:03d}-{1:03d}-{2:04d}",
+    "{0:03d}.{1:03d}.{2:04d}",
+    "({0:03d}){1:03d}-{2:04d}",
+    "+1-{0:03d}-{1:03d}-{2:04d}",
+    "{0:03d}{1:03d}{2:04d}",
+    "{0:03d}.{1:03d}.{2:04d}x{3:03d}",
+    "001-{0:03d}-{1:03d}-{2:04d}x{3:03d}",
+)
+
+
+def _ascii(name: str) -> str:
+    """A name as it is written in an address: lower case, accents dropped."""
+    return unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+
+
+_FIRST_PAIRS = [(name, _ascii(name)) for name in _FIRST_NAMES]
+_LAST_PAIRS = [(name, _ascii(name)) for name in SURNAMES]
+_HOSTS = [
+    f"{_ascii(name)}{rest}" for name, rest in product([*SURNAMES, *PLACES], ("", "-group", "hq", "-inc"))
+]
+_DOMAINS = [f"{host}.{_TOP_LEVEL[position % len(_TOP_LEVEL)]}" for position, host in enumerate(_HOSTS)]
+_BLOCK_ROWS = 10_000
+
+
+def _blocks(rng: random.Random, date: str, first_index: int, rows: int) -> Iterator[list[tuple[object, ...]]]:
+    """The rows of one date as tuples in the order of COLUMNS, by blocks of at most `_BLOCK_ROWS`."""
+    day = date[:10]
+    for start in range(first_index, first_index + rows, _BLOCK_ROWS):
+        count = min(_BLOCK_ROWS, first_index + rows - start)
+        first = rng.choices(_FIRST_PAIRS, k=count)
+        last = rng.choices(_LAST_PAIRS, k=count)
+        hosts = rng.choices(_DOMAINS, k=count)
+        columns: tuple[Iterable[object], ...] = (
+            range(start, start + count),
+            [f"{rng.getrandbits(60):015X}" for _ in range(count)],
+            [name for name, _ in first],
+            [name for name, _ in last],
+            [company.name for company in companies(rng, count, split="demo")],
+            rng.choices(_TOWNS, k=count),
+            rng.choices(_COUNTRIES, k=count),
+            _phones(rng, count),
+            _phones(rng, count),
+            [
+                f"{given}.{family}@{host}"
+                for (_, given), (_, family), host in zip(first, last, hosts, strict=True)
+            ],
+            [day] * count,
+            [f"https://www.{host}/" for host in rng.choices(_DOMAINS, k=count)],
+        )
+        yield list(zip(*columns, strict=True))
+
+
+def _phones(rng: random.Random, count: int) -> list[str]:
+    numbers = [rng.getrandbits(40) for _ in range(count)]
+    return [
+        form.format(200 + number % 799, (number >> 10) % 1000, (number >> 20) % 10_000, (number >> 30) % 1000)
+        for form, number in zip(rng.choices(_PHONES, k=count), numbers, strict=True)
+    ]
+
+
+def _read_marker(marker: Path) -> dict[str, Any]:
+    try:
+        read: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return read
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m demo.customers", description="Write the demo's customers dataset."
+    )
+    parser.add_argument(
+        "root", type=Path, help="folder of the dataset; files go to ROOT/ds=<date>/customers.csv"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=DEFAULT_ROWS, help="rows of all dates together (default %(default)s)"
+    )
+    parser.add_argument("--dates", nargs="+", default=list(DEFAULT_DATES), metavar="DATE")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    options = parser.parse_args(arguments)
+    written = 0
+
+    def show(rows: int) -> None:
+        nonlocal written
+        written = rows
+        if sys.stderr.isatty():
+            print(f"\r{rows:,} of {options.rows:,} rows", end="", file=sys.stderr, flush=True)
+
+    start = time.monotonic()
+    try:
+        paths = write_customers(options.root, options.dates, options.rows, options.seed, progress=show)
+    except ValueError as error:
+        parser.error(str(error))
+    if written and sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    what = f"{written:,} rows written in {time.monotonic() - start:.1f} s" if written else "already there"
+    print(f"{options.root}: {len(paths)} files, {what}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,162 @@
+"""`make demo`: one day's customers, from an Airflow DAG to published Parquet, on this machine.
+
+Real Airflow (SQLite), an embedded Ray head, vLLM on CPU and a tiny model that is trained here once: no GPU, account or download. All
+it makes lies in `.demo/`; Ray keeps running for the next date (`airflow-ray-llm local stop` ends it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from demo.customers import industry_of, write_customers
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = ROOT / ".demo"
+DATES = ("2026-01-01", "2026-01-02", "2026-01-03")
+ROWS = 12_000
+
+_TASK_MESSAGE = re.compile(r"\[info +\] (.*?) +\[airflow\.task\.operators")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--date", default=DATES[0], help=f"the day to answer: {', '.join(DATES)}")
+    date = parser.parse_args().date
+    if date not in DATES:
+        parser.error(f"there are no customers of {date!r}; choose DATE={' or DATE='.join(DATES)}")
+
+    began = time.monotonic()
+    HOME.mkdir(exist_ok=True)
+    environment = _environment()
+    line = ProgressLine()
+    line.say("writing 12,000 customers of 3 days")
+    write_customers(HOME / "customers", DATES, ROWS)
+    with open(HOME / "log.txt", "w") as log:
+        _train(line, log, environment)
+        line.say("preparing Airflow and the embedded Ray")
+        head = subprocess.Popen(
+            [sys.executable, "-c", "from airflow_provider_raydatallm.local import ensure_head; ensure_head()"],
+            env=environment, stdout=log, stderr=log,
+        )  # fmt: skip
+        if _run(["airflow", "db", "migrate"], environment, log) or head.wait():
+            return _failed(line)
+        # A run of the daily DAG that is made at the end of a day owns that day.
+        end_of_day = dt.date.fromisoformat(date) + dt.timedelta(days=1)
+        command = ["airflow", "dags", "test", "customers_daily", end_of_day.isoformat()]
+        if _run(command, environment, log, line.task_says):
+            return _failed(line)
+    line.done()
+    return _show(date, time.monotonic() - began, already_done="unchanged" in line.last)
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "AIRFLOW_HOME": str(HOME / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME}/airflow/airflow.db",
+        "AIRFLOW_CONN_RAY_DEFAULT": "ray://local",
+        "RAY_LLM_DEMO_INPUT": str(HOME / "customers"),
+        "RAY_LLM_DEMO_OUTPUT": str(HOME / "customers_enriched"),
+        "RAY_LLM_DEMO_MODEL": str(HOME / "model"),
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def _train(line: ProgressLine, log: Any, environment: dict[str, str]) -> None:
+    """Train the tiny model, once, in a process of its own: this one then never holds torch."""
+    line.say("training the tiny model (once, about half a minute)")
+    code = "import sys, pathlib; from demo.tiny_model import train; train(pathlib.Path(sys.argv[1]))"
+    if subprocess.run([sys.executable, "-c", code, str(HOME / "model")], cwd=ROOT, env=environment, stdout=log, stderr=log).returncode:
+        raise SystemExit(_failed(line))
+
+
+def _run(command: list[str], environment: dict[str, str], log: Any, each_line: Callable[[str], None] | None = None) -> int:
+    program = str(Path(sys.executable).parent / command[0])
+    process = subprocess.Popen(
+        [program, *command[1:]], env=environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    for text in process.stdout:
+        log.write(text)
+        log.flush()
+        if each_line is not None:
+            each_line(text)
+    return process.wait()
+
+
+class ProgressLine:
+    """One line that is rewritten on a terminal and a line a step elsewhere. On a terminal the seconds run."""
+
+    def __init__(self) -> None:
+        self.last = ""
+        self._began = time.monotonic()
+        self._terminal = sys.stdout.isatty()
+        self._end = threading.Event()
+        if self._terminal:
+            threading.Thread(target=self._tick, daemon=True).start()
+
+    def say(self, text: str) -> None:
+        if text != self.last:
+            self.last = text
+            if not self._terminal:
+                print(f"[{time.monotonic() - self._began:4.0f} s] {text}", flush=True)
+
+    def task_says(self, text: str) -> None:
+        """Take up what the task logs through its operator."""
+        if found := _TASK_MESSAGE.search(text):
+            self.say(found.group(1))
+
+    def done(self) -> None:
+        self._end.set()
+        if self._terminal:
+            print("\r\033[K", end="", flush=True)
+
+    def _tick(self) -> None:
+        while not self._end.wait(0.5):
+            print(f"\r\033[K[{time.monotonic() - self._began:4.0f} s] {self.last}"[:118], end="", flush=True)
+
+
+def _failed(line: ProgressLine) -> int:
+    line.done()
+    tail = (HOME / "log.txt").read_text(errors="replace").splitlines()[-30:]
+    print(f"The demo failed while: {line.last}\n", *tail, f"\nThe whole log: {HOME / 'log.txt'}", sep="\n", file=sys.stderr)
+    return 1
+
+
+def _show(date: str, seconds: float, *, already_done: bool) -> int:
+    import pyarrow.parquet as pq
+
+    folder = HOME / "customers_enriched" / f"ds={date}"
+    rows = pq.read_table(folder / "part-00000.parquet", columns=["Index", "Company", "Country", "industry"]).to_pylist()
+    report = json.loads((folder / "_report.json").read_text())
+    right = sum(industry_of(r["Company"]) == r["industry"] for r in rows)
+    if already_done:
+        print(f"{date} is already done: nothing was inferred again.")
+    print(f"Published: {folder.relative_to(ROOT)}/part-00000.parquet ({len(rows):,} rows)\n")
+    for row in rows[:5]:
+        print(f"  {row['Index']:>6}  {row['Company'][:44]:<44}  {row['Country'][:20]:<20}  {row['industry']}")
+    rates = report["throughput"]
+    print(
+        f"\naccuracy {right / len(rows):.3f}   {rates['rows_per_s']:,.0f} rows/s   "
+        f"{rates['input_tokens_per_s'] + rates['output_tokens_per_s']:,.0f} tokens/s   ({seconds:.0f} s in all)"
+    )
+    others = [d for d in DATES if not (HOME / "customers_enriched" / f"ds={d}").exists()]
+    print(f"Next: make demo DATE={others[0]}" if others else "Ray keeps running; end it with .venv/bin/airflow-ray-llm local stop")
+    return 0 if len(rows) == report["counts"]["planned"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""Trains the demo's model: `python -m demo.tiny_model OUT_DIR`, about half a minute on two CPU cores.
+
+It is a real, if tiny, chat model in a Hugging Face folder that vLLM serves as it serves any Llama: 0.8
+million weights, a byte-level BPE tokenizer of 1,024 entries and a chat template. It has learnt one thing: to
+name the industry of a company, asked in a dozen wordings, with or without a system prompt, as a plain label
+or as JSON. Nothing is downloaded.
+
+It learns from `demo.examples`, whose companies share no proper noun with a demo dataset: each of those is new
+to it.
+
+A folder appears at OUT_DIR complete or not at all, whenever training is killed. `recipe.json` in it holds a
+hash of the sources that decide the weights: if that is up to date, `train` returns at once. Two trainings of
+one folder take turns.
+
+Imports torch and transformers only when it trains. Best run as a process of its own, which then keeps neither
+torch nor its threads around.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from demo.examples import (
+    ANSWER,
+    CHAT_TEMPLATE,
+    END,
+    PAD,
+    PROMPT,
+    SPECIAL_TOKENS,
+    SYSTEM_PROMPT,
+    Example,
+    examples,
+    render,
+)
+from demo.names import companies
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import LlamaForCausalLM
+
+STEPS = 160
+BATCH = 64
+VOCABULARY = 1_024
+HIDDEN = 128
+LAYERS = 3
+CONTEXT = 2_048
+MATRIX_RATE, OTHER_RATE = 0.02, 4e-3
+SEED = 11
+HELD_OUT = 500
+LEAST_ACCURACY = 0.95
+
+
+def train(out: Path, *, progress: Callable[[str], None] | None = None) -> Path:
+    """Make `out` hold the tiny model, training it if it does not hold one of this recipe, and return `out`.
+
+    `progress` gets a short line every few steps. Raises FileExistsError if `out` holds something that this
+    function did not make, and RuntimeError if the model answers fewer than 95 of 100 held-out names right (a
+    broken recipe).
+    """
+    out = Path(out)
+    if _recipe_in(out) == recipe():
+        return out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _turn(out.with_name(f".{out.name}.lock")):
+        if _recipe_in(out) == recipe():
+            return out
+        if out.exists() and _recipe_in(out) is None and any(out.iterdir()):
+            raise FileExistsError(
+                f"{out} exists and is no model of demo.tiny_model: choose another folder or remove it"
+            )
+        unfinished = out.with_name(f".{out.name}.unfinished")
+        outdated = out.with_name(f".{out.name}.outdated")
+        for leftover in (unfinished, outdated):
+            shutil.rmtree(leftover, ignore_errors=True)
+        unfinished.mkdir()
+        _train_into(unfinished, progress or (lambda line: None))
+        if out.exists():
+            os.replace(out, outdated)
+        os.replace(unfinished, out)
+        shutil.rmtree(outdated, ignore_errors=True)
+    return out
+
+
+def recipe() -> str:
+    """A hash of what decides the weights, as far as this repository does: the sources."""
+    digest = hashlib.sha256()
+    for source in ("tiny_model.py", "examples.py", "names.py"):
+        digest.update(Path(__file__).with_name(source).read_bytes())
+    return digest.hexdigest()
+
+
+# --- training -----------------------------------------------------------------------------------------------
+
+
+def _train_into(folder: Path, progress: Callable[[str], None]) -> None:
+    """Train, check on held-out names and save; the recipe file comes last."""
+    progress("tiny model: loading torch")
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    start = time.monotonic()
+    torch.set_num_threads(min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
+    torch.manual_seed(SEED)
+    rng = random.Random(SEED)
+    lessons = examples(rng, STEPS * BATCH)
+    tokenizer = _tokenizer([asked + given for asked, given, _ in lessons[:8_000]])
+    model = _model()
+    # Muon for the layers' matrices gets in 100 steps as far as AdamW alone does in 300.
+    matrices = [
+        weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name
+    ]
+    others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
+    muon = torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.05)
+    adam = torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    for step, (tokens, labels) in enumerate(_batches(rng, tokenizer, lessons)):
+        muon.param_groups[0]["lr"] = MATRIX_RATE * _schedule(step)
+        adam.param_groups[0]["lr"] = OTHER_RATE * _schedule(step)
+        hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
+        scored = labels >= 0
+        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[scored]), labels[scored])
+        model.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        muon.step()
+        adam.step()
+        if (step + 1) % 10 == 0:
+            seconds = time.monotonic() - start
+            progress(f"tiny model: step {step + 1} of {STEPS}, loss {loss.item():.3f}, {seconds:.0f} s")
+
+    model.to(torch.bfloat16)
+    accuracy = _accuracy(model, tokenizer)
+    progress(
+        f"tiny model: {accuracy:.1%} of {HELD_OUT} held-out names right, {time.monotonic() - start:.0f} s"
+    )
+    if accuracy < LEAST_ACCURACY:
+        raise RuntimeError(
+            f"the tiny model got {accuracy:.1%} of held-out names right, under {LEAST_ACCURACY:.0%}"
+        )
+    _save(folder, model, tokenizer)
+    made = {"recipe": recipe(), "held_out_accuracy": accuracy, "seconds": round(time.monotonic() - start, 1)}
+    (folder / "recipe.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+
+
+def _tokenizer(texts: Iterable[str]) -> Tokenizer:
+    """A byte-level BPE of the training text, so that any text at all has tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _model() -> LlamaForCausalLM:
+    """The model before training; 32 is a head size that vLLM has kernels for on every device."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN,
+            intermediate_size=3 * HIDDEN,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HIDDEN // 32,
+            num_key_value_heads=HIDDEN // 32,
+            max_position_embeddings=CONTEXT,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            pad_token_id=SPECIAL_TOKENS.index(PAD),
+            eos_token_id=SPECIAL_TOKENS.index(END),
+        )
+    )
+
+
+def _save(folder: Path, model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
+    """Write a Hugging Face model folder; the tokenizer's settings in the words that transformers 4 and 5 both
+    read."""
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "pad_token": PAD,
+        "additional_special_tokens": list(SPECIAL_TOKENS[2:]),
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": CONTEXT,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
+def _batches(
+    rng: random.Random, tokenizer: Tokenizer, lessons: Sequence[Example]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Token ids and next-token labels, both [BATCH, longest], labels -1 outside answers; alike lengths share
+    a batch."""
+    import torch
+
+    answer, pad = SPECIAL_TOKENS.index(ANSWER), SPECIAL_TOKENS.index(PAD)
+    together = 16 * BATCH
+    for start in range(0, len(lessons), together):
+        some = lessons[start : start + together]
+        rows: list[tuple[list[int], int]] = []
+        for one, encoding in zip(
+            some, tokenizer.encode_batch([asked + given for asked, given, _ in some]), strict=True
+        ):
+            rows.append((encoding.ids, encoding.ids.index(answer) + one.opening_forced))
+        rows.sort(key=lambda row: len(row[0]))
+        batches = [rows[first : first + BATCH] for first in range(0, len(rows), BATCH)]
+        rng.shuffle(batches)
+        for batch in batches:
+            longest = max(len(ids) for ids, _ in batch) - 1
+            tokens = torch.full((len(batch), longest), pad)
+            labels = torch.full((len(batch), longest), -1)
+            for row, (ids, first) in enumerate(batch):
+                tokens[row, : len(ids) - 1] = torch.tensor(ids[:-1])
+                labels[row, first : len(ids) - 1] = torch.tensor(ids[first + 1 :])
+            yield tokens, labels
+
+
+def _schedule(step: int) -> float:
+    """The learning rate's share of its peak: a linear rise for 5% of the steps, then half a cosine down to
+    2%."""
+    rise = STEPS // 20
+    if step < rise:
+        return (step + 1) / rise
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - rise) / (STEPS - rise)))
+
+
+def _accuracy(model: LlamaForCausalLM, tokenizer: Tokenizer) -> float:
+    """The share of held-out companies whose whole plain answer, with its end, is what greedy decoding gives.
+
+    An answer is what greedy decoding gives exactly if each of its tokens is the likeliest after those before
+    it, so one forward pass tells.
+    """
+    import torch
+
+    held_out = companies(random.Random(SEED + 1), HELD_OUT, split="demo")
+    right = 0
+    with torch.inference_mode():
+        for company in held_out:
+            asked = render(PROMPT.replace("{Company}", company.name), SYSTEM_PROMPT)
+            ids = torch.tensor(tokenizer.encode(asked + company.industry + END).ids)
+            first = int((ids == SPECIAL_TOKENS.index(ANSWER)).nonzero()[0])
+            likeliest = model(input_ids=ids[None, :-1]).logits[0, first:].argmax(dim=-1)
+            right += bool((likeliest == ids[first + 1 :]).all())
+    return right / len(held_out)
+
+
+# --- folders ------------------------------------------------------------------------------------------------
+
+
+def _recipe_in(folder: Path) -> str | None:
+    """The recipe hash of the model in a folder; None if it holds no model made here."""
+    try:
+        made = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return made.get("recipe") if isinstance(made, dict) else None
+
+
+@contextmanager
+def _turn(lock: Path) -> Iterator[None]:
+    """Wait for, and hold, an exclusive lock that ends with the process."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m demo.tiny_model", description="Train the demo's tiny chat model."
+    )
+    parser.add_argument("out", type=Path, help="folder of the model; nothing is done if it holds one already")
+    options = parser.parse_args(arguments)
+    live = sys.stderr.isatty()
+    lines = 0
+
+    def show(line: str) -> None:
+        nonlocal lines
+        lines += 1
+        if live:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        elif lines % 5 == 1:
+            print(line, file=sys.stderr, flush=True)
+
+    # Threads that wait without spinning: beside other work, spinning costs as much CPU time as the training.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    start = time.monotonic()
+    try:
+        train(options.out, progress=show)
+    except FileExistsError as error:
+        parser.exit(1, f"{error}\n")
+    finally:
+        if live and lines:
+            print("\r\x1b[K", end="", file=sys.stderr)
+    made = json.loads((options.out / "recipe.json").read_text(encoding="utf-8"))
+    what = f"trained in {time.monotonic() - start:.0f} s" if lines else "already trained"
+    print(f"{options.out}: {what}, {made['held_out_accuracy']:.1%} of held-out names right")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raydatallm.processor.answers import MEASURED, AnswerShape, arrow_type
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.spec import SliceJob
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "industry": {"enum": ["A", "B"]},
+        "score": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "inner": {"$ref": "#/$defs/Inner"},
+    },
+    "$defs": {"Inner": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+}
+
+
+def shaped(texts: list[str | None], postprocess: Any = None, **given: Any) -> pa.Table:
+    least = {"slice_key": "k", "input_path": "/i", "output_path": "/o", "model_source": "m", "prompt": "x"}
+    job = SliceJob.model_validate({**least, **given})
+    n = len(texts)
+    table = pa.table(
+        {
+            "__unit": [0] * n, "__offset": list(range(n)), "__row": ['{"c": 1}'] * n, "text": pa.array(texts, pa.string()),
+            "input_tokens": [1] * n, "output_tokens": [1] * n, "engine_seconds": [0.1] * n, "finished_at": [1.0] * n,
+        }
+    )  # fmt: skip
+    return AnswerShape(job, postprocess)(table)
+
+
+def test_text_is_published_as_it_is() -> None:
+    table = shaped(["a", ""])
+    assert table.column("answer").to_pylist() == ["a", ""]
+    assert set(MEASURED) <= set(table.column_names)
+
+
+def test_answer_outside_the_choices_is_null_and_counted() -> None:
+    table = shaped(["a", "ab", None], choices=["a", "b"])
+    assert table.column("answer").to_pylist() == ["a", None, None]
+    assert table.column("__invalid").to_pylist() == [False, True, True]
+
+
+def test_schema_that_says_all_becomes_a_struct() -> None:
+    table = shaped(
+        ['{"industry": "A", "score": 1, "tags": ["x"], "inner": {"n": 3}}', '{"industry": "A", "sco', '{"tags": 3}'],
+        output_schema=SCHEMA,
+    )
+    assert table.column("answer").to_pylist() == [
+        {"industry": "A", "score": 1.0, "tags": ["x"], "inner": {"n": 3}}, None, None,
+    ]  # fmt: skip
+    assert table.column("__invalid").to_pylist() == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "object"},
+        {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}},
+        {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "string"}},
+        {"$ref": "#/$defs/T", "$defs": {"T": {"type": "object", "properties": {"next": {"$ref": "#/$defs/T"}}}}},
+    ],
+)
+def test_schema_that_leaves_something_open_is_published_as_json_text(schema: dict[str, Any]) -> None:
+    assert arrow_type(schema) == pa.string()
+
+
+def test_postprocess_sees_the_row_and_makes_the_columns() -> None:
+    table = shaped(["a", "b"], lambda row: {"both": f"{row['c']}{row['answer']}", "n": row["c"]})
+    assert table.column("both").to_pylist() == ["1a", "1b"]
+    assert table.column("n").to_pylist() == [1, 1]
+    assert "answer" not in table.column_names
+    assert shaped(["a"], lambda row: row["answer"].upper()).column("answer").to_pylist() == ["A"]
+
+
+def test_postprocess_cannot_take_the_providers_names_or_mix_types() -> None:
+    with pytest.raises(SliceError, match="__unit"):
+        shaped(["a"], lambda row: {"__unit": 1})
+    with pytest.raises(SliceError, match="different types"):
+        shaped(["a", "b"], lambda row: {"x": 1 if row["answer"] == "a" else "text"})

@@ -1,0 +1,211 @@
+"""Listing, cutting and reading on real files, without Ray."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.processor import read
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.plan import Plan, make_plan
+from airflow_provider_raydatallm.spec import SliceJob
+
+
+def plan_of(path: Path | str, **given: Any) -> Plan:
+    least = {"slice_key": "2026-01-31", "input_path": str(path), "output_path": "/elsewhere", "model_source": "m", "prompt": "x"}
+    return make_plan(SliceJob.model_validate({**least, **given}))
+
+
+def rows_of(plan: Plan) -> list[dict[str, Any]]:
+    return [row for unit in plan.units for table in plan.read(unit) for row in table.to_pylist()]
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "TEXT_RANGE_BYTES", 64)
+
+
+def test_same_files_give_the_same_plan(tmp_path: Path) -> None:
+    for name in "ab":
+        pq.write_table(pa.table({"x": range(10)}), tmp_path / f"{name}.parquet", row_group_size=4)
+    one, two = plan_of(tmp_path), plan_of(tmp_path)
+    assert [u.id for u in one.units] == [u.id for u in two.units]
+    assert [u.rows for u in one.units] == [4, 4, 2] * 2
+    assert one.input_hash == two.input_hash
+    pq.write_table(pa.table({"x": range(11)}), tmp_path / "b.parquet", row_group_size=4)
+    three = plan_of(tmp_path)
+    assert three.input_hash != one.input_hash
+    assert [u.id for u in three.units[:3]] == [u.id for u in one.units[:3]]
+    assert not {u.id for u in three.units[3:]} & {u.id for u in one.units}
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_csv_is_cut_at_records_and_read_back_exactly(tmp_path: Path) -> None:
+    wanted = [
+        {"id": f"{i:05}", "text": f'line 1\nhe said "{i}", and left' if i % 3 else "", "ünï": "é" * (i % 5)} for i in range(200)
+    ]
+    lines = ["id,text,ünï"] + [f'{r["id"]},"{r["text"].replace(chr(34), chr(34) * 2)}",{r["ünï"]}' for r in wanted]
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    plan = plan_of(tmp_path / "a.csv")
+    assert len(plan.units) > 10
+    assert rows_of(plan) == wanted
+    assert plan.rows == 200
+    # Any unit can be read on its own, as any set of columns.
+    unit = plan.units[3]
+    part = wanted[unit.range.first_row : unit.range.first_row + unit.rows]
+    assert [r for t in plan.read(unit, ["ünï"]) for r in t.to_pylist()] == [{"ünï": r["ünï"]} for r in part]
+
+
+def test_csv_columns_stay_text_unless_told_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("zip,price,day\n01234,1.50,2026-01-31\n,,\n")
+    assert rows_of(plan_of(tmp_path))[0] == {"zip": "01234", "price": "1.50", "day": "2026-01-31"}
+    typed = plan_of(tmp_path, column_types={"price": "float64", "day": "date32"})
+    assert rows_of(typed) == [
+        {"zip": "01234", "price": 1.5, "day": dt.date(2026, 1, 31)},
+        {"zip": "", "price": None, "day": None},
+    ]
+    with pytest.raises(SliceError, match=r"'nope'.*'day'"):
+        plan_of(tmp_path, column_types={"nope": "int64"})
+    with pytest.raises(SliceError, match=r"column_types\['price'\] is 'money'"):
+        plan_of(tmp_path, column_types={"price": "money"})
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_json_lines_of_changing_shape_become_one_schema(tmp_path: Path) -> None:
+    wanted = [{"n": i, "when": "2026-01-31 10:00:00"} | ({"more": {"a": [i]}} if i > 50 else {}) for i in range(100)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, wanted)) + "\n\n")
+    plan = plan_of(tmp_path)
+    assert len(plan.units) > 10
+    assert rows_of(plan) == [{"more": None, **w} for w in wanted]
+    assert plan.schema.field("when").type == pa.string()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.usefixtures("small_ranges")
+def test_compressed_text_is_one_unit(tmp_path: Path, suffix: str) -> None:
+    plain = "n\n" + "\n".join(map(str, range(100))) if suffix == "csv" else "\n".join(f'{{"n": "{i}"}}' for i in range(100))
+    (tmp_path / f"a.{suffix}.gz").write_bytes(gzip.compress(plain.encode()))
+    plan = plan_of(tmp_path)
+    assert len(plan.units) == 1
+    assert rows_of(plan) == [{"n": str(i)} for i in range(100)]
+
+
+def test_hive_folders_become_columns_and_the_slice_is_picked(tmp_path: Path) -> None:
+    for day in ("2026-01-30", "2026-01-31"):
+        for country in ("DE", "FR"):
+            folder = tmp_path / f"ds={day}" / f"country={country}"
+            folder.mkdir(parents=True)
+            pq.write_table(pa.table({"x": [f"{day}{country}"]}), folder / "a.parquet")
+    wanted = [{"x": f"2026-01-31{c}", "country": c} for c in ("DE", "FR")]
+    assert rows_of(plan_of(tmp_path, slice_column="ds")) == wanted
+    assert rows_of(plan_of(f"{tmp_path}/ds={{slice}}/")) == wanted
+    assert rows_of(plan_of(f"{tmp_path}/ds={{slice}}/*/*.parquet")) == wanted
+    assert plan_of(tmp_path, slice_column="country", slice_key="DE", output_path="/o/c={slice}").rows == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(["2026-01-30", "2026-01-31", None]),
+        pa.array([dt.date(2026, 1, 30), dt.date(2026, 1, 31), None]),
+        pa.array([dt.datetime(2026, 1, 30, 5), dt.datetime(2026, 1, 31, 23, 59, 59, 999), None]),
+    ],
+    ids=["text", "date", "timestamp"],
+)
+def test_slice_column_filters_rows_of_any_date_like_type(tmp_path: Path, values: pa.Array) -> None:
+    pq.write_table(pa.table({"day": values, "n": [0, 1, 2]}), tmp_path / "a.parquet")
+    plan = plan_of(tmp_path, slice_column="day", columns=["n"])
+    assert rows_of(plan) == [{"n": 1}]
+    with pytest.raises(SliceError, match="slice_column 'nope'"):
+        plan_of(tmp_path, slice_column="nope")
+
+
+def test_hidden_files_and_folders_are_skipped(tmp_path: Path) -> None:
+    for name in ("a.parquet", "_manifest.parquet", ".hidden.parquet", "_checkpoint/b.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"x": [1]}), tmp_path / name)
+    assert plan_of(tmp_path).files == 1
+
+
+def test_max_rows_takes_the_first(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet", row_group_size=4)
+    plan = plan_of(tmp_path, max_rows=6)
+    assert [r["x"] for r in rows_of(plan)] == [0, 1, 2, 3, 4, 5]
+    assert plan.rows == 6
+
+
+def test_nothing_there_is_an_empty_plan(tmp_path: Path) -> None:
+    assert plan_of(tmp_path / "nowhere").files == 0
+    assert plan_of(tmp_path / "no*where").rows == 0
+    (tmp_path / "a.csv").write_text("only,header\n")
+    plan = plan_of(tmp_path)
+    assert (plan.rows, plan.schema.names) == (0, ["only", "header"])
+
+
+def test_broken_csv_line_names_file_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "TEXT_RANGE_BYTES", 1000)
+    lines = [f"{i},x" for i in range(1, 1001)]
+    lines[699] = "700,x,too many"
+    (tmp_path / "a.csv").write_text("\n".join(["n,x", *lines]))
+    with pytest.raises(SliceError, match=r"a\.csv, record 700: .*Expected 2 columns, got 3"):
+        plan_of(tmp_path)
+
+
+def test_broken_json_line_names_file_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "TEXT_RANGE_BYTES", 1000)
+    lines = [f'{{"n": {i}}}' for i in range(1, 1001)]
+    lines[699] = '{"n": 700'
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.raises(SliceError, match=r"a\.jsonl, (record 70\d|in or after record)"):
+        plan_of(tmp_path)
+
+
+def test_truncated_parquet_and_gzip_name_the_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": range(1000)}), tmp_path / "a.parquet")
+    whole = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SliceError, match=r"a\.parquet is no readable Parquet"):
+        plan_of(tmp_path / "a.parquet")
+    packed = gzip.compress(b"n\n" + b"1\n" * 100_000)
+    (tmp_path / "b.csv.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(SliceError, match=r"b\.csv\.gz"):
+        plan_of(tmp_path / "b.csv.gz")
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"a.csv": "x,x\n1,2\n"}, "names 'x' twice"),
+        ({"a.txt": "x\n"}, "set input_format"),
+        ({"a.csv": "x\n1\n", "b.jsonl": '{"x": 1}\n'}, "several formats"),
+        ({"a.jsonl": '{"x": 1}\n', "b.jsonl": '{"x": {"y": 1}}\n'}, r"b\.jsonl does not fit"),
+        ({"a.csv": "__unit\n1\n"}, "__unit"),
+        ({"a.csv": "ds\n1\n"}, r"'.../slice=\{slice\}'"),
+        ({"a.csv": 'x\n"never closed'}, r"a\.csv"),
+    ],
+)
+def test_input_that_cannot_be_read_says_why(
+    tmp_path: Path, files: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(SliceError, match=says):
+        plan_of(tmp_path)
+
+
+def test_file_that_changes_after_planning_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": range(10)}), path)
+    plan = plan_of(tmp_path)
+    pq.write_table(pa.table({"x": range(5)}), path)
+    with pytest.raises(SliceError, match="changed while the slice ran"):
+        plan.check_unchanged()
+    with pytest.raises(SliceError, match="changed while the slice ran"):
+        rows_of(plan)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pydantic
+import pytest
+
+from airflow_provider_raydatallm.spec import Counts, Report, SliceJob, encode_slice_key
+
+
+def job(**given: Any) -> SliceJob:
+    least = {"slice_key": "2026-01-31", "input_path": "/in", "output_path": "s3://lake/out", "model_source": "m", "prompt": "{a}"}
+    return SliceJob.model_validate({**least, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"temprature": 0}, "temprature"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": (4, 2)}, "minimum above its maximum"),
+        ({"prompt": None}, "prompt is missing"),
+        ({"preprocess": "m:f"}, "give one of them"),
+        ({"prompt": None, "preprocess": "no colon"}, "package.module:function"),
+        ({"choices": ["a", "a"]}, "two different"),
+        ({"choices": ["a", "b"], "regex": "x"}, "exclude each other"),
+        ({"choices": ["a", "b"], "sampling_params": {"structured_outputs": {}}}, "structured_outputs"),
+        ({"sampling_params": {"n": 2}}, "one answer a row"),
+        ({"on_empty": "ignore"}, "on_empty"),
+        ({"max_rows": 0}, "max_rows"),
+        ({"output_column": "__unit"}, "reserved"),
+        ({"slice_key": ""}, "slice_key"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=says):
+        job(**given)
+
+
+def test_spec_survives_the_trip() -> None:
+    sent = job(choices=["a", "b"], concurrency=(1, 2), output_schema=None, columns=["x"])
+    assert SliceJob.model_validate_json(sent.model_dump_json()) == sent
+
+
+def test_slice_folder() -> None:
+    assert job().slice_path == "s3://lake/out/ds=2026-01-31"
+    assert job(output_path="/out/day={slice}").slice_path == "/out/day=2026-01-31"
+    assert job(output_path="/out/{slice}/answers").slice_path == "/out/2026-01-31/answers"
+    assert job(slice_key="EMEA/a=b").slice_path == "s3://lake/out/ds=EMEA%2Fa%3Db"
+    assert job(max_rows=10).slice_path == "s3://lake/out/_trial/ds=2026-01-31"
+    assert encode_slice_key("..") == "%2E%2E"
+
+
+def test_fingerprint_changes_with_the_answer_and_with_nothing_else() -> None:
+    base = job().fingerprint()
+    for same in (
+        {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": 8}, {"accelerator_type": "L4"},
+        {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"}, {"code_hash": "unused"},
+    ):  # fmt: skip
+        assert job(**same).fingerprint() == base, same
+    for other in (
+        {"model_source": "m2"}, {"prompt": "{b}"}, {"system_prompt": "s"}, {"choices": ["a", "b"]}, {"regex": "x"},
+        {"sampling_params": {"temperature": 0}}, {"chat_template_kwargs": {"x": 1}}, {"engine_kwargs": {"revision": "abc"}},
+        {"engine_kwargs": {"dtype": "float16"}}, {"postprocess": "m:f"}, {"output_column": "b"},
+    ):  # fmt: skip
+        assert job(**other).fingerprint() != base, other
+    with_code = [job(postprocess="m:f", code_hash=h).fingerprint() for h in "ab"]
+    assert with_code[0] != with_code[1]
+
+
+def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
+    report = Report(
+        outcome="published", slice_key="k", output_path="/o", fingerprint="f", counts=Counts(planned=2, succeeded=2)
+    )
+    xcom = report.to_xcom(report_path="/o/_report.json", ray_job_id="j", dashboard_url="u", queued=1.0, total=2.0)
+    assert set(xcom) == {
+        "outcome", "slice_key", "output_path", "report_path", "ray_job_id", "dashboard_url", "fingerprint", "counts", "tokens",
+        "seconds", "throughput", "utilisation", "balance", "advice",
+    }  # fmt: skip
+    assert set(xcom["seconds"]) == {"queued", "engine_start", "inference", "publish", "total"}
+    assert set(xcom["counts"]) == {"planned", "succeeded", "resumed", "quarantined", "invalid_output", "truncated"}
+    assert json.loads(json.dumps(xcom)) == xcom

@@ -34,12 +34,20 @@ def _status(args: argparse.Namespace) -> int:
 
     head = head_status()
     if args.json:
-        shown = head and {"address": head.address, "pid": head.pid, "num_cpus": head.num_cpus, "started_at": head.started_at}
+        shown = head and {
+            "address": head.address,
+            "pid": head.pid,
+            "num_cpus": head.num_cpus,
+            "started_at": head.started_at,
+        }
         print(json.dumps(shown))
     elif head is None:
         print("no embedded Ray head runs on this machine")
     else:
-        print(f"Ray {head.ray_version} at {head.address}, {head.num_cpus} logical CPUs, since {head.started_at} (pid {head.pid})")
+        print(
+            f"Ray {head.ray_version} at {head.address}, {head.num_cpus} logical CPUs, since "
+            f"{head.started_at} (pid {head.pid})"
+        )
     return 0 if head else 3
 
 
@@ -47,7 +55,13 @@ def _stop(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.local import stop_head
 
     ended = stop_head()
-    print(json.dumps({"ended": ended}) if args.json else f"ended {ended} process(es)" if ended else "nothing was running")
+    print(
+        json.dumps({"ended": ended})
+        if args.json
+        else f"ended {ended} process(es)"
+        if ended
+        else "nothing was running"
+    )
     return 0
 
 

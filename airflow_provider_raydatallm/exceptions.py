@@ -2,8 +2,8 @@
 
 Two families, so that Airflow never retries what cannot get better:
 
-* `RayLLMInputError` and its kin: the DAG, the connection or the data is wrong. No retry can mend it; the task fails at once
-  (`AirflowFailException`).
+* `RayLLMInputError` and its kin: the DAG, the connection or the data is wrong. No retry can mend it; the task
+  fails at once (`AirflowFailException`).
 * `RayLLMJobError` and its kin: something broke on the way. A retry may succeed and Airflow's `retries` apply.
 
 The Ray side knows the same errors by name (`processor.errors.SliceError.kind`), without importing Airflow.
@@ -15,7 +15,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 
 class RayLLMInputError(AirflowFailException):
-    """What was asked for cannot work: a wrong argument, a missing column, an input that matches nothing, a broken file."""
+    """What was asked for cannot work: a wrong argument, a missing column, an input that matches nothing, a
+    broken file."""
 
 
 class RayConnectionError(RayLLMInputError):
@@ -23,7 +24,8 @@ class RayConnectionError(RayLLMInputError):
 
 
 class RayClusterUnfitError(RayLLMInputError):
-    """The cluster is reachable but cannot run the slice: its Ray is too old, or it lacks CPUs or GPUs for the stages."""
+    """The cluster is reachable but cannot run the slice: its Ray is too old, or it lacks CPUs or GPUs for the
+    stages."""
 
 
 class RayLLMJobError(AirflowException):

@@ -12,14 +12,22 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "airflow-provider-raydatallm",
         "name": "Ray Data LLM",
         "description": "Runs LLMs over date slices of tables on a Ray cluster with Ray Data LLM and vLLM.",
-        "integrations": [{"integration-name": _INTEGRATION, "external-doc-url": "https://docs.ray.io/", "tags": ["service"]}],
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": "https://docs.ray.io/",
+                "tags": ["service"],
+            }
+        ],
         "operators": [
             {
                 "integration-name": _INTEGRATION,
                 "python-modules": ["airflow_provider_raydatallm.operators.ray_llm_batch"],
             }
         ],
-        "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_raydatallm.hooks.ray"]}],
+        "hooks": [
+            {"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_raydatallm.hooks.ray"]}
+        ],
         "connection-types": [
             {
                 "connection-type": "ray",
@@ -40,7 +48,9 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "ca_file": {
                         "label": "CA file",
-                        "description": "Path on the Airflow workers of a CA bundle to verify the certificate with",
+                        "description": (
+                            "Path on the Airflow workers of a CA bundle to verify the certificate with"
+                        ),
                         "schema": {"type": ["string", "null"]},
                     },
                     "headers": {
@@ -50,7 +60,9 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "dashboard_url": {
                         "label": "Dashboard address for people",
-                        "description": "Address of the Ray Dashboard in links, where it differs from the Jobs address",
+                        "description": (
+                            "Address of the Ray Dashboard in links, where it differs from the Jobs address"
+                        ),
                         "schema": {"type": ["string", "null"], "format": "url"},
                     },
                 },

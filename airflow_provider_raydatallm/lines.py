@@ -1,7 +1,9 @@
-"""Marked lines in a Ray job's log: how the processor's driver reports back where the Airflow side cannot read the store.
+"""Marked lines in a Ray job's log: how the processor's driver reports back where the Airflow side cannot read
+the store.
 
-A line is `@ray-llm KIND NONCE LENGTH SHA256 JSON`. The nonce is the attempt's, so that a line of an older attempt, of a worker or
-of a user's print is never taken for this attempt's word; length and hash reveal a line that was cut or mixed with another.
+A line is `@ray-llm KIND NONCE LENGTH SHA256 JSON`. The nonce is the attempt's, so that a line of an older
+attempt, of a worker or of a user's print is never taken for this attempt's word; length and hash reveal a
+line that was cut or mixed with another.
 """
 
 from __future__ import annotations
@@ -30,7 +32,12 @@ def encode_line(kind: LineKind, nonce: str, value: Any) -> str:
 def decode_line(line: str, nonce: str) -> tuple[LineKind, Any] | None:
     """What a line says; None for any other text, another attempt's line or a damaged one."""
     parts = line.rstrip("\n").split(" ", 5)
-    if len(parts) != 6 or parts[0] != MARK or parts[2] != nonce or parts[1] not in ("report", "error", "progress"):
+    if (
+        len(parts) != 6
+        or parts[0] != MARK
+        or parts[2] != nonce
+        or parts[1] not in ("report", "error", "progress")
+    ):
         return None
     _, kind, _, length, digest, text = parts
     if str(len(text)) != length or hashlib.sha256(text.encode()).hexdigest() != digest:

@@ -23,28 +23,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import psutil
+from airflow_provider_raydatallm.local_processes import (
+    MARKER_VARIABLE,
+    LocalHeadError,
+    end_processes,
+    process_identity,
+)
+
+__all__ = ["LocalHead", "LocalHeadError", "ensure_head", "head_status", "stop_head"]
 
 FOLDER_VARIABLE = "AIRFLOW_RAY_LLM_LOCAL_DIR"
-MARKER_VARIABLE = "AIRFLOW_RAY_LLM_HEAD"
-"""Set in every process of a head, to the head's folder."""
-
 STOP_COMMAND = "airflow-ray-llm local stop"
-GRACE_SECONDS = 3.0
-"""Between SIGTERM and SIGKILL; as long as Ray gives a job that is stopped."""
-
-
-class LocalHeadError(RuntimeError):
-    """The embedded Ray head cannot be started, joined or stopped."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ def ensure_head(folder: Path | None = None, *, min_cpus: int = 8, timeout: float
         if record and _is_healthy(record, patience=min(30.0, timeout / 2)):
             _check_fits(record, ray_version, min_cpus)
             return record.head
-        _end(folder, record)
+        end_processes(folder, record.processes if record else {})
         num_cpus = max(min_cpus, os.cpu_count() or 1)
         try:
             return _start(folder, num_cpus, ray_version, deadline)
@@ -97,7 +92,8 @@ def stop_head(folder: Path | None = None) -> int:
     """End every process of the head of `folder`, jobs and engines included; return how many were ended."""
     folder = _own(_resolve(folder))
     with _locked(folder, time.monotonic() + 150):
-        ended = _end(folder, _read(folder))
+        record = _read(folder)
+        ended = end_processes(folder, record.processes if record else {})
         for name in ("head.json", "token"):
             (folder / name).unlink(missing_ok=True)
         _free_disk(folder)
@@ -271,7 +267,7 @@ def _check_fits(record: _Record, ray_version: str, min_cpus: int) -> None:
 def _is_healthy(record: _Record, patience: float) -> bool:
     """A dead process settles it; silence does not at once: a busy machine can take seconds to answer."""
     deadline = time.monotonic() + patience
-    while all(_identity(pid) == identity for pid, identity in record.processes.items()):
+    while all(process_identity(pid) == identity for pid, identity in record.processes.items()):
         if _fault(record.head.address, record.agent, record.head.token) is None:
             return True
         if time.monotonic() > deadline:
@@ -342,7 +338,7 @@ def _start(folder: Path, num_cpus: int, ray_version: str, deadline: float) -> Lo
         )
         pid = int(launched.stdout)
         while fault := _fault(address, agent, token):
-            if _identity(pid) is None:
+            if process_identity(pid) is None:
                 raise _start_error(folder, "ended by itself while it started")
             if time.monotonic() > deadline:
                 raise _start_error(folder, f"was not ready in time ({fault})")
@@ -350,12 +346,12 @@ def _start(folder: Path, num_cpus: int, ray_version: str, deadline: float) -> Lo
         head = LocalHead(address, token, pid, num_cpus, started_at, folder, ray_version)
         facts = {name: value for name, value in asdict(head).items() if name not in ("token", "folder")}
         pids = [pid, *(child.pid for child in psutil.Process(pid).children())]
-        processes = {str(pid): _identity(pid) for pid in pids}
+        processes = {str(pid): process_identity(pid) for pid in pids}
         state = {"head": facts, "agent": agent, "python": _this_python(), "processes": processes}
         _write(folder / "head.json", json.dumps(state, indent=1))
         return head
     except BaseException as error:
-        _end(folder, None)
+        end_processes(folder, {})
         if isinstance(error, OSError | subprocess.SubprocessError | psutil.Error):
             raise LocalHeadError(
                 f"the embedded Ray head in {folder} could not be started: {error}"
@@ -387,6 +383,8 @@ def _environment(folder: Path) -> dict[str, str]:
         # Else a caller under `uv run` makes Ray start every worker by that same command.
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # A job starts what it needs: without this Ray starts a worker for each logical CPU at once.
+        "RAY_prestart_worker_first_driver": "0",
         MARKER_VARIABLE: str(folder),
         # setproctitle (Ray, vLLM) then leaves /proc/PID/environ as it is, where the marker is read.
         "SPT_NOENV": "1",
@@ -404,94 +402,3 @@ def _free_ports(count: int) -> list[int]:
         if len(free) == count:
             return list(free)
     raise LocalHeadError(f"the embedded Ray head needs {count} free TCP ports between 20000 and 32767")
-
-
-# --- Ending ---
-
-
-def _end(folder: Path, record: _Record | None, patience: float = 30.0) -> int:
-    """SIGTERM, then SIGKILL, until no process of the head is left; return how many there were."""
-    import psutil
-
-    if os.environ.get(MARKER_VARIABLE) == str(folder):
-        raise LocalHeadError(f"this process runs inside the embedded Ray head in {folder}: it cannot end it")
-    known = dict(record.processes) if record else {}
-    ended: set[tuple[int, str]] = set()
-    begin = time.monotonic()
-    while members := _members(folder, known):
-        elapsed = time.monotonic() - begin
-        if elapsed > patience:
-            raise LocalHeadError(
-                f"processes of the embedded Ray head outlive SIGKILL: pids {sorted(members)}"
-            )
-        for pid, process in members.items():
-            if (identity := _identity(pid)) is None:
-                continue
-            with suppress(psutil.Error):
-                if elapsed > GRACE_SECONDS:
-                    process.kill()
-                elif (pid, identity) not in ended:
-                    process.terminate()
-            known[pid] = identity
-            ended.add((pid, identity))
-        time.sleep(0.1)
-    return len(ended)
-
-
-def _members(folder: Path, known: dict[int, str]) -> dict[int, psutil.Process]:
-    """Return the live processes of the head: known or recognised ones, and all that descend from them."""
-    import psutil
-
-    children: dict[int, list[psutil.Process]] = defaultdict(list)
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            children[process.ppid()].append(process)
-            identity = known.get(process.pid)
-            if (identity and identity == _identity(process.pid)) or _is_recognised(process, folder):
-                found.append(process)
-    members: dict[int, psutil.Process] = {}
-    while found:
-        process = found.pop()
-        if process.pid not in members and process.pid != os.getpid():
-            members[process.pid] = process
-            found += children[process.pid]
-    return {pid: process for pid, process in members.items() if _identity(pid)}
-
-
-def _is_recognised(process: psutil.Process, folder: Path) -> bool:
-    """Started with the marker, or (Linux) writing its output into the folder, as workers and drivers do."""
-    import psutil
-
-    marked = False
-    with suppress(psutil.AccessDenied):
-        marked = process.environ().get(MARKER_VARIABLE) == str(folder)
-    if not sys.platform.startswith("linux"):
-        return marked
-    proc = f"/proc/{process.pid}"
-    try:
-        if not marked and not any(os.readlink(f"{proc}/fd/{n}").startswith(f"{folder}/") for n in (1, 2)):
-            return False
-        # A container on this machine may have a folder of the same name, and its own head in it.
-        return os.path.samefile(f"{proc}/root{folder}", folder)
-    except OSError:
-        return False
-
-
-def _identity(pid: int) -> str | None:
-    """What tells a process from a later one with its pid; None when it is gone or a zombie."""
-    if sys.platform.startswith("linux"):
-        # Ticks since boot: unlike psutil's creation time, this does not move when the clock is set.
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            return None
-        return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
-    except psutil.Error:
-        return None

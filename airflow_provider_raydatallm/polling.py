@@ -1,7 +1,8 @@
 """What to make of a running job: pure decisions, shared by whatever waits for it.
 
-Success is decided by the published report, never by the Ray job's status: the Jobs API can report FAILED for a job that finished,
-and the end of a log is not the end of a job. A job that is over without a word means asking the store, never success.
+Success is decided by the published report, never by the Ray job's status: the Jobs API can report FAILED for
+a job that finished, and the end of a log is not the end of a job. A job that is over without a word means
+asking the store, never success.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from airflow_provider_raydatallm.lines import decode_line
 
 #: Lines of the job's own output that are kept to explain a failure.
 _TAIL_LINES = 60
-#: Looks at the log of a job that is over before its silence is believed: lines arrive a little later than the status.
+#: Looks at the log of a job that is over before its silence is believed: lines arrive a little later than the
+#: status.
 _LOOKS_AFTER_END = 3
 
 
@@ -46,6 +48,7 @@ class Silent:
     """The job is over and said nothing, or is not known any more: only the store knows what happened."""
 
     why: Literal["ended", "unknown"]
+    last_lines: tuple[str, ...] = ()
 
 
 Verdict = Wait | Finished | Failed | Silent
@@ -53,10 +56,11 @@ Verdict = Wait | Finished | Failed | Silent
 
 @dataclass
 class JobWatch:
-    """Looks at a job's status and its whole log, time after time. The nonce tells this attempt's lines from others'."""
+    """Looks at a job's status and its whole log, time after time. The nonce tells this attempt's lines from
+    others'."""
 
     nonce: str
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    _tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     _seen: int = 0
     _looks_after_end: int = 0
 
@@ -67,7 +71,7 @@ class JobWatch:
         for line in log[self._seen : end].splitlines():
             said = decode_line(line, self.nonce)
             if said is None:
-                self.tail.append(line[:2000])
+                self._tail.append(line[:2000])
             elif said[0] == "report" and said[1] is not None:
                 return Finished(said[1])
             elif said[0] == "error":
@@ -76,11 +80,11 @@ class JobWatch:
                 progress = said[1]
         self._seen = max(self._seen, end)
         if status is None:
-            return Silent("unknown")
+            return Silent("unknown", tuple(self._tail))
         if status in TERMINAL:
             self._looks_after_end += 1
             if self._looks_after_end >= _LOOKS_AFTER_END:
-                return Silent("ended")
+                return Silent("ended", tuple(self._tail))
         return Wait(progress)
 
 
@@ -94,6 +98,12 @@ def progress_text(progress: dict[str, Any]) -> str:
         parts.append(f"{progress['rows_per_s']:,.0f} rows/s, {progress['tokens_per_s'] or 0:,.0f} tokens/s")
         if progress["eta_s"]:
             parts.append(f"{progress['eta_s']:,.0f} s left")
-    steps = {"plan": "planning", "check": "checking", "start": "starting the engine", "answer": "answering", "publish": "publishing"}
+    steps = {
+        "plan": "planning",
+        "check": "checking",
+        "start": "starting the engine",
+        "answer": "answering",
+        "publish": "publishing",
+    }
     step = steps.get(str(progress.get("step")), str(progress.get("step")))
     return f"{step}: {', '.join(parts)}" if parts else step

@@ -1,7 +1,8 @@
 """Code and spec on their way to the cluster, as zips that Ray puts on every worker's path.
 
-The cluster needs only ray[data] and vllm: the processor, the user's functions and the spec travel with the job. A zip's name is its
-content's hash, so that equal code is uploaded once, and the user's code has a version for the fingerprint.
+The cluster needs only ray[data] and vllm: the processor, the user's functions and the spec travel with the
+job. A zip's name is its content's hash, so that equal code is uploaded once, and the user's code has a
+version for the fingerprint.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Package:
 def processor_package() -> Package:
     """This provider itself."""
     root = Path(__file__).parent
-    return _package((f"{root.name}/{name}", data) for name, data in _files(root) if not name.startswith("local"))
+    return _package(
+        (f"{root.name}/{name}", data) for name, data in _files(root) if not name.startswith("local")
+    )
 
 
 def spec_package(job: SliceJob) -> tuple[str, Package]:
@@ -48,12 +51,16 @@ def spec_package(job: SliceJob) -> tuple[str, Package]:
     return name, _package([(f"{name}/__init__.py", b""), (f"{name}/spec.json", text.encode())])
 
 
-def user_packages(functions: Iterable[str], code_paths: Sequence[str] | None, base: Path | None) -> list[Package]:
+def user_packages(
+    functions: Iterable[str], code_paths: Sequence[str] | None, base: Path | None
+) -> list[Package]:
     """The user's code.
 
-    :param functions: `package.module:function` references; without `code_paths`, their own top-level packages are shipped.
-    :param code_paths: a package's folder or a module's file (importable under its own name), or a folder without `__init__.py`
-        (its content is put on the path). Relative ones are taken from `base`, the DAG file's folder.
+    :param functions: `package.module:function` references; without `code_paths`, their own top-level packages
+        are shipped.
+    :param code_paths: a package's folder or a module's file (importable under its own name), or a folder
+        without `__init__.py` (its content is put on the path). Relative ones are taken from `base`, the DAG
+        file's folder.
     :raises RayLLMInputError: when a path does not exist, or what it names is over 100 MiB.
     """
     if code_paths is None:
@@ -88,13 +95,16 @@ def merged_runtime_env(
     env = dict(user or {})
     theirs = dict(env.get("env_vars") or {})
     if both := sorted(theirs.keys() & env_vars.keys()):
-        raise RayLLMInputError(f"runtime_env['env_vars'] sets {both[0]!r}, which the provider sets itself: leave it out")
+        raise RayLLMInputError(
+            f"runtime_env['env_vars'] sets {both[0]!r}, which the provider sets itself: leave it out"
+        )
     modules = list(env.get("py_modules") or [])
     for argument, values in (("py_modules", modules), ("working_dir", [env.get("working_dir")])):
         for value in values:
             if value is not None and "://" not in str(value):
                 raise RayLLMInputError(
-                    f"runtime_env[{argument!r}] names the local {value!r}, which the cluster does not have: use code_paths, "
+                    f"runtime_env[{argument!r}] names the local {value!r}, which the cluster does not "
+                    "have: use code_paths, "
                     "or a URL"
                 )
     env["py_modules"] = [*py_modules, *modules]
@@ -118,7 +128,11 @@ def _source_of(module: str) -> Path | None:
 def _files(root: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
-        if path.is_file() and path.suffix != ".pyc" and not any(p in _SKIPPED or p.startswith(".") for p in parts):
+        if (
+            path.is_file()
+            and path.suffix != ".pyc"
+            and not any(p in _SKIPPED or p.startswith(".") for p in parts)
+        ):
             yield "/".join(parts), path.read_bytes()
 
 
@@ -129,7 +143,8 @@ def _package(files: Iterable[tuple[str, bytes]], source: str = "") -> Package:
             total += len(data)
             if total > MAX_PACKAGE_BYTES:
                 raise RayLLMInputError(
-                    f"{source} holds more than {MAX_PACKAGE_BYTES >> 20} MiB of files: name the package that is needed in code_paths"
+                    f"{source} holds more than {MAX_PACKAGE_BYTES >> 20} MiB of files: name the package "
+                    "that is needed in code_paths"
                 )
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     content = buffer.getvalue()

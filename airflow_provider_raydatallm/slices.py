@@ -1,8 +1,8 @@
 """The slice key of a run: which rows this DAG run owns.
 
-Pure: the operator passes plain values in. Order: `slice_key`, `partition_key`, the Param `slice`, data interval start, logical
-date; else an error. Two things are never done: reading a whole table because nothing named a slice, and taking "now" for a
-partitioned run (its context carries no dates at all).
+Pure: the operator passes plain values in. Order: `slice_key`, `partition_key`, the Param `slice`, data
+interval start, logical date; else an error. Two things are never done: reading a whole table because nothing
+named a slice, and taking "now" for a partitioned run (its context carries no dates at all).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ class SliceKeyError(ValueError):
 
 @dataclass(frozen=True)
 class SliceKey:
-    """`key` names the slice; `instant` is the moment it was formatted from, None when it was given as text."""
+    """`key` names the slice; `instant` is the moment it was formatted from, None when it was given as
+    text."""
 
     key: str
     instant: datetime | None = None
@@ -50,13 +51,15 @@ def resolve_slice_key(
         return SliceKey(_checked(param, "the Param 'slice'"))
     if partitioned:
         raise SliceKeyError(
-            "this run of a partitioned DAG has no partition_key, and neither slice_key nor a Param 'slice' is set: "
+            "this run of a partitioned DAG has no partition_key, and neither slice_key nor a Param 'slice' "
+            "is set: "
             "trigger it with a partition key, or set slice_key"
         )
     instant = data_interval_start or logical_date
     if instant is None:
         raise SliceKeyError(
-            "no slice key: slice_key, partition_key, Param 'slice', data interval and logical date are all empty. "
+            "no slice key: slice_key, partition_key, Param 'slice', data interval and logical date are all "
+            "empty. "
             "Set slice_key, add a Param named 'slice' to the DAG, or trigger the run with a logical date"
         )
     local = instant.astimezone(timezone) if timezone is not None else instant

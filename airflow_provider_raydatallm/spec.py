@@ -1,12 +1,13 @@
-"""The contract between the two sides: `SliceJob` (what to do, Airflow to Ray) and `Report` (what was done, Ray to Airflow).
+"""The contract between the two sides: `SliceJob` (what to do, Airflow to Ray) and `Report` (what was done,
+Ray to Airflow).
 
 Invariants:
 
-* Both models refuse unknown fields, and `SliceJob` refuses wrong values, before anything is submitted. Field names are the
-  operator's argument names, so that an error names what the user wrote.
+* Both models refuse unknown fields, and `SliceJob` refuses wrong values, before anything is submitted. Field
+  names are the operator's argument names, so that an error names what the user wrote.
 * A spec holds no secret: it is shipped to the cluster, stored and shown.
-* `SliceJob.fingerprint` is a pure function of what decides a row's answer, equal on both sides. Raise `ANSWER_VERSION` by hand,
-  and only when the provider would answer the same row differently.
+* `SliceJob.fingerprint` is a pure function of what decides a row's answer, equal on both sides. Raise
+  `ANSWER_VERSION` by hand, and only when the provider would answer the same row differently.
 
 This module imports only pydantic and the standard library: a DAG file imports it.
 """
@@ -36,7 +37,8 @@ class Contract(BaseModel):
 
 
 class SliceJob(Contract):
-    """Everything the Ray side needs to answer one slice. See the operator for what each field means to a user."""
+    """Everything the Ray side needs to answer one slice. See the operator for what each field means to a
+    user."""
 
     version: Literal[1] = 1
 
@@ -113,14 +115,18 @@ class SliceJob(Contract):
     @model_validator(mode="after")
     def _one_question(self) -> SliceJob:
         if self.prompt is None and self.preprocess is None:
-            raise ValueError("prompt is missing: give a prompt with {column} fields, or a preprocess function")
+            raise ValueError(
+                "prompt is missing: give a prompt with {column} fields, or a preprocess function"
+            )
         if self.prompt is not None and self.preprocess is not None:
             raise ValueError("prompt and preprocess both make the request: give one of them")
         shapes = [n for n in ("choices", "output_schema", "regex", "grammar") if getattr(self, n) is not None]
         if len(shapes) > 1:
             raise ValueError(f"{' and '.join(shapes)} exclude each other: an answer has one shape")
         if shapes and "structured_outputs" in self.sampling_params:
-            raise ValueError(f"sampling_params['structured_outputs'] and {shapes[0]} both set the answer's shape: give one")
+            raise ValueError(
+                f"sampling_params['structured_outputs'] and {shapes[0]} both set the answer's shape: give one"
+            )
         n = self.sampling_params.get("n")
         if n not in (None, 1):
             raise ValueError(f"sampling_params['n'] is {n!r}: one answer a row is published, leave n out")
@@ -130,8 +136,8 @@ class SliceJob(Contract):
     def slice_path(self) -> str:
         """Folder that holds the published slice.
 
-        `{slice}` in `output_path` stands for the key; without it the folder is `<output_path>/ds=<key>`. A trial run
-        (`max_rows`) goes under `_trial/` beside the real slices, where table readers do not look.
+        `{slice}` in `output_path` stands for the key; without it the folder is `<output_path>/ds=<key>`. A
+        trial run (`max_rows`) goes under `_trial/` beside the real slices, where table readers do not look.
         """
         root = self.output_path.rstrip("/") or "/"
         encoded = encode_slice_key(self.slice_key)
@@ -161,7 +167,8 @@ class SliceJob(Contract):
             "request": self.model_dump(
                 mode="json",
                 include={
-                    "system_prompt", "prompt", "choices", "output_schema", "regex", "grammar", "sampling_params",
+                    "system_prompt", "prompt", "choices", "output_schema", "regex", "grammar",
+                    "sampling_params",
                     "chat_template_kwargs", "preprocess", "postprocess", "output_column",
                 },
             ),
@@ -174,14 +181,16 @@ class SliceJob(Contract):
 
 #: Engine arguments that change answers. The others (memory, parallelism, batching) only change speed.
 _ANSWER_ENGINE_KWARGS = frozenset({
-    "revision", "tokenizer", "tokenizer_revision", "code_revision", "dtype", "quantization", "kv_cache_dtype", "max_model_len",
+    "revision", "tokenizer", "tokenizer_revision", "code_revision", "dtype", "quantization",
+    "kv_cache_dtype", "max_model_len",
     "enable_lora", "hf_overrides", "rope_scaling", "rope_theta", "chat_template", "generation_config",
     "override_generation_config", "limit_mm_per_prompt", "task_type",
 })  # fmt: skip
 
 
 def encode_slice_key(key: str) -> str:
-    """The key as a Hive folder value: percent-encoded where a path or a Hive reader would take a character for its own."""
+    """The key as a Hive folder value: percent-encoded where a path or a Hive reader would take a character
+    for its own."""
     encoded = quote(key, safe=" -_.~+@,!'()$;")
     return {".": "%2E", "..": "%2E%2E"}.get(encoded, encoded)
 
@@ -231,7 +240,8 @@ class Balance(Contract):
 
 
 class Report(Contract):
-    """What was published. `_report.json` holds exactly this; XCom adds the job's id and links and Airflow's own timings."""
+    """What was published. `_report.json` holds exactly this; XCom adds the job's id and links and Airflow's
+    own timings."""
 
     version: Literal[1] = 1
     outcome: Literal["published", "unchanged", "attached", "empty"]
@@ -255,7 +265,8 @@ class Report(Contract):
         queued: float | None,
         total: float | None,
     ) -> dict[str, Any]:
-        """The operator's `return_value`: this report, plus what only the Airflow side knows (seconds `queued`, `total`)."""
+        """The operator's `return_value`: this report, plus what only the Airflow side knows (seconds
+        `queued`, `total`)."""
         result = self.model_dump(mode="json", exclude={"version"})
         result["report_path"] = report_path
         result["ray_job_id"] = ray_job_id

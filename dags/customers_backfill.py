@@ -1,7 +1,8 @@
 """Made for `airflow backfill create --dag-id customers_backfill --from-date 2026-01-01 --to-date 2026-12-31`.
 
-Days run in parallel, as many as the DAG allows; a day that is published already is left as it is and costs no engine start. The
-answers of a changed prompt replace the old ones (`on_config_change="recompute"`), day by day.
+Days run in parallel, as many as the DAG allows; a day that is published already is left as it is and costs no
+engine start. The answers of a changed prompt replace the old ones (`on_config_change="recompute"`), day by
+day.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOpera
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
     max_active_runs=8,
-    default_args={"retries": 3, "retry_delay": pendulum.duration(minutes=5), "retry_exponential_backoff": 2.0},
+    default_args={
+        "retries": 3,
+        "retry_delay": pendulum.duration(minutes=5),
+        "retry_exponential_backoff": 2.0,
+    },
     tags=["ray-llm"],
 )
 def customers_backfill() -> None:

@@ -1,7 +1,7 @@
 """Every day: infer the industry of yesterday's new customers.
 
-`CronDataIntervalTimetable` makes a run's slice the day that just ended. A clear, a retry or a second trigger of a day that is
-published already costs nothing.
+`CronDataIntervalTimetable` makes a run's slice the day that just ended. A clear, a retry or a second trigger
+of a day that is published already costs nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from airflow.sdk import CronDataIntervalTimetable, dag
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
 INDUSTRIES = [
-    "Law Firm", "Healthcare", "Technology", "Retail", "Consulting", "Manufacturing", "Finance", "Real Estate", "Other",
+    "Law Firm", "Healthcare", "Technology", "Retail", "Consulting", "Manufacturing", "Finance",
+    "Real Estate", "Other",
 ]  # fmt: skip
 
 

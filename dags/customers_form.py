@@ -1,7 +1,7 @@
 """Triggered by people: the UI's form asks for the day, the question and how many rows to try.
 
-The Param `slice` is the slice key. With a number of rows it is a trial run, whose output goes to `_trial/` and never touches the
-published table.
+The Param `slice` is the slice key. With a number of rows it is a trial run, whose output goes to `_trial/`
+and never touches the published table.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOpera
 @dag(
     schedule=None,
     params={
-        "slice": Param("2026-01-01", type="string", format="date", title="Day", description="The day to answer"),
+        "slice": Param(
+            "2026-01-01", type="string", format="date", title="Day", description="The day to answer"
+        ),
         "prompt": Param(
             "What industry is this company in: {Company}",
             type="string",
             title="Question",
             description="Names in braces stand for the row's values",
         ),
-        "max_rows": Param(100, type=["integer", "null"], minimum=1, title="Rows", description="Empty: all rows of the day"),
+        "max_rows": Param(
+            100, type=["integer", "null"], minimum=1, title="Rows", description="Empty: all rows of the day"
+        ),
     },
     tags=["ray-llm"],
 )

@@ -1,4 +1,5 @@
-"""Every hour: a slice an hour. An hourly DAG needs an hourly `slice_format`, or all runs of a day would share one key."""
+"""Every hour: a slice an hour. An hourly DAG needs an hourly `slice_format`, or all runs of a day would share
+one key."""
 
 from __future__ import annotations
 
@@ -19,10 +20,12 @@ from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOpera
 def customers_hourly() -> None:
     RayLLMBatchOperator(
         task_id="infer_industry",
-        # Keys are in the DAG's timezone; %z keeps the two hours apart that a change from summer time makes alike.
+        # Keys are in the DAG's timezone; %z keeps the two hours apart that a change from summer time makes
+        # alike.
         slice_format="%Y-%m-%dT%H%z",
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "_hourly/hour={slice}/",
-        output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched") + "_hourly/hour={slice}",
+        output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched")
+        + "_hourly/hour={slice}",
         on_empty="skip",
         model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         system_prompt="You infer a company's industry.",

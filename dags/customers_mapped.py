@@ -1,22 +1,25 @@
-"""One run, several slices: dynamic task mapping over slice keys. Each mapped task shows its slice key in the UI."""
+"""One run, several slices: dynamic task mapping over slice keys. Each mapped task shows its slice key in the
+UI."""
 
 from __future__ import annotations
 
 import os
 
-from airflow.sdk import Param, dag, task
+from airflow.sdk import Param, dag, get_current_context, task
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
 
 @task
-def days(params: dict[str, list[str]]) -> list[str]:
-    return params["days"]
+def days() -> list[str]:
+    return list(get_current_context()["params"]["days"])
 
 
 @dag(
     schedule=None,
-    params={"days": Param(["2026-01-01", "2026-01-02"], type="array", items={"type": "string"}, title="Days")},
+    params={
+        "days": Param(["2026-01-01", "2026-01-02"], type="array", items={"type": "string"}, title="Days")
+    },
     tags=["ray-llm"],
 )
 def customers_mapped() -> None:

@@ -1,7 +1,8 @@
 """A partitioned DAG: the run's `partition_key` is the slice key, taken verbatim.
 
-`run_offset=-1` and a date `key_format` make the key of the run that fires at midnight the day that just ended. Partitioned runs
-have no logical date and no data interval, so `{{ ds }}` would fail in them: `{slice}` works everywhere.
+`run_offset=-1` and a date `key_format` make the key of the run that fires at midnight the day that just
+ended. Partitioned runs have no logical date and no data interval, so `{{ ds }}` would fail in them: `{slice}`
+works everywhere.
 """
 
 from __future__ import annotations

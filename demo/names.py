@@ -178,7 +178,7 @@ def _listed(text: str) -> list[str]:
     return text.split(" / ")
 
 
-def _cores(modifiers: str, heads: str, more: str, *, times: int = 2) -> list[str]:
+def _cores(modifiers: str, heads: str, more: str, *, times: int = 4) -> list[str]:
     """Patterns: a noun, a modifier and a head in every combination, and `times` each of `more`."""
     pairs = product(_listed(modifiers), _listed(heads))
     return [*(f"{{n}} {modifier} {head}" for modifier, head in pairs), *_listed(more) * times]
@@ -191,7 +191,6 @@ _LAW = _cores(
     "{n} Law / {n} Law Group / {n} Law Firm / {n} Legal / {n} Legal Partners / {n} Attorneys / Law Offices "
     "of {p} / Law Office of {p} & {q} / {p} & {q}, Attorneys at Law / {p} & {q} Solicitors / {p} & {q} Law / "
     "{p} {q} Barristers",
-    times=3,
 )
 _LAW_PARTNERSHIPS = ["{p} & {q} LLP", "{p}, {q} & {r} LLP", "{p} {q} LLP", "{p} & Partners LLP"]
 _HEALTHCARE = _cores(
@@ -224,7 +223,6 @@ _CONSULTING = _cores(
     "Consulting / Consultants / Advisory / Advisory Group / Consultancy",
     "{n} Consulting / {n} Consulting Group / {p} & {q} Consulting / {n} Strategy Partners / {p} {q} "
     "Consultants / {n} Strategic Advisory / {n} Management Advisors",
-    times=4,
 )
 _MANUFACTURING = _cores(
     "Steel / Plastics / Machine / Tool / Valve / Pump / Glass / Paper / Textile / Packaging / Engine / Auto "

@@ -1,7 +1,8 @@
 """`make demo`: one day's customers, from an Airflow DAG to published Parquet, on this machine.
 
-Real Airflow (SQLite), an embedded Ray head, vLLM on CPU and a tiny model that is trained here once: no GPU, account or download. All
-it makes lies in `.demo/`; Ray keeps running for the next date (`airflow-ray-llm local stop` ends it).
+Real Airflow (SQLite), an embedded Ray head, vLLM on CPU and a tiny model that is trained here once: no GPU,
+account or download. All it makes lies in `.demo/`; Ray keeps running for the next date (`airflow-ray-llm
+local stop` ends it).
 """
 
 from __future__ import annotations
@@ -45,10 +46,8 @@ def main() -> int:
     with open(HOME / "log.txt", "w") as log:
         _train(line, log, environment)
         line.say("preparing Airflow and the embedded Ray")
-        head = subprocess.Popen(
-            [sys.executable, "-c", "from airflow_provider_raydatallm.local import ensure_head; ensure_head()"],
-            env=environment, stdout=log, stderr=log,
-        )  # fmt: skip
+        start_head = "from airflow_provider_raydatallm.local import ensure_head; ensure_head()"
+        head = subprocess.Popen([sys.executable, "-c", start_head], env=environment, stdout=log, stderr=log)
         if _run(["airflow", "db", "migrate"], environment, log) or head.wait():
             return _failed(line)
         # A run of the daily DAG that is made at the end of a day owns that day.
@@ -79,14 +78,23 @@ def _train(line: ProgressLine, log: Any, environment: dict[str, str]) -> None:
     """Train the tiny model, once, in a process of its own: this one then never holds torch."""
     line.say("training the tiny model (once, about half a minute)")
     code = "import sys, pathlib; from demo.tiny_model import train; train(pathlib.Path(sys.argv[1]))"
-    if subprocess.run([sys.executable, "-c", code, str(HOME / "model")], cwd=ROOT, env=environment, stdout=log, stderr=log).returncode:
+    if subprocess.run(
+        [sys.executable, "-c", code, str(HOME / "model")], cwd=ROOT, env=environment, stdout=log, stderr=log
+    ).returncode:
         raise SystemExit(_failed(line))
 
 
-def _run(command: list[str], environment: dict[str, str], log: Any, each_line: Callable[[str], None] | None = None) -> int:
+def _run(
+    command: list[str], environment: dict[str, str], log: Any, each_line: Callable[[str], None] | None = None
+) -> int:
     program = str(Path(sys.executable).parent / command[0])
     process = subprocess.Popen(
-        [program, *command[1:]], env=environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [program, *command[1:]],
+        env=environment,
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     assert process.stdout is not None
     for text in process.stdout:
@@ -132,7 +140,13 @@ class ProgressLine:
 def _failed(line: ProgressLine) -> int:
     line.done()
     tail = (HOME / "log.txt").read_text(errors="replace").splitlines()[-30:]
-    print(f"The demo failed while: {line.last}\n", *tail, f"\nThe whole log: {HOME / 'log.txt'}", sep="\n", file=sys.stderr)
+    print(
+        f"The demo failed while: {line.last}\n",
+        *tail,
+        f"\nThe whole log: {HOME / 'log.txt'}",
+        sep="\n",
+        file=sys.stderr,
+    )
     return 1
 
 
@@ -140,7 +154,9 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
     import pyarrow.parquet as pq
 
     folder = HOME / "customers_enriched" / f"ds={date}"
-    rows = pq.read_table(folder / "part-00000.parquet", columns=["Index", "Company", "Country", "industry"]).to_pylist()
+    rows = pq.read_table(
+        folder / "part-00000.parquet", columns=["Index", "Company", "Country", "industry"]
+    ).to_pylist()
     report = json.loads((folder / "_report.json").read_text())
     right = sum(industry_of(r["Company"]) == r["industry"] for r in rows)
     if already_done:
@@ -149,12 +165,17 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
     for row in rows[:5]:
         print(f"  {row['Index']:>6}  {row['Company'][:44]:<44}  {row['Country'][:20]:<20}  {row['industry']}")
     rates = report["throughput"]
+    tokens_per_s = rates["input_tokens_per_s"] + rates["output_tokens_per_s"]
     print(
-        f"\naccuracy {right / len(rows):.3f}   {rates['rows_per_s']:,.0f} rows/s   "
-        f"{rates['input_tokens_per_s'] + rates['output_tokens_per_s']:,.0f} tokens/s   ({seconds:.0f} s in all)"
+        f"\naccuracy {right / len(rows):.3f}   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s"
     )
+    print(f"{seconds:.0f} s in all, {report['seconds']['engine_start']:.0f} s of them to start the engine")
     others = [d for d in DATES if not (HOME / "customers_enriched" / f"ds={d}").exists()]
-    print(f"Next: make demo DATE={others[0]}" if others else "Ray keeps running; end it with .venv/bin/airflow-ray-llm local stop")
+    print(
+        f"Next: make demo DATE={others[0]}"
+        if others
+        else "Ray keeps running; end it with .venv/bin/airflow-ray-llm local stop"
+    )
     return 0 if len(rows) == report["counts"]["planned"] else 1
 
 

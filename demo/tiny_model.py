@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import LlamaForCausalLM
 
-STEPS = 160
+STEPS = 180
 BATCH = 64
 VOCABULARY = 1_024
 HIDDEN = 128

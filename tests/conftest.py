@@ -1,4 +1,5 @@
-"""Airflow's home and settings for the whole session: set before anything imports Airflow, and nobody's real ones."""
+"""Airflow's home and settings for the whole session: set before anything imports Airflow, and nobody's real
+ones."""
 
 from __future__ import annotations
 

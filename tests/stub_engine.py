@@ -1,4 +1,5 @@
-"""An engine that answers at once without a model, inside real Ray Data: for tests and benchmarks of what surrounds the engine.
+"""An engine that answers at once without a model, inside real Ray Data: for tests and benchmarks of what
+surrounds the engine.
 
 The answer is the last message's text (or the first choice), so that a test can tell whose answer a row has.
 """
@@ -44,4 +45,6 @@ def _answer(batch: pa.Table) -> pa.Table:
     values = [texts, [7] * n, [3] * n, [time.time() - began] * n, [time.time()] * n]
     answers = [pa.array(v, f.type) for v, f in zip(values, ANSWER_FIELDS, strict=True)]
     kept = [c for c in batch.schema.names if c != "__request"]
-    return pa.table([*[batch.column(c) for c in kept], *answers], names=[*kept, *[f.name for f in ANSWER_FIELDS]])
+    return pa.table(
+        [*[batch.column(c) for c in kept], *answers], names=[*kept, *[f.name for f in ANSWER_FIELDS]]
+    )

@@ -1,8 +1,8 @@
 """The Ray Jobs REST API, defined once for blocking and async callers.
 
-Each call is a *flow*: a generator that yields `Send` (a request, answered with an `httpx.Response` or the `httpx.TransportError` it
-met) and `Pause` (seconds to wait), and returns its result. `RayHook.call` and `RayHook.acall` run the same flow; what is retried and
-what an answer means is written down here only.
+Each call is a *flow*: a generator that yields `Send` (a request, answered with an `httpx.Response` or the
+`httpx.TransportError` it met) and `Pause` (seconds to wait), and returns its result. `RayHook.call` and
+`RayHook.acall` run the same flow; what is retried and what an answer means is written down here only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ T = TypeVar("T")
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 #: The oldest Ray that the processor is tested with.
 OLDEST_RAY = (2, 58)
-#: Seconds between tries. A fresh head answers "No available agent" for some seconds; a cluster that fails over is away for longer.
+#: Seconds between tries. A fresh head answers "No available agent" for some seconds; a cluster that fails
+#: over is away for longer.
 _BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
@@ -78,13 +79,15 @@ def version() -> Flow[str]:
     numbers = tuple(int(n) for n in found.split(".")[:2] if n.isdigit())
     if len(numbers) == 2 and numbers < OLDEST_RAY:
         raise RayClusterUnfitError(
-            f"the cluster runs Ray {found}; this provider needs at least {'.'.join(map(str, OLDEST_RAY))}: upgrade the cluster"
+            f"the cluster runs Ray {found}; this provider needs at least {'.'.join(map(str, OLDEST_RAY))}: "
+            "upgrade the cluster"
         )
     return found
 
 
 def upload_package(name: str, content: bytes) -> Flow[str]:
-    """Put a zip of code where every node finds it, unless it is there already. Returns its URI for `runtime_env`."""
+    """Put a zip of code where every node finds it, unless it is there already. Returns its URI for
+    `runtime_env`."""
     path = f"/api/packages/gcs/{name}"
     answer = yield from _send(Send("GET", path), accept={200, 404})
     if answer.status_code == 404:
@@ -95,7 +98,8 @@ def upload_package(name: str, content: bytes) -> Flow[str]:
 def submit(
     *, submission_id: str, entrypoint: str, runtime_env: dict[str, Any], metadata: dict[str, str]
 ) -> Flow[str]:
-    """Submit a job; its id when it runs under that id, also when an answer to an earlier try was lost on the way."""
+    """Submit a job; its id when it runs under that id, also when an answer to an earlier try was lost on the
+    way."""
     body = {
         "submission_id": submission_id,
         "entrypoint": entrypoint,
@@ -134,13 +138,17 @@ def status_of(submission_id: str) -> Flow[JobInfo | None]:
 
 def logs(submission_id: str) -> Flow[str]:
     """All that the job's driver has printed so far; "" when there is nothing yet."""
-    answer = yield from _send(Send("GET", f"/api/jobs/{submission_id}/logs", read_timeout=60), accept={200, 404})
+    answer = yield from _send(
+        Send("GET", f"/api/jobs/{submission_id}/logs", read_timeout=60), accept={200, 404}
+    )
     return str(_json(answer, "logs").get("logs") or "") if answer.status_code == 200 else ""
 
 
 def stop(submission_id: str) -> Flow[bool]:
     """Ask a job to stop: SIGTERM, then SIGKILL. False when it was over already or is not known."""
-    answer = yield from _send(Send("POST", f"/api/jobs/{submission_id}/stop", read_timeout=10), accept={200, 404})
+    answer = yield from _send(
+        Send("POST", f"/api/jobs/{submission_id}/stop", read_timeout=10), accept={200, 404}
+    )
     return answer.status_code == 200 and bool(_json(answer, "stop").get("stopped"))
 
 
@@ -176,7 +184,9 @@ def _send(request: Send, *, accept: frozenset[int] | set[int] = frozenset({200})
             raise RayLLMJobError(f"{request.method} {request.path}: unexpected answer {_describe(answer)}")
         if wait is not None:
             yield Pause(wait)
-    raise RayUnreachableError(f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(answer)}")
+    raise RayUnreachableError(
+        f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(answer)}"
+    )
 
 
 def _refuse(answer: Any) -> None:
@@ -184,12 +194,14 @@ def _refuse(answer: Any) -> None:
     status = answer.status_code
     if status in (401, 403):
         raise RayConnectionError(
-            f"the cluster refuses the token (HTTP {status}: {answer.text.strip()[:200]}): put the cluster's token "
+            f"the cluster refuses the token (HTTP {status}: {answer.text.strip()[:200]}): put the "
+            "cluster's token "
             "(`ray get-auth-token` on its head) into the connection's password"
         )
     if status in (301, 302, 307, 308):
         raise RayConnectionError(
-            f"the address redirects to {answer.headers.get('location')}: use the Jobs address itself, without a login page"
+            f"the address redirects to {answer.headers.get('location')}: use the Jobs address itself, "
+            "without a login page"
         )
     if status >= 400:
         raise RayConnectionError(f"the cluster refuses the request: {_describe(answer)}")

@@ -1,7 +1,7 @@
 """`RayHook`: an Airflow connection of type `ray`, and calls to its cluster.
 
-A connection whose host is `local` starts, or joins, an embedded Ray head on this machine. An unknown connection is an error, never
-a silent local Ray.
+A connection whose host is `local` starts, or joins, an embedded Ray head on this machine. An unknown
+connection is an error, never a silent local Ray.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _CONNECT_TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class RaySettings:
-    """What a connection says. `address`: the Jobs API, without a trailing slash; "local" for the embedded head."""
+    """What a connection says. `address`: the Jobs API, without a trailing slash; "local" for the embedded
+    head."""
 
     address: str
     token: str | None = field(default=None, repr=False)
@@ -49,13 +50,16 @@ class RaySettings:
 
     @classmethod
     def of(cls, connection: Connection) -> RaySettings:
-        """:raises RayConnectionError: when the connection cannot be used, saying which field and what to write instead."""
+        """:raises RayConnectionError: when the connection cannot be used, saying which field and what to
+        write instead."""
         where = f"connection {connection.conn_id!r}"
         if connection.conn_type not in ("ray", "", None):
             raise RayConnectionError(f"{where} is of type {connection.conn_type!r}, not 'ray'")
         extra = connection.extra_dejson
         if unknown := sorted(set(extra) - _EXTRAS):
-            raise RayConnectionError(f"{where}: unknown extra {unknown[0]!r}; known are {', '.join(sorted(_EXTRAS))}")
+            raise RayConnectionError(
+                f"{where}: unknown extra {unknown[0]!r}; known are {', '.join(sorted(_EXTRAS))}"
+            )
         headers = extra.get("headers") or {}
         if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
             raise RayConnectionError(f"{where}: headers must be a JSON object of texts")
@@ -66,7 +70,9 @@ class RaySettings:
         if verify is None or verify == "":
             verify = True
         if not isinstance(verify, bool):
-            raise RayConnectionError(f"{where}: verify must be true or false, got {verify!r}; a CA file goes into ca_file")
+            raise RayConnectionError(
+                f"{where}: verify must be true or false, got {verify!r}; a CA file goes into ca_file"
+            )
         return cls(
             address=_address(where, connection),
             token=connection.password or None,
@@ -81,7 +87,8 @@ def _address(where: str, connection: Connection) -> str:
     host = (connection.host or "").strip().rstrip("/")
     if not host:
         raise RayConnectionError(
-            f"{where} has no host: give the Jobs address, such as http://ray-head:8265, or 'local' for an embedded Ray"
+            f"{where} has no host: give the Jobs address, such as http://ray-head:8265, or 'local' for an "
+            "embedded Ray"
         )
     if host == "local":
         return host
@@ -94,7 +101,9 @@ def _address(where: str, connection: Connection) -> str:
         host = f"{connection.schema or 'http'}://{host}"
     parts = urlsplit(host)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RayConnectionError(f"{where}: {host!r} is no Jobs address: write http://HOST:PORT or https://HOST[:PORT]")
+        raise RayConnectionError(
+            f"{where}: {host!r} is no Jobs address: write http://HOST:PORT or https://HOST[:PORT]"
+        )
     if parts.port is None and connection.port:
         return parts._replace(netloc=f"{parts.netloc}:{connection.port}").geturl()
     return host
@@ -187,7 +196,8 @@ class RayHook(BaseHook):
 
     def _unknown(self) -> RayConnectionError:
         return RayConnectionError(
-            f"there is no connection {self.ray_conn_id!r}: add one of type 'ray' with the Jobs address as its host "
+            f"there is no connection {self.ray_conn_id!r}: add one of type 'ray' with the Jobs address as "
+            "its host "
             f"(or 'local' for an embedded Ray on this machine), say AIRFLOW_CONN_{self.ray_conn_id.upper()}='ray://local'"
         )
 

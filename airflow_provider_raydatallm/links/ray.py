@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class RayJobLink(BaseOperatorLink):
-    """The operator pushes the address as soon as the job is submitted, so that the button works while the job runs."""
+    """The operator pushes the address as soon as the job is submitted, so that the button works while the job
+    runs."""
 
     name = "Ray job"
     xcom_key = "ray_job_url"

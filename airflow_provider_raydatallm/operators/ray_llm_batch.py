@@ -1,22 +1,21 @@
 """`RayLLMBatchOperator`: one slice of a table, answered by an LLM on a Ray cluster, published as Parquet.
 
-The operator resolves the slice, writes the spec, submits the job, waits for its report and returns it. What the job does lives in
-`processor/`, how the cluster is spoken to in `hooks/`, what a look at the job means in `polling`.
+The operator resolves the slice, writes the spec, submits the job, waits for its report and returns it. What
+the job does lives in `processor/`, how the cluster is spoken to in `hooks/`, what a look at the job means in
+`polling`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import pydantic
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raydatallm import shipping
@@ -24,9 +23,18 @@ from airflow_provider_raydatallm.exceptions import BY_KIND, RayLLMInputError, Ra
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.links.ray import RayJobLink
-from airflow_provider_raydatallm.polling import Failed, Finished, JobWatch, Silent, Wait, progress_text
+from airflow_provider_raydatallm.polling import (
+    Failed,
+    Finished,
+    JobWatch,
+    Silent,
+    Verdict,
+    Wait,
+    progress_text,
+)
 from airflow_provider_raydatallm.slices import SliceKey, SliceKeyError, resolve_slice_key
 from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.submission import Shipment, Submission
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, ObjectStoragePath
@@ -34,65 +42,81 @@ if TYPE_CHECKING:
 _JINJA = re.compile(r"\{\{|\{%|\{#")
 #: The operator's arguments that are the spec's fields of the same name.
 _SPEC_ARGUMENTS = tuple(
-    name for name in SliceJob.model_fields if name not in ("version", "slice_key", "slice_instant", "code_hash")
+    name
+    for name in SliceJob.model_fields
+    if name not in ("version", "slice_key", "slice_instant", "code_hash")
 )
 
 
 class RayLLMBatchOperator(BaseOperator):
     """Run an LLM over one slice of a table on a Ray cluster and publish the answers as Parquet.
 
-    The slice key is, in this order: `slice_key`; the run's partition key; the Param `slice`; the data interval's start; the logical
-    date (both formatted by `slice_format` in the DAG's timezone). All input columns are kept, in input order; the answers stand
-    beside them. The slice folder also gets `_manifest.json`, `_report.json` and `_SUCCESS`.
+    The slice key is, in this order: `slice_key`; the run's partition key; the Param `slice`; the data
+    interval's start; the logical date (both formatted by `slice_format` in the DAG's timezone). All input
+    columns are kept, in input order; the answers stand beside them. The slice folder also gets
+    `_manifest.json`, `_report.json` and `_SUCCESS`.
 
-    A slice that is already published with the same configuration and unchanged input is left as it is: no engine starts. When the
-    task fails, nothing is published and what was published before stays.
+    A slice that is already published with the same configuration and unchanged input is left as it is: no
+    engine starts. When the task fails, nothing is published and what was published before stays.
 
-    Arguments that cannot work are refused when the DAG is parsed, templated ones when they are rendered, and what only the data or
-    the cluster can tell (a missing column, too few GPUs) before an engine starts; none of these is retried.
+    Arguments that cannot work are refused when the DAG is parsed, templated ones when they are rendered, and
+    what only the data or the cluster can tell (a missing column, too few GPUs) before an engine starts; none
+    of these is retried.
 
-    :param ray_conn_id: connection of type `ray`; its host `local` means an embedded Ray on this machine. (templated)
-    :param input_path: a file, folder, glob or dataset root of Parquet, CSV or JSON Lines files; `{slice}` stands for the slice key.
+    :param ray_conn_id: connection of type `ray`; its host `local` means an embedded Ray on this machine.
         (templated)
-    :param output_path: root of the published table. Without `{slice}` in it the slice goes to `<output_path>/ds=<slice key>/`.
-        (templated)
+    :param input_path: a file, folder, glob or dataset root of Parquet, CSV or JSON Lines files; `{slice}`
+        stands for the slice key. (templated)
+    :param output_path: root of the published table. Without `{slice}` in it the slice goes to
+        `<output_path>/ds=<slice key>/`. (templated)
     :param model_source: a hub id, a folder that every node has, or an `s3://` address. (templated)
-    :param prompt: the user message; `{column}` fields are replaced by the row's values, other braces stay. (templated; use
-        `airflow.sdk.literal` for prompts with double braces)
+    :param prompt: the user message; `{column}` fields are replaced by the row's values, other braces stay.
+        (templated; use `airflow.sdk.literal` for prompts with double braces)
     :param system_prompt: the system message, with fields as in `prompt`. (templated)
     :param choices: the answer is one of these texts. (templated)
-    :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema. Published as a struct when the
-        schema says all of it, else as JSON text. Invalid answers (cut at max_tokens) become null and are counted.
+    :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.
+        Published as a struct when the schema says all of it, else as JSON text. Invalid answers (cut at
+        max_tokens) become null and are counted.
     :param regex: the answer matches this expression.
     :param grammar: the answer follows this grammar (EBNF).
-    :param sampling_params: vLLM's sampling parameters. A value that is exactly `"{column}"` is taken from the row. (templated)
-    :param chat_template_kwargs: passed to the model's chat template, such as `{"enable_thinking": False}`. (templated)
+    :param sampling_params: vLLM's sampling parameters. A value that is exactly `"{column}"` is taken from the
+        row. (templated)
+    :param chat_template_kwargs: passed to the model's chat template, such as `{"enable_thinking": False}`.
+        (templated)
     :param output_column: name of the answer's column; must not be a column of the input. (templated)
     :param slice_key: text that names the slice. (templated)
-    :param slice_column: `input_path` is a dataset root; only rows (or Hive folders) where this column is the slice key are read.
-    :param slice_format: `strftime` format of the key when it comes from a date. An hourly DAG needs an hourly one.
+    :param slice_column: `input_path` is a dataset root; only rows (or Hive folders) where this column is the
+        slice key are read.
+    :param slice_format: `strftime` format of the key when it comes from a date. An hourly DAG needs an hourly
+        one.
     :param input_format: `parquet`, `csv`, `jsonl`, or `auto` to go by the files' names.
     :param columns: input columns to keep; all by default. Leaves heavy ones out of the output. (templated)
-    :param column_types: Arrow types of CSV and JSON Lines columns, such as `{"amount": "float64"}`; CSV columns are strings otherwise.
-    :param max_rows: answer only the first rows, into `_trial/` beside the real slices. (templated; empty means all)
-    :param on_empty: what to do when the slice has no rows: `fail`, `skip` the task, or `publish` an empty slice.
-    :param on_config_change: what to do when the slice is published with another configuration: `fail`, or `recompute` and replace it.
-    :param on_input_change: what to do when the slice is published from other input files: `fail`, or `recompute` and replace it.
-    :param preprocess: `"package.module:function"`, which makes a row (dict) into a prompt, or into a dict with `prompt` or `messages`
-        and optionally `sampling_params`. Takes the place of `prompt`.
-    :param postprocess: `"package.module:function"`, which makes a row (dict of the request's columns and the answer) into a dict of
-        columns to publish.
-    :param code_paths: folders or .py files of the code above, shipped with the job; by default the functions' own package.
+    :param column_types: Arrow types of CSV and JSON Lines columns, such as `{"amount": "float64"}`; CSV
+        columns are strings otherwise.
+    :param max_rows: answer only the first rows, into `_trial/` beside the real slices. (templated; empty
+        means all)
+    :param on_empty: what to do when the slice has no rows: `fail`, `skip` the task, or `publish` an empty
+        slice.
+    :param on_config_change: what to do when the slice is published with another configuration: `fail`, or
+        `recompute` and replace it.
+    :param on_input_change: what to do when the slice is published from other input files: `fail`, or
+        `recompute` and replace it.
+    :param preprocess: `"package.module:function"`, which makes a row (dict) into a prompt, or into a dict
+        with `prompt` or `messages` and optionally `sampling_params`. Takes the place of `prompt`.
+    :param postprocess: `"package.module:function"`, which makes a row (dict of the request's columns and the
+        answer) into a dict of columns to publish.
+    :param code_paths: folders or .py files of the code above, shipped with the job; by default the functions'
+        own package.
     :param engine: who answers; `ray_data_llm` (vLLM), or `"package.module:Class"` of an engine of your own.
     :param engine_kwargs: vLLM's engine arguments. (templated)
     :param accelerator_type: Ray's name of the GPU that the workers need, such as `L4`.
     :param concurrency: engine workers: a number, or (min, max) to scale between.
     :param batch_size: rows handed to a worker together. Sized by the provider unless given.
     :param max_concurrent_batches: batches that a worker holds at once. Sized by the provider unless given.
-    :param runtime_env: Ray runtime environment of the job; the provider's modules are added. Do not put secrets in it: Ray shows it.
-        (templated)
-    :param model_conn_id: connection whose password is the model hub's access token; goes to the job as HF_TOKEN. Ray shows a job's
-        environment to holders of the cluster's token. (templated)
+    :param runtime_env: Ray runtime environment of the job; the provider's modules are added. Do not put
+        secrets in it: Ray shows it. (templated)
+    :param model_conn_id: connection whose password is the model hub's access token; goes to the job as
+        HF_TOKEN. Ray shows a job's environment to holders of the cluster's token. (templated)
     :param poll_interval: seconds between two looks at the job; at least 1.
     """
 
@@ -170,7 +194,9 @@ class RayLLMBatchOperator(BaseOperator):
         self.prompt = prompt
         self.system_prompt = system_prompt
         self.choices = choices
-        self.output_schema = output_schema.model_json_schema() if isinstance(output_schema, type) else output_schema
+        self.output_schema = (
+            output_schema.model_json_schema() if isinstance(output_schema, type) else output_schema
+        )
         self.regex = regex
         self.grammar = grammar
         self.sampling_params = sampling_params
@@ -212,30 +238,59 @@ class RayLLMBatchOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         began = time.monotonic()
         hook = RayHook(self.ray_conn_id)
-        job, packages = self.slice_job(context)
+        shipment = self._shipment(context)
+        job, ti = shipment.job, context["ti"]
         self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
-        if context["ti"].map_index is not None and context["ti"].map_index >= 0 and not context.get("map_index_template"):
+        if ti.map_index is not None and ti.map_index >= 0 and not context.get("map_index_template"):
             # Mapped tasks show their slice instead of a number.
-            context.update({"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"})  # type: ignore[typeddict-unknown-key]
-        nonce = uuid.uuid4().hex
-        submission_id = self._submit(hook, job, packages, command="run", nonce=nonce, context=context)
-        report, info = self._wait(hook, job, packages, submission_id, nonce, context)
-        result = report.to_xcom(
-            report_path=job.report_path,
-            ray_job_id=None if report.outcome == "unchanged" else submission_id,
-            dashboard_url=hook.job_url(submission_id),
-            queued=_queued(info, job_seconds=time.monotonic() - began),
-            total=round(time.monotonic() - began, 3),
-        )
+            named = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
+            cast("dict[str, Any]", context).update(named)
+
+        submission = shipment.submit(hook, "run")
+        self._submission_id, url = submission.id, hook.job_url(submission.id)
+        ti.xcom_push(RayJobLink.xcom_key, url)
+        self.log.info("Submitted Ray job %s: %s", submission.id, url)
+        verdict, info = self._follow(hook, submission)
+        if isinstance(verdict, Silent):
+            self.log.warning("The job ended without a report; asking the store, which the cluster can read")
+            asked, _ = self._follow(hook, shipment.submit(hook, "status"))
+            verdict = asked if isinstance(asked, Finished) else verdict
+        report = self._report_of(verdict, submission, info)
+
         if report.outcome == "empty" and job.on_empty == "skip":
             raise AirflowSkipException(f"slice {job.slice_key!r} has no rows")
         self.log.info("%s: %s rows in %s", report.outcome, f"{report.counts.succeeded:,}", job.slice_path)
-        return result
+        total = time.monotonic() - began
+        return report.to_xcom(
+            report_path=job.report_path,
+            ray_job_id=None if report.outcome == "unchanged" else submission.id,
+            dashboard_url=url,
+            queued=_queued(info, total),
+            total=round(total, 3),
+        )
 
     def on_kill(self) -> None:
         if self._submission_id is not None:
             self.log.info("Stopping Ray job %s", self._submission_id)
             RayHook(self.ray_conn_id).call(jobs_api.stop(self._submission_id))
+
+    def _shipment(self, context: Context) -> Shipment:
+        ti = context["ti"]
+        job, packages = self.slice_job(context)
+        return Shipment(
+            job=job,
+            packages=packages,
+            runtime_env=self.runtime_env,
+            env_vars=self._env_vars(),
+            metadata={
+                "dag_id": ti.dag_id,
+                "task_id": ti.task_id,
+                "run_id": ti.run_id,
+                "map_index": str(ti.map_index),
+                "try_number": str(ti.try_number),
+                "slice_key": job.slice_key,
+            },
+        )
 
     def slice_job(self, context: Context) -> tuple[SliceJob, list[shipping.Package]]:
         """The run's spec, and the user's code that it needs.
@@ -250,14 +305,16 @@ class RayLLMBatchOperator(BaseOperator):
                 param=context["params"].get("slice"),
                 data_interval_start=context.get("data_interval_start"),
                 logical_date=context.get("logical_date"),
-                partitioned=getattr(dag.timetable, "partitioned", False),
+                partitioned=_makes_partitioned_runs(dag.timetable),
                 timezone=dag.timezone,
                 slice_format=self.slice_format,
             )
         except SliceKeyError as e:
             raise RayLLMInputError(str(e)) from e
         functions = [f for f in (self.preprocess, self.postprocess, self.engine) if f and ":" in f]
-        packages = shipping.user_packages(functions, self.code_paths, Path(dag.fileloc).parent if dag.fileloc else None)
+        packages = shipping.user_packages(
+            functions, self.code_paths, Path(dag.fileloc).parent if dag.fileloc else None
+        )
         scheduled = str(run.run_type) in ("scheduled", "backfill")
         instant = key.instant.isoformat() if key.instant is not None and scheduled else None
         job = self._job(
@@ -285,131 +342,67 @@ class RayLLMBatchOperator(BaseOperator):
                 problems.append(f"{field}: {message} (got {error['input']!r:.200})" if field else message)
             raise RayLLMInputError(f"{self.task_id}: {'; '.join(problems)}") from None
 
-    def _submit(
-        self,
-        hook: RayHook,
-        job: SliceJob,
-        packages: Sequence[shipping.Package],
-        *,
-        command: Literal["run", "status"],
-        nonce: str,
-        context: Context,
-    ) -> str:
-        """Ship code and spec, and start `processor COMMAND` on the cluster. Returns the submission id."""
-        ti = context["ti"]
-        self.log.info("Cluster runs Ray %s", hook.call(jobs_api.version()))
-        spec_name, spec = shipping.spec_package(job)
-        shipped = [shipping.processor_package(), spec, *packages]
-        uris = [hook.call(jobs_api.upload_package(p.name, p.content)) for p in shipped]
-        submission_id = _submission_id(ti.dag_id, ti.task_id, job.slice_key, command)
-        hook.call(
-            jobs_api.submit(
-                submission_id=submission_id,
-                entrypoint=f"python -m airflow_provider_raydatallm.processor {command} package:{spec_name} --nonce {nonce}",
-                runtime_env=shipping.merged_runtime_env(self.runtime_env, py_modules=uris, env_vars=self._env_vars()),
-                metadata={
-                    "dag_id": ti.dag_id,
-                    "task_id": ti.task_id,
-                    "run_id": ti.run_id,
-                    "map_index": str(ti.map_index),
-                    "try_number": str(ti.try_number),
-                    "slice_key": job.slice_key,
-                },
-            )
-        )
-        self.log.info("Submitted Ray job %s: %s", submission_id, hook.job_url(submission_id))
-        if command == "run":
-            self._submission_id = submission_id
-            ti.xcom_push(RayJobLink.xcom_key, hook.job_url(submission_id))
-        return submission_id
-
     def _env_vars(self) -> dict[str, str]:
         if self.model_conn_id is None:
             return {}
         token = RayHook.get_connection(self.model_conn_id).password
         if not token:
-            raise RayLLMInputError(f"model_conn_id: connection {self.model_conn_id!r} has no password, which is the access token")
+            raise RayLLMInputError(
+                f"model_conn_id: connection {self.model_conn_id!r} has no password, which is the access token"
+            )
         return {"HF_TOKEN": token}
 
-    def _wait(
-        self,
-        hook: RayHook,
-        job: SliceJob,
-        packages: Sequence[shipping.Package],
-        submission_id: str,
-        nonce: str,
-        context: Context,
-    ) -> tuple[Report, jobs_api.JobInfo | None]:
-        """Follow a job to its report.
-
-        :raises RayLLMInputError, RayClusterUnfitError, RayLLMJobError: by what the job said, or left behind.
-        """
-        watch = JobWatch(nonce)
+    def _follow(self, hook: RayHook, submission: Submission) -> tuple[Verdict, jobs_api.JobInfo | None]:
+        """Look at a job until it has said its word, or is over without one; show its progress meanwhile."""
+        watch = JobWatch(submission.nonce)
         while True:
-            info = hook.call(jobs_api.status_of(submission_id))
-            log = hook.call(jobs_api.logs(submission_id)) if info is not None else ""
+            info = hook.call(jobs_api.status_of(submission.id))
+            log = hook.call(jobs_api.logs(submission.id)) if info is not None else ""
             verdict = watch.look(info.status if info else None, log)
-            if isinstance(verdict, Finished):
-                return Report.model_validate(verdict.report), info
-            if isinstance(verdict, Wait):
-                if verdict.progress is not None:
-                    self.log.info(progress_text(verdict.progress))
-                time.sleep(1.0 if info is not None and info.status in jobs_api.TERMINAL else self.poll_interval)
-                continue
-            if isinstance(verdict, Failed):
-                raise BY_KIND.get(verdict.kind, RayLLMJobError)(verdict.message)
-            report = self._ask_store(hook, job, packages, context)
-            if report is not None:
-                return report, info
-            raise RayLLMJobError(_silence(verdict, submission_id, info, watch))
-
-    def _ask_store(
-        self, hook: RayHook, job: SliceJob, packages: Sequence[shipping.Package], context: Context
-    ) -> Report | None:
-        """What the slice's store says, read by a short job on the cluster, which can reach it."""
-        self.log.warning("The job ended without a report; asking the store")
-        nonce = uuid.uuid4().hex
-        submission_id = self._submit(hook, job, packages, command="status", nonce=nonce, context=context)
-        watch = JobWatch(nonce)
-        while True:
-            info = hook.call(jobs_api.status_of(submission_id))
-            verdict = watch.look(info.status if info else None, hook.call(jobs_api.logs(submission_id)))
-            if isinstance(verdict, Finished):
-                return Report.model_validate(verdict.report)
             if not isinstance(verdict, Wait):
-                return None
-            time.sleep(1.0)
+                return verdict, info
+            if verdict.progress is not None:
+                self.log.info(progress_text(verdict.progress))
+            time.sleep(1.0 if info is not None and info.status in jobs_api.TERMINAL else self.poll_interval)
+
+    def _report_of(self, verdict: Verdict, submission: Submission, info: jobs_api.JobInfo | None) -> Report:
+        """:raises RayLLMInputError, RayClusterUnfitError, RayLLMJobError: by what the job said, or left
+        behind."""
+        if isinstance(verdict, Finished):
+            return Report.model_validate(verdict.report)
+        if isinstance(verdict, Failed):
+            raise BY_KIND.get(verdict.kind, RayLLMJobError)(verdict.message)
+        ended = f"ended as {info.status}" if info is not None else "is not known to the cluster any more"
+        lines = [f"Ray job {submission.id} {ended} without a report, and nothing is published."]
+        if info is not None and info.message:
+            lines.append(info.message)
+        if isinstance(verdict, Silent) and verdict.last_lines:
+            lines += ["Its last lines:", *verdict.last_lines]
+        raise RayLLMJobError("\n".join(lines))
 
 
-def _silence(verdict: Silent, submission_id: str, info: jobs_api.JobInfo | None, watch: JobWatch) -> str:
-    what = "is not known to the cluster any more" if verdict.why == "unknown" else f"ended as {info.status if info else '?'}"
-    return "\n".join(
-        [
-            f"Ray job {submission_id} {what} without a report, and nothing is published. {info.message if info else ''}".rstrip(),
-            *(["Its last lines:", *watch.tail] if watch.tail else []),
-        ]
+def _makes_partitioned_runs(timetable: object) -> bool:
+    # The SDK's timetables do not all carry the scheduler's flags.
+    return (
+        isinstance(timetable, (CronPartitionTimetable, PartitionedAssetTimetable))
+        or getattr(timetable, "partitioned", False)
+        or getattr(timetable, "partitioned_at_runtime", False)
     )
 
 
-def _queued(info: jobs_api.JobInfo | None, *, job_seconds: float) -> float | None:
-    """Seconds from the task's start to the job's."""
+def _queued(info: jobs_api.JobInfo | None, total: float) -> float | None:
+    """Seconds from the task's start to the job's; by this machine's clock and the cluster's."""
     if info is None or info.started_at is None:
         return None
-    return round(min(max(info.started_at - (time.time() - job_seconds), 0.0), job_seconds), 3)
-
-
-def _submission_id(dag_id: str, task_id: str, slice_key: str, command: str) -> str:
-    """An id that tells people what it is; Ray refuses slashes and spaces, and an id must never be used twice."""
-    words = "-".join(re.sub(r"[^A-Za-z0-9_.-]+", "_", w)[:40] for w in (dag_id, task_id, slice_key))
-    return f"{words}-{command}-{uuid.uuid4().hex[:12]}"
+    return round(min(max(info.started_at - (time.time() - total), 0.0), total), 3)
 
 
 def _url(path: str | ObjectStoragePath) -> str:
-    """A path's address without the Airflow connection that an ObjectStoragePath may carry: the cluster does not know it."""
-    protocol = getattr(path, "protocol", None)
-    if isinstance(path, str) or protocol is None:
-        return path if not isinstance(path, os.PathLike) else os.fspath(path)
-    return str(path.path) if protocol in ("", "file") else f"{protocol}://{path.path}"
+    """A path's address without the Airflow connection that an ObjectStoragePath may carry: the cluster does
+    not know it."""
+    if isinstance(path, str):
+        return path
+    return str(path.path) if path.protocol in ("", "file") else f"{path.protocol}://{path.path}"
 
 
 def _rendered_later(value: Any) -> bool:

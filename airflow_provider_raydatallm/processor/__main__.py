@@ -1,14 +1,15 @@
-"""`python -m airflow_provider_raydatallm.processor run SPEC`: one slice, on the Ray cluster that this process can reach.
+"""`python -m airflow_provider_raydatallm.processor run SPEC`: one slice, on the Ray cluster that this process
+can reach.
 
-SPEC is a JSON file of a `SliceJob`: a path, a URL that fsspec opens, or `package:NAME` for one that was shipped with the job.
-The result also goes to standard output as one marked line (`lines.py`), which the Airflow side looks for.
+SPEC is a JSON file of a `SliceJob`: a path, a URL that fsspec opens, or `package:NAME` for one that was
+shipped with the job. The result also goes to standard output as one marked line (`lines.py`), which the
+Airflow side looks for.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.resources
-import json
 import sys
 import traceback
 from typing import Any
@@ -17,7 +18,7 @@ import pydantic
 
 from airflow_provider_raydatallm.lines import encode_line
 from airflow_provider_raydatallm.processor.errors import Kind, SliceError
-from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.spec import SliceJob
 
 _MESSAGE_CHARACTERS = 8000
 
@@ -31,10 +32,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the processor's commands to a command line."""
-    for name, what in (("run", "answer and publish a slice"), ("status", "what is published for a spec; starts no engine")):
+    for name, what in (
+        ("run", "answer and publish a slice"),
+        ("status", "what is published for a spec; starts no engine"),
+    ):
         command = commands.add_parser(name, help=what, description=what)
-        command.add_argument("spec", metavar="SPEC", help="JSON file of the slice's job: a path, a URL, or package:NAME")
-        command.add_argument("--nonce", default="-", help="put into the marked lines, to tell this attempt's from others'")
+        command.add_argument(
+            "spec", metavar="SPEC", help="JSON file of the slice's job: a path, a URL, or package:NAME"
+        )
+        command.add_argument(
+            "--nonce", default="-", help="put into the marked lines, to tell this attempt's from others'"
+        )
         command.set_defaults(run=_run if name == "run" else _status)
 
 

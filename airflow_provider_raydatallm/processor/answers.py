@@ -1,7 +1,8 @@
 """From an engine's text to the columns that are published.
 
-What an answer must be is known before the first one comes: a text, one of `choices`, or JSON of `output_schema`. An answer that is
-not what it must be (cut at max_tokens, say) becomes null and is counted as invalid.
+What an answer must be is known before the first one comes: a text, one of `choices`, or JSON of
+`output_schema`. An answer that is not what it must be (cut at max_tokens, say) becomes null and is counted as
+invalid.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class AnswerShape:
             rows.append(made if isinstance(made, Mapping) else {self._column: made})
         names = list(dict.fromkeys(name for row in rows for name in row))
         if taken := [n for n in names if n.startswith("__")]:
-            raise SliceError(f"postprocess returned the column {taken[0]!r}: names that begin with __ are the provider's")
+            raise SliceError(
+                f"postprocess returned the column {taken[0]!r}: names that begin with __ are the provider's"
+            )
         try:
             return {name: pa.array([row.get(name) for row in rows]) for name in names}
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
@@ -79,7 +82,8 @@ class AnswerShape:
 
 
 def arrow_type(schema: Mapping[str, Any]) -> pa.DataType:
-    """The Arrow type of a JSON schema's values: a struct where the schema says all of it, else JSON as text."""
+    """The Arrow type of a JSON schema's values: a struct where the schema says all of it, else JSON as
+    text."""
     found = _arrow_type(schema, schema)
     return found if found is not None and pa.types.is_struct(found) else pa.string()
 
@@ -93,12 +97,18 @@ def _arrow_type(node: Any, root: Mapping[str, Any]) -> pa.DataType | None:
         for part in parts:
             target = target.get(part) if isinstance(target, Mapping) else None
         # A schema that contains itself has no Arrow type.
-        return None if target is None or target is node or "$ref" in json.dumps(target) else _arrow_type(target, root)
+        return (
+            None
+            if target is None or target is node or "$ref" in json.dumps(target)
+            else _arrow_type(target, root)
+        )
     if "enum" in node or "const" in node:
         values = node.get("enum", [node.get("const")])
         return pa.string() if all(isinstance(v, str) for v in values) else None
     if options := node.get("anyOf") or node.get("oneOf"):
-        kinds = [_arrow_type(o, root) for o in options if not (isinstance(o, Mapping) and o.get("type") == "null")]
+        kinds = [
+            _arrow_type(o, root) for o in options if not (isinstance(o, Mapping) and o.get("type") == "null")
+        ]
         return kinds[0] if len(kinds) == 1 else None
     kind = node.get("type")
     if isinstance(kind, list):

@@ -10,8 +10,8 @@ Kind = Literal["input", "cluster", "run"]
 class SliceError(Exception):
     """A slice cannot be answered, for a reason a person can act on.
 
-    kind: `input` (what was asked for is wrong: no retry mends it), `cluster` (this cluster cannot run it), `run` (something
-    broke on the way: a retry may succeed).
+    kind: `input` (what was asked for is wrong: no retry mends it), `cluster` (this cluster cannot run it),
+    `run` (something broke on the way: a retry may succeed).
     """
 
     def __init__(self, message: str, *, kind: Kind = "input") -> None:

@@ -1,7 +1,7 @@
 """Finished rows on their way to publication: fragments in the attempt's checkpoint folder.
 
-A fragment is one immutable Arrow file of row ids and answer columns, put in one step. Publishing asks for the answers of one unit
-after another, in order, so that only the fragments of the units in hand are in memory.
+A fragment is one immutable Arrow file of row ids and answer columns, put in one step. Publishing asks for the
+answers of one unit after another, in order, so that only the fragments of the units in hand are in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ FRAGMENT_ROWS = 65_536
 
 @dataclass
 class Fragments:
-    """Fragments of one attempt. `add` answers as they come, `flush` at the end, then take `of_unit` for each unit in order.
+    """Fragments of one attempt. `add` answers as they come, `flush` at the end, then take `of_unit` for each
+    unit in order.
 
     `expected`: the answer columns, where they are known before the first answer.
     """
@@ -29,7 +30,9 @@ class Fragments:
     folder: str
     expected: list[pa.Field] | None = None
     _pending: list[pa.Table] = field(default_factory=list)
-    _units: dict[int, list[str]] = field(default_factory=dict)  # unit index -> names of the fragments that hold its rows
+    _units: dict[int, list[str]] = field(
+        default_factory=dict
+    )  # unit index -> names of the fragments that hold its rows
     _last_unit: dict[str, int] = field(default_factory=dict)
     _open: dict[str, pa.Table] = field(default_factory=dict)
     _schema: pa.Schema | None = None
@@ -44,7 +47,9 @@ class Fragments:
             return
         try:
             table = pa.concat_tables(self._pending, promote_options="permissive").combine_chunks()
-            schema = pa.unify_schemas([self._schema or table.schema, table.schema], promote_options="permissive")
+            schema = pa.unify_schemas(
+                [self._schema or table.schema, table.schema], promote_options="permissive"
+            )
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
             raise SliceError(f"postprocess returned values of different types for one column: {e}") from e
         self._schema, self._pending = schema, []
@@ -73,7 +78,9 @@ class Fragments:
         parts = []
         for name in self._units.get(unit, []):
             if name not in self._open:
-                with pa.ipc.open_file(pa.BufferReader(self.store.fs.cat_file(self.store.path(name)))) as reader:
+                with pa.ipc.open_file(
+                    pa.BufferReader(self.store.fs.cat_file(self.store.path(name)))
+                ) as reader:
                     self._open[name] = reader.read_all()
             table = self._open[name]
             parts.append(table.filter(pc.equal(table.column("__unit"), unit)))
@@ -83,10 +90,13 @@ class Fragments:
         if not parts:
             raise SliceError(f"unit {unit} has no answers for its {rows} rows", kind="run")
         answers = pa.concat_tables(parts, promote_options="permissive").sort_by("__offset")
-        if found != rows or not answers.column("__offset").equals(pa.chunked_array([range(rows)], pa.int64())):
+        if found != rows or not answers.column("__offset").equals(
+            pa.chunked_array([range(rows)], pa.int64())
+        ):
             raise SliceError(f"unit {unit} has {found} answers for {rows} rows, or one twice", kind="run")
         shape = pa.schema(self.fields)
         columns = [
-            answers.column(f.name).cast(f.type) if f.name in answers.schema.names else pa.nulls(rows, f.type) for f in shape
+            answers.column(f.name).cast(f.type) if f.name in answers.schema.names else pa.nulls(rows, f.type)
+            for f in shape
         ]
         return pa.Table.from_arrays(columns, schema=shape)

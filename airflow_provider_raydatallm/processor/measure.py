@@ -14,8 +14,9 @@ from airflow_provider_raydatallm.spec import Counts, Seconds, Throughput, Tokens
 class Meter:
     """Adds up answered rows as they leave the engine.
 
-    Answer tables carry `input_tokens`, `output_tokens`, `engine_seconds` and `finished_at` (epoch seconds). A row's request entered
-    the engine at `finished_at - engine_seconds`, so that the first request is known without a word from the engine.
+    Answer tables carry `input_tokens`, `output_tokens`, `engine_seconds` and `finished_at` (epoch seconds). A
+    row's request entered the engine at `finished_at - engine_seconds`, so that the first request is known
+    without a word from the engine.
     """
 
     def __init__(self, planned: int) -> None:
@@ -48,14 +49,17 @@ class Meter:
         self._publish = seconds
 
     def progress(self) -> dict[str, Any]:
-        """Rows done, rates since the first request, and seconds left at that rate; None while nothing is known."""
+        """Rows done, rates since the first request, and seconds left at that rate; None while nothing is
+        known."""
         elapsed = time.time() - self._first_request if self._first_request else None
         rate = self.rows / elapsed if elapsed and elapsed > 0 else None
         return {
             "rows": self.rows,
             "planned": self.planned,
             "rows_per_s": _rounded(rate),
-            "tokens_per_s": _rounded((self.input_tokens + self.output_tokens) / elapsed) if rate and elapsed else None,
+            "tokens_per_s": _rounded((self.input_tokens + self.output_tokens) / elapsed)
+            if rate and elapsed
+            else None,
             "eta_s": _rounded((self.planned - self.rows) / rate) if rate else None,
             "elapsed_s": _rounded(time.time() - self._began),
         }
@@ -80,7 +84,9 @@ class Meter:
             "throughput": Throughput(
                 rows_per_s=_rounded(self.rows / inference) if inference else None,
                 input_tokens_per_s=_rounded(self.input_tokens / inference) if inference and tokens else None,
-                output_tokens_per_s=_rounded(self.output_tokens / inference) if inference and tokens else None,
+                output_tokens_per_s=_rounded(self.output_tokens / inference)
+                if inference and tokens
+                else None,
             ),
         }
 

@@ -1,7 +1,8 @@
 """The plan of a slice: which units of which files its rows come from.
 
-Deterministic: the same input files give the same plan, unit for unit and id for id. A unit is a contiguous range of rows of one
-file; a row's id is (unit, offset), so no id column is asked of the user. The schema of the rows is fixed here, once for all files.
+Deterministic: the same input files give the same plan, unit for unit and id for id. A unit is a contiguous
+range of rows of one file; a row's id is (unit, offset), so no id column is asked of the user. The schema of
+the rows is fixed here, once for all files.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.read import FORMATS, Format, FormatName, Range, Scan, conform, format_of
+from airflow_provider_raydatallm.processor.read import (
+    FORMATS,
+    Format,
+    FormatName,
+    Range,
+    Scan,
+    conform,
+    format_of,
+)
 from airflow_provider_raydatallm.processor.store import open_fs
 from airflow_provider_raydatallm.spec import RESERVED_COLUMNS, SliceJob, encode_slice_key
 
@@ -57,7 +66,9 @@ class SliceFilter:
     def mask(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         kind = values.type
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            text = pc.strftime(values.cast(pa.timestamp("s")) if pa.types.is_date(kind) else values, format=self.format)
+            text = pc.strftime(
+                values.cast(pa.timestamp("s")) if pa.types.is_date(kind) else values, format=self.format
+            )
         else:
             text = values.cast(pa.string())
         return pc.fill_null(pc.equal(text, self.key), False)
@@ -101,7 +112,10 @@ class Plan:
             if table.num_rows:
                 yield table
         if left:
-            raise SliceError(f"{unit.file.path} changed while the slice ran: {left} rows of {unit.rows} are gone", kind="run")
+            raise SliceError(
+                f"{unit.file.path} changed while the slice ran: {left} rows of {unit.rows} are gone",
+                kind="run",
+            )
 
     def check_unchanged(self) -> None:
         """:raises SliceError: when an input file is no longer the one that was planned."""
@@ -130,9 +144,10 @@ def make_plan(job: SliceJob) -> Plan:
     scans = [reader.scan(f.path) for f in files]
     kept_in_folder = _folder_column(job.slice_path)
     schema = _unify(files, scans, drop=kept_in_folder)
-    if unknown := sorted(set(job.column_types) - set(schema.names)):
-        if files:
-            raise SliceError(f"column_types names {unknown}, which the input does not have. Columns: {schema.names}")
+    if files and (unknown := sorted(set(job.column_types) - set(schema.names))):
+        raise SliceError(
+            f"column_types names {unknown}, which the input does not have. Columns: {schema.names}"
+        )
     slice_filter = _slice_filter(job, files, schema)
     units: list[Unit] = []
     left = job.max_rows
@@ -171,7 +186,12 @@ def _hash(value: object) -> str:
 
 
 def _read(
-    reader: Format, file: InputFile, part: Range, schema: pa.Schema, keep: SliceFilter | None, columns: Sequence[str]
+    reader: Format,
+    file: InputFile,
+    part: Range,
+    schema: pa.Schema,
+    keep: SliceFilter | None,
+    columns: Sequence[str],
 ) -> Iterator[pa.Table]:
     wanted = list(dict.fromkeys([*columns, *([keep.column] if keep else [])]))
     shape = pa.schema([schema.field(n) for n in wanted])
@@ -242,10 +262,14 @@ def _format(files: Sequence[InputFile], job: SliceJob) -> FormatName:
     for file in files:
         fmt = format_of(file.path)
         if fmt is None:
-            raise SliceError(f"{file.path}: its name does not say its format; set input_format to parquet, csv or jsonl")
+            raise SliceError(
+                f"{file.path}: its name does not say its format; set input_format to parquet, csv or jsonl"
+            )
         by_format.setdefault(fmt, file.path)
     if len(by_format) > 1:
-        raise SliceError(f"input_path matches files of several formats: {', '.join(by_format.values())}; narrow it")
+        raise SliceError(
+            f"input_path matches files of several formats: {', '.join(by_format.values())}; narrow it"
+        )
     return next(iter(by_format), "parquet")
 
 
@@ -257,10 +281,13 @@ def _unify(files: Sequence[InputFile], scans: Sequence[Scan], *, drop: str | Non
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
             raise SliceError(f"{file.path} does not fit the files before it: {e}") from e
     if taken := sorted(RESERVED_COLUMNS & set(schema.names)):
-        raise SliceError(f"the input has a column {taken[0]!r}, which the provider uses itself: leave it out with columns=")
+        raise SliceError(
+            f"the input has a column {taken[0]!r}, which the provider uses itself: leave it out with columns="
+        )
     if drop in schema.names:
         raise SliceError(
-            f"the input has a column {drop!r} and the slice folder would be named {drop}=...: readers of the whole table would "
+            f"the input has a column {drop!r} and the slice folder would be named {drop}=...: readers of "
+            "the whole table would "
             "find it twice. Name the folder yourself: output_path='.../slice={slice}'"
         )
     for name in dict.fromkeys(name for file in files for name, _ in file.partition):
@@ -275,7 +302,8 @@ def _slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Schema) 
         return None
     if column not in schema.names:
         raise SliceError(
-            f"slice_column {column!r} is neither a column of the input nor a Hive folder in its path. Columns: {schema.names}"
+            f"slice_column {column!r} is neither a column of the input nor a Hive folder in its path. "
+            f"Columns: {schema.names}"
         )
     return SliceFilter(column, job.slice_key, job.slice_format)
 

@@ -1,4 +1,5 @@
-"""Checks against the live cluster before anything is spent. An impossible request would otherwise wait for ever, silently."""
+"""Checks against the live cluster before anything is spent. An impossible request would otherwise wait for
+ever, silently."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def check_model(model_source: str) -> None:
         found = _on_every_node(path)
     if not any(ok for ok, _ in found):
         raise SliceError(
-            f"model_source {model_source!r} is no model folder on any of the cluster's {len(found)} node(s): {found[0][1]}. "
+            f"model_source {model_source!r} is no model folder on any of the cluster's {len(found)} "
+            f"node(s): {found[0][1]}. "
             "Give a folder that every node has, a hub id, or an s3:// address"
         )
 
@@ -62,7 +64,10 @@ def _on_every_node(path: str) -> list[tuple[bool, str]]:
     probe = ray.remote(num_cpus=0)(_looks_like_a_model)
     nodes: list[dict[str, Any]] = [n for n in ray.nodes() if n["Alive"]]
     tasks = [
-        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)).remote(path) for n in nodes
+        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)).remote(
+            path
+        )
+        for n in nodes
     ]
     return [tuple(r) for r in ray.get(tasks, timeout=120)]
 
@@ -78,5 +83,6 @@ def _autoscales() -> bool:
             return True
     except ImportError:
         pass
-    # The first autoscaler publishes its status under this key (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS).
+    # The first autoscaler publishes its status under this key
+    # (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS).
     return _internal_kv_get(b"__autoscaling_status") is not None

@@ -1,7 +1,7 @@
 """From a row to a request: `{column}` fields, chat messages, sampling parameters.
 
-Braces that hold exactly a column's name are replaced. Braces that look like a name but are no column are an error. All other
-braces (JSON examples) stay as they are: this is not `str.format`.
+Braces that hold exactly a column's name are replaced. Braces that look like a name but are no column are an
+error. All other braces (JSON examples) stay as they are: this is not `str.format`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Template:
 
 
 def as_text(value: Any) -> str:
-    """A value as it reads in a prompt: nothing for null, JSON for lists, structs and maps, ISO for dates and times."""
+    """A value as it reads in a prompt: nothing for null, JSON for lists, structs and maps, ISO for dates and
+    times."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -95,7 +96,9 @@ class RequestBuilder:
         for name, value in (sampling_params or {}).items():
             match = _BRACES.fullmatch(value) if isinstance(value, str) else None
             if match and (match.group(1) in columns or _LOOKS_LIKE_A_NAME.fullmatch(match.group(1))):
-                self._per_row[name] = Template(value, columns, argument=f"sampling_params[{name!r}]").columns[0]
+                self._per_row[name] = Template(value, columns, argument=f"sampling_params[{name!r}]").columns[
+                    0
+                ]
             else:
                 self._fixed[name] = value
         if structured_outputs:
@@ -106,7 +109,10 @@ class RequestBuilder:
         """Input columns that requests need: only these enter the pipeline."""
         if self._preprocess is not None:
             return self._all_columns
-        needed = [*(self._system.columns if self._system else []), *(self._prompt.columns if self._prompt else [])]
+        needed = [
+            *(self._system.columns if self._system else []),
+            *(self._prompt.columns if self._prompt else []),
+        ]
         return list(dict.fromkeys([*needed, *self._per_row.values()]))
 
     def build(self, row: Row) -> dict[str, Any]:
@@ -122,11 +128,18 @@ class RequestBuilder:
             return {"messages": self._messages(row, made), "sampling_params": sampling}
         if isinstance(made, Mapping) and ("prompt" in made) != ("messages" in made):
             if unknown := set(made) - {"prompt", "messages", "sampling_params"}:
-                raise SliceError(f"preprocess returned unknown keys {sorted(unknown)}: use prompt or messages, sampling_params")
+                raise SliceError(
+                    f"preprocess returned unknown keys {sorted(unknown)}: use prompt or messages, "
+                    "sampling_params"
+                )
             messages = made["messages"] if "messages" in made else self._messages(row, str(made["prompt"]))
-            return {"messages": messages, "sampling_params": {**sampling, **(made.get("sampling_params") or {})}}
+            return {
+                "messages": messages,
+                "sampling_params": {**sampling, **(made.get("sampling_params") or {})},
+            }
         raise SliceError(
-            f"preprocess must return a prompt (text) or a dict with either 'prompt' or 'messages', got {made!r:.200}"
+            "preprocess must return a prompt (text) or a dict with either 'prompt' or 'messages', got "
+            f"{made!r:.200}"
         )
 
     def _messages(self, row: Row, prompt: str) -> list[dict[str, Any]]:

@@ -1,7 +1,9 @@
-"""Publishing a slice: the input is read again, the answers are placed beside it by position, and one put shows it to readers.
+"""Publishing a slice: the input is read again, the answers are placed beside it by position, and one put
+shows it to readers.
 
-Order, types and memory are right by construction: nothing is sorted or collected. Invariants: a slice never publishes short;
-`_SUCCESS` is the last file written and the first removed; what `_manifest.json` names is what is there.
+Order, types and memory are right by construction: nothing is sorted or collected. Invariants: a slice never
+publishes short; `_SUCCESS` is the last file written and the first removed; what `_manifest.json` names is
+what is there.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def published(store: Store) -> dict[str, Any] | None:
     foreign = [n for n in names if not n.startswith(("_", "."))]
     if foreign and manifest is None and CHECKPOINT not in names:
         raise SliceError(
-            f"{store.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not publish: "
+            f"{store.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not "
+            "publish: "
             "choose another output_path, or empty that folder"
         )
     return None
@@ -50,11 +53,14 @@ def published(store: Store) -> dict[str, Any] | None:
 def check_columns(plan: Plan, fields: list[pa.Field]) -> None:
     """:raises SliceError: when an answer column would overwrite an input column."""
     if taken := [f.name for f in fields if f.name in plan.columns]:
-        raise SliceError(f"the answer column {taken[0]!r} is also a column of the input: choose another output_column")
+        raise SliceError(
+            f"the answer column {taken[0]!r} is also a column of the input: choose another output_column"
+        )
 
 
 def write_part(store: Store, plan: Plan, fragments: Fragments) -> dict[str, Any]:
-    """Write the slice's rows, in input order, as one Parquet file, and put it in one step. Returns its manifest entry."""
+    """Write the slice's rows, in input order, as one Parquet file, and put it in one step. Returns its
+    manifest entry."""
     fields = fragments.fields
     schema = pa.schema([*plan.schema, *fields])
     plan.check_unchanged()
@@ -80,14 +86,21 @@ def write_part(store: Store, plan: Plan, fragments: Fragments) -> dict[str, Any]
         return {"path": PART, "rows": plan.rows, "bytes": path.stat().st_size, "sha256": _sha256(path)}
 
 
-def write_manifest(store: Store, job: SliceJob, plan: Plan, files: list[dict[str, Any]], report: Report) -> None:
+def write_manifest(
+    store: Store, job: SliceJob, plan: Plan, files: list[dict[str, Any]], report: Report
+) -> None:
     """Write what derives from the published files; `_SUCCESS` last."""
     manifest = {
         "version": 1,
         "slice_key": job.slice_key,
         "slice_instant": job.slice_instant,
         "fingerprint": job.fingerprint(),
-        "input": {"path": job.resolved_input_path, "files": plan.files, "rows": plan.rows, "hash": plan.input_hash},
+        "input": {
+            "path": job.resolved_input_path,
+            "files": plan.files,
+            "rows": plan.rows,
+            "hash": plan.input_hash,
+        },
         "model_source": job.model_source,
         "output_column": job.output_column,
         "files": files,
@@ -100,7 +113,8 @@ def write_manifest(store: Store, job: SliceJob, plan: Plan, files: list[dict[str
 
 
 def _large(tables: list[pa.Table]) -> bool:
-    return sum(t.num_rows for t in tables) >= _ROW_GROUP_ROWS or sum(t.nbytes for t in tables) >= _ROW_GROUP_BYTES
+    rows, size = sum(t.num_rows for t in tables), sum(t.nbytes for t in tables)
+    return bool(rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES)
 
 
 def _sha256(path: Path) -> str:

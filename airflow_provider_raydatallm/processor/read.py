@@ -1,11 +1,12 @@
 """Reading input files: Parquet, CSV, JSON Lines.
 
-A file is cut into ranges that can be read on their own: a Parquet row group, or bytes of a text file that begin at a record. The
-same range always reads as the same rows in the same order, because publishing reads the input again and puts the answers beside
-it by position.
+A file is cut into ranges that can be read on their own: a Parquet row group, or bytes of a text file that
+begin at a record. The same range always reads as the same rows in the same order, because publishing reads
+the input again and puts the answers beside it by position.
 
-Text files are parsed while they are scanned, so that a broken line is found before anything is spent, and row counts are those of
-the parser that reads them later. CSV columns are strings unless `column_types` says otherwise: inference would alter "01234".
+Text files are parsed while they are scanned, so that a broken line is found before anything is spent, and row
+counts are those of the parser that reads them later. CSV columns are strings unless `column_types` says
+otherwise: inference would alter "01234".
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ BATCH_ROWS = 8192
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _EXTENSIONS: dict[str, FormatName] = {
-    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".json": "jsonl",
 }  # fmt: skip
 
 
@@ -52,7 +54,8 @@ def format_of(path: str) -> FormatName | None:
 
 @dataclass(frozen=True)
 class Range:
-    """Rows of one file that are read together. `row_group` for Parquet; `start`, `end` bytes for text; none of them: all of it."""
+    """Rows of one file that are read together. `row_group` for Parquet; `start`, `end` bytes for text; none
+    of them: all of it."""
 
     first_row: int
     rows: int
@@ -119,7 +122,9 @@ class Parquet(Format):
             here = set(file.schema_arrow.names)
             wanted = [c for c in columns if c in here]
             try:
-                for batch in file.iter_batches(BATCH_ROWS, row_groups=[part.row_group], columns=wanted, use_threads=False):
+                for batch in file.iter_batches(
+                    BATCH_ROWS, row_groups=[part.row_group], columns=wanted, use_threads=False
+                ):
                     table = pa.Table.from_batches([batch])
                     # A column's own name may hold dots, which Parquet also uses for nested fields.
                     yield table.select(wanted)
@@ -128,18 +133,22 @@ class Parquet(Format):
 
 
 class Text(Format):
-    """A text file as blocks of whole records. Compressed files are one range, since no byte of them can be sought."""
+    """A text file as blocks of whole records. Compressed files are one range, since no byte of them can be
+    sought."""
 
     #: What the parser's message calls a record, and how far its number is from the first record's 1.
     _row_in_message = re.compile(r"(?!)")
     _numbered_from = 1
 
     @abstractmethod
-    def parse(self, block: bytes, header: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None) -> pa.Table: ...
+    def parse(
+        self, block: bytes, header: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None
+    ) -> pa.Table: ...
 
     @abstractmethod
     def last_record_end(self, block: bytes) -> int:
-        """Bytes of `block` up to the end of its last whole record; 0 when there is none. `block` begins at a record."""
+        """Bytes of `block` up to the end of its last whole record; 0 when there is none. `block` begins at a
+        record."""
 
     def read_header(self, first: bytes, path: str) -> tuple[tuple[str, ...], int]:
         """Column names that the file begins with and the bytes they take."""
@@ -193,7 +202,8 @@ class Text(Format):
                     end = self.last_record_end(block)
                     if not end and len(block) > MAX_RECORD_BYTES:
                         raise SliceError(
-                            f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} MiB; "
+                            f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} "
+                            "MiB; "
                             "is a quote in it never closed?"
                         )
                     if end:
@@ -203,7 +213,9 @@ class Text(Format):
             raise SliceError(f"{path}, after byte {start:,}: cannot be read ({e}); is it truncated?") from e
         if rest:
             if self.last_record_end(rest + b"\n") != len(rest) + 1:
-                raise SliceError(f"{path}: a quote after byte {start:,} is never closed; is the file truncated?")
+                raise SliceError(
+                    f"{path}: a quote after byte {start:,} is never closed; is the file truncated?"
+                )
             yield start, rest
 
     def _parse(
@@ -235,7 +247,9 @@ class Text(Format):
         try:
             return pa.unify_schemas([one, other], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
-            raise SliceError(f"{path}: a field changes its type within the file ({e}); set column_types for it") from e
+            raise SliceError(
+                f"{path}: a field changes its type within the file ({e}); set column_types for it"
+            ) from e
 
 
 class Csv(Text):
@@ -254,10 +268,15 @@ class Csv(Text):
         names = tuple(next(csv.reader([text.rstrip("\r\n")]), []))
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice or not names:
-            raise SliceError(f"{path}: the header names {', '.join(map(repr, twice)) or 'no column'}{' twice' * bool(twice)}")
+            raise SliceError(
+                f"{path}: the header names "
+                f"{', '.join(map(repr, twice)) or 'no column'}{' twice' * bool(twice)}"
+            )
         return names, skip + end
 
-    def parse(self, block: bytes, header: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None) -> pa.Table:
+    def parse(
+        self, block: bytes, header: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None
+    ) -> pa.Table:
         types = {name: self.column_types.get(name, pa.string()) for name in header}
         if not block:
             return pa.schema(list(types.items())).empty_table()
@@ -277,7 +296,8 @@ class Csv(Text):
         data = np.frombuffer(block, np.uint8)
         if b'"' not in block:
             return block.rfind(b"\n") + 1
-        # A newline ends a record when an even number of quotes stands before it; the sum may wrap, its parity does not.
+        # A newline ends a record when an even number of quotes stands before it; the sum may wrap, its parity
+        # does not.
         open_quote = np.cumsum(data == ord('"'), dtype=np.uint8) & 1
         ends = np.flatnonzero((data == ord("\n")) & (open_quote == 0))
         return int(ends[-1]) + 1 if ends.size else 0
@@ -294,23 +314,29 @@ def _first_record_end(block: bytes) -> int:
 
 
 class JsonLines(Text):
-    """One JSON object a line. Texts stay texts: what looks like a date is not made one, unless `column_types` says so."""
+    """One JSON object a line. Texts stay texts: what looks like a date is not made one, unless `column_types`
+    says so."""
 
     _row_in_message = re.compile(r"in row (\d+)")
     _numbered_from = 0
 
-    def parse(self, block: bytes, header: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None) -> pa.Table:
+    def parse(
+        self, block: bytes, header: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None
+    ) -> pa.Table:
         options = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         if schema is None:
             inferred = pa_json.read_json(pa.BufferReader(block), read_options=options).schema
-            schema = pa.schema([(f.name, self.column_types.get(f.name, _without_timestamps(f.type))) for f in inferred])
+            schema = pa.schema(
+                [(f.name, self.column_types.get(f.name, _without_timestamps(f.type))) for f in inferred]
+            )
             columns = schema.names
         assert columns is not None
         table = pa_json.read_json(
             pa.BufferReader(block),
             read_options=options,
             parse_options=pa_json.ParseOptions(
-                explicit_schema=pa.schema([f for f in schema if f.name in columns]), unexpected_field_behavior="ignore"
+                explicit_schema=pa.schema([f for f in schema if f.name in columns]),
+                unexpected_field_behavior="ignore",
             ),
         )
         return table.select([c for c in columns if c in table.schema.names])
@@ -336,7 +362,8 @@ _DECIMAL = re.compile(r"decimal(?:128)?\((\d+),\s*(\d+)\)")
 
 
 def parse_type(column: str, text: str) -> pa.DataType:
-    """An Arrow type from its name: `int64`, `float64`, `bool`, `date32`, `timestamp[us, tz=UTC]`, `decimal(10, 2)`, ...
+    """An Arrow type from its name: `int64`, `float64`, `bool`, `date32`, `timestamp[us, tz=UTC]`,
+    `decimal(10, 2)`, ...
 
     :raises SliceError: naming the column and the type.
     """
@@ -348,13 +375,15 @@ def parse_type(column: str, text: str) -> pa.DataType:
         return pa.type_for_alias(text)
     except ValueError:
         raise SliceError(
-            f"column_types[{column!r}] is {text!r}, which is no Arrow type: use string, int64, float64, bool, date32, "
+            f"column_types[{column!r}] is {text!r}, which is no Arrow type: use string, int64, float64, "
+            "bool, date32, "
             "timestamp[us], timestamp[us, tz=UTC], decimal(10, 2), ..."
         ) from None
 
 
 def conform(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) -> pa.Table:
-    """`table` with exactly the fields of `schema`: constants and missing columns filled in, types cast to the slice's."""
+    """`table` with exactly the fields of `schema`: constants and missing columns filled in, types cast to the
+    slice's."""
     columns = []
     for field in schema:
         if field.name in table.schema.names:

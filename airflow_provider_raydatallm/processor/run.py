@@ -33,7 +33,8 @@ Progress = Callable[[dict[str, Any]], None]
 def run_slice(job: SliceJob, progress: Progress) -> Report:
     """Answer and publish a slice.
 
-    :param progress: called every few seconds with a step and, while rows are answered, the figures of `Meter.progress`.
+    :param progress: called every few seconds with a step and, while rows are answered, the figures of
+        `Meter.progress`.
     :raises SliceError: when the slice cannot be answered; nothing was published then.
     """
     _refuse_output_inside_input(job)
@@ -48,7 +49,8 @@ def run_slice(job: SliceJob, progress: Progress) -> Report:
 
 
 def slice_status(job: SliceJob) -> Report | None:
-    """The report of the slice that is published for this very job and the input as it is now; None when there is none."""
+    """The report of the slice that is published for this very job and the input as it is now; None when there
+    is none."""
     store = Store(job.slice_path)
     manifest = publish.published(store)
     if manifest is None or not _same(manifest, job, make_plan(job)):
@@ -61,7 +63,8 @@ def _same(manifest: dict[str, Any], job: SliceJob, plan: Plan) -> bool:
 
 
 def _already_published(job: SliceJob, plan: Plan, store: Store) -> Report | None:
-    """The no-op's report, when what is published is what this job would publish; None when it is to be computed.
+    """The no-op's report, when what is published is what this job would publish; None when it is to be
+    computed.
 
     :raises SliceError: when something else is published and the policy is to fail.
     """
@@ -71,8 +74,10 @@ def _already_published(job: SliceJob, plan: Plan, store: Store) -> Report | None
     then, now = manifest.get("slice_instant"), job.slice_instant
     if then and now and then != now:
         raise SliceError(
-            f"slice {job.slice_key!r} was published for {then} and this run is for {now}: two runs share one key. "
-            f"slice_format {job.slice_format!r} is too coarse for this schedule; an hourly DAG needs '%Y-%m-%dT%H', say"
+            f"slice {job.slice_key!r} was published for {then} and this run is for {now}: two runs share "
+            "one key. "
+            f"slice_format {job.slice_format!r} is too coarse for this schedule; an hourly DAG needs "
+            "'%Y-%m-%dT%H', say"
         )
     if _same(manifest, job, plan):
         report = Report.model_validate(store.read_json(publish.REPORT))
@@ -80,13 +85,16 @@ def _already_published(job: SliceJob, plan: Plan, store: Store) -> Report | None
     same_question = manifest["fingerprint"] == job.fingerprint()
     if not same_question and job.on_config_change == "fail":
         raise SliceError(
-            f"slice {job.slice_key!r} is published with another configuration (fingerprint {manifest['fingerprint']}, "
-            f"now {job.fingerprint()}): model, prompt, sampling, schema or code changed. Set on_config_change='recompute' to replace it"
+            f"slice {job.slice_key!r} is published with another configuration (fingerprint "
+            f"{manifest['fingerprint']}, "
+            f"now {job.fingerprint()}): model, prompt, sampling, schema or code changed. Set "
+            "on_config_change='recompute' to replace it"
         )
     if manifest["input"]["hash"] != plan.input_hash and job.on_input_change == "fail":
         raise SliceError(
             f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now holds "
-            f"(then {manifest['input']['files']} file(s), {manifest['input']['rows']:,} rows; now {plan.files} and {plan.rows:,}). "
+            f"(then {manifest['input']['files']} file(s), {manifest['input']['rows']:,} rows; now "
+            f"{plan.files} and {plan.rows:,}). "
             "Set on_input_change='recompute' to replace it"
         )
     return None
@@ -185,7 +193,9 @@ def _function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as e:
-        raise SliceError(f"{reference!r} cannot be loaded on the cluster: {e}. Ship its code with code_paths") from e
+        raise SliceError(
+            f"{reference!r} cannot be loaded on the cluster: {e}. Ship its code with code_paths"
+        ) from e
     if not callable(found):
         raise SliceError(f"{reference!r} is no function")
     return found
@@ -194,4 +204,7 @@ def _function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:
 def _refuse_output_inside_input(job: SliceJob) -> None:
     given, made = job.resolved_input_path.rstrip("/") + "/", job.slice_path.rstrip("/") + "/"
     if made.startswith(given):
-        raise SliceError(f"the slice folder {job.slice_path} lies inside the input {job.resolved_input_path}: choose another output_path")
+        raise SliceError(
+            f"the slice folder {job.slice_path} lies inside the input {job.resolved_input_path}: choose "
+            "another output_path"
+        )

@@ -1,11 +1,12 @@
 """Files of a slice, on any filesystem fsspec knows.
 
-Invariants: a file appears whole or not at all (`put_file`, `put_bytes`); nothing is committed by rename on an object store; and
-listings are never answered from a cache, since other clients write here too.
+Invariants: a file appears whole or not at all (`put_file`, `put_bytes`); nothing is committed by rename on an
+object store; and listings are never answered from a cache, since other clients write here too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -47,7 +48,8 @@ class Store:
         return f"{self.root}/{name}"
 
     def read_json(self, name: str) -> Any | None:
-        """The parsed file, or None when it does not exist. A file that does not parse is an error, not absence."""
+        """The parsed file, or None when it does not exist. A file that does not parse is an error, not
+        absence."""
         try:
             data = self.fs.cat_file(self.path(name))
         except FileNotFoundError:
@@ -100,7 +102,5 @@ class Store:
 
     def remove(self, name: str) -> None:
         """Remove a file or a folder with all in it; absent is fine."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self.fs.rm(self.path(name), recursive=True)
-        except FileNotFoundError:
-            pass

@@ -27,8 +27,10 @@ def shaped(texts: list[str | None], postprocess: Any = None, **given: Any) -> pa
     n = len(texts)
     table = pa.table(
         {
-            "__unit": [0] * n, "__offset": list(range(n)), "__row": ['{"c": 1}'] * n, "text": pa.array(texts, pa.string()),
-            "input_tokens": [1] * n, "output_tokens": [1] * n, "engine_seconds": [0.1] * n, "finished_at": [1.0] * n,
+            "__unit": [0] * n, "__offset": list(range(n)), "__row": ['{"c": 1}'] * n,
+            "text": pa.array(texts, pa.string()),
+            "input_tokens": [1] * n, "output_tokens": [1] * n, "engine_seconds": [0.1] * n,
+            "finished_at": [1.0] * n,
         }
     )  # fmt: skip
     return AnswerShape(job, postprocess)(table)
@@ -48,7 +50,11 @@ def test_answer_outside_the_choices_is_null_and_counted() -> None:
 
 def test_schema_that_says_all_becomes_a_struct() -> None:
     table = shaped(
-        ['{"industry": "A", "score": 1, "tags": ["x"], "inner": {"n": 3}}', '{"industry": "A", "sco', '{"tags": 3}'],
+        [
+            '{"industry": "A", "score": 1, "tags": ["x"], "inner": {"n": 3}}',
+            '{"industry": "A", "sco',
+            '{"tags": 3}',
+        ],
         output_schema=SCHEMA,
     )
     assert table.column("answer").to_pylist() == [
@@ -63,8 +69,15 @@ def test_schema_that_says_all_becomes_a_struct() -> None:
         {"type": "array", "items": {"type": "string"}},
         {"type": "object"},
         {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}},
-        {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "string"}},
-        {"$ref": "#/$defs/T", "$defs": {"T": {"type": "object", "properties": {"next": {"$ref": "#/$defs/T"}}}}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "string"}},
+            "additionalProperties": {"type": "string"},
+        },
+        {
+            "$ref": "#/$defs/T",
+            "$defs": {"T": {"type": "object", "properties": {"next": {"$ref": "#/$defs/T"}}}},
+        },
     ],
 )
 def test_schema_that_leaves_something_open_is_published_as_json_text(schema: dict[str, Any]) -> None:

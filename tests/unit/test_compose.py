@@ -413,15 +413,20 @@ def test_every_airflow_command_exists() -> None:
     for service in services():
         for words in command_lines(service):
             if words[0] == "airflow":
-                command = tuple(
-                    words[1 : next((i for i, w in enumerate(words) if w.startswith("-")), len(words))]
-                )
-                assert command in airflow_commands(), words
-                assert {w.partition("=")[0] for w in words if w.startswith("-")} <= airflow_commands()[
-                    command
-                ], words
-                ran.add(command)
-    assert ran == {("db", "migrate"), ("api-server",), ("scheduler",), ("triggerer",), ("dag-processor",)}
+                commands = [c for c in airflow_commands() if c == tuple(words[1 : len(c) + 1])]
+                assert len(commands) == 1, words
+                used = {word.partition("=")[0] for word in words if word.startswith("-")}
+                assert used <= airflow_commands()[commands[0]], words
+                ran.add(" ".join(commands[0]))
+    assert ran == {"db migrate", "pools set", "api-server", "scheduler", "triggerer", "dag-processor"}
+
+
+def test_slices_that_run_at_once_fit_on_the_ray_worker() -> None:
+    [pool] = [words for words in command_lines("airflow-init") if words[1] == "pools"]
+    assert pool[:4] == ["airflow", "pools", "set", "default_pool"]
+    assert "--include-deferred" in pool
+    # On CPUs an engine worker, the chat template stage, and two to read and write: `RayDataLLM.resources`.
+    assert int(pool[4]) * 4 <= int(option("ray-worker", "num-cpus"))
 
 
 def test_auth_manager_exists() -> None:
@@ -557,13 +562,15 @@ def test_example_dags_read_exactly_the_demo_variables_that_are_set() -> None:
 
 
 def test_demo_data_and_model_are_where_the_dags_look() -> None:
-    generate, upload = command_lines("demo-data")
-    assert generate[:3] == ["python", "-m", "demo.customers"]
+    commands = list(command_lines("demo-data"))
+    generated = [words[3] for words in commands if words[:3] == ["python", "-m", "demo.customers"]]
+    uploads = [words[2:] for words in commands if words[:2] == ["python", "docker/upload_dataset.py"]]
+    assert len(generated) + len(uploads) == len(commands)
+    assert uploads == [
+        [folder, environment("airflow-scheduler")["RAY_LLM_DEMO_INPUT"]] for folder in generated
+    ]
+    assert "docker/upload_dataset.py" in set(copied(ROOT / "docker" / "ray.Dockerfile"))
     assert (ROOT / "demo" / "customers.py").exists()
-    assert upload[:2] == ["python", "docker/upload_dataset.py"]
-    assert upload[1] in set(copied(ROOT / "docker" / "ray.Dockerfile"))
-    assert generate[3] == upload[2]
-    assert upload[3] == environment("airflow-scheduler")["RAY_LLM_DEMO_INPUT"]
 
     trained = [
         words for words in instructions(ROOT / "docker" / "ray.Dockerfile") if "demo.tiny_model" in words

@@ -63,7 +63,9 @@ def test_connection_that_cannot_work_says_what_to_write(given: dict[str, Any], s
 
 
 def test_secrets_are_not_shown() -> None:
-    settings = RaySettings.of(connection(password="sesame", extra=json.dumps({"headers": {"X-Key": "s3cret"}})))
+    settings = RaySettings.of(
+        connection(password="sesame", extra=json.dumps({"headers": {"X-Key": "s3cret"}}))
+    )
     assert settings.token == "sesame"
     assert "sesame" not in repr(settings)
     assert "s3cret" not in repr(settings)
@@ -78,7 +80,8 @@ def test_airflow_discovers_the_provider() -> None:
     manager = ProvidersManager()
     assert "airflow-provider-raydatallm" in manager.providers
     hook = manager.hooks["ray"]
-    assert hook is not None and hook.hook_class_name.endswith("RayHook")
+    assert hook is not None
+    assert hook.hook_class_name.endswith("RayHook")
     assert {k for k in manager.connection_form_widgets if k.startswith("extra__ray__")} == {
         "extra__ray__verify", "extra__ray__ca_file", "extra__ray__headers", "extra__ray__dashboard_url",
     }  # fmt: skip
@@ -127,7 +130,9 @@ def _write_certificate(certificate: Path, key: Path) -> None:
         .serial_number(1)
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(private, hashes.SHA256())
     )
@@ -152,7 +157,9 @@ def hook_to(monkeypatch: pytest.MonkeyPatch, **given: Any) -> RayHook:
     return RayHook("tls")
 
 
-def test_tls_is_verified_and_a_ca_file_makes_it_trusted(tls: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_is_verified_and_a_ca_file_makes_it_trusted(
+    tls: TlsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(RayUnreachableError, match="certificate"):
         hook_to(monkeypatch, host=tls.address).call(jobs_api.version())
     assert tls.headers == []
@@ -164,9 +171,12 @@ def test_tls_is_verified_and_a_ca_file_makes_it_trusted(tls: TlsServer, monkeypa
         hook_to(monkeypatch, host=tls.address, extra={"ca_file": "/nowhere"}).call(jobs_api.version())
 
 
-def test_token_and_headers_are_sent_by_both_kinds_of_call(tls: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_and_headers_are_sent_by_both_kinds_of_call(
+    tls: TlsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: dict[str, Any] = {
-        "host": tls.address, "password": "sesame", "extra": {"ca_file": str(tls.ca_file), "headers": {"X-Team": "data"}},
+        "host": tls.address, "password": "sesame",
+        "extra": {"ca_file": str(tls.ca_file), "headers": {"X-Team": "data"}},
     }  # fmt: skip
     assert hook_to(monkeypatch, **given).call(jobs_api.version()) == "2.60.0"
     assert asyncio.run(hook_to(monkeypatch, **given).acall(jobs_api.version())) == "2.60.0"

@@ -1,4 +1,5 @@
-"""The Jobs API's flows, stepped by hand with real HTTP answers; the integration tests run the same flows against a real Ray."""
+"""The Jobs API's flows, stepped by hand with real HTTP answers; the integration tests run the same flows
+against a real Ray."""
 
 from __future__ import annotations
 
@@ -8,7 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_raydatallm.exceptions import RayClusterUnfitError, RayConnectionError, RayUnreachableError
+from airflow_provider_raydatallm.exceptions import (
+    RayClusterUnfitError,
+    RayConnectionError,
+    RayUnreachableError,
+)
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.jobs_api import Pause, Send
 
@@ -20,7 +25,8 @@ def answer(status: int, body: Any = "") -> httpx.Response:
 
 
 def step(flow: Any, *answers: httpx.Response | httpx.TransportError) -> tuple[Any, list[Send]]:
-    """Run a flow to its end with these answers; returns its result and what it sent. Pauses cost no time here."""
+    """Run a flow to its end with these answers; returns its result and what it sent. Pauses cost no time
+    here."""
     sent: list[Send] = []
     todo, reply = list(answers), None
     try:
@@ -45,7 +51,9 @@ def test_too_old_ray_is_refused() -> None:
         step(jobs_api.version(), answer(200, {"ray_version": "2.40.0"}))
 
 
-@pytest.mark.parametrize(("status", "says"), [(401, "refuses the token"), (403, "password"), (302, "redirects"), (400, "refuses")])
+@pytest.mark.parametrize(
+    ("status", "says"), [(401, "refuses the token"), (403, "password"), (302, "redirects"), (400, "refuses")]
+)
 def test_refusal_is_final(status: int, says: str) -> None:
     with pytest.raises(RayConnectionError, match=says):
         step(jobs_api.version(), answer(status, "no"))
@@ -66,12 +74,16 @@ def test_fresh_head_is_waited_for_and_a_dead_one_is_not_for_ever() -> None:
 def test_submission_that_was_taken_is_never_sent_again() -> None:
     gone = answer(404)
     lost = httpx.ReadTimeout("no answer")
-    assert [s.method for s in step(jobs_api.submit(**SUBMISSION), answer(200, {"submission_id": "id-1"}))[1]] == ["POST"]
+    assert [
+        s.method for s in step(jobs_api.submit(**SUBMISSION), answer(200, {"submission_id": "id-1"}))[1]
+    ] == ["POST"]
     # The answer was lost, the job is there.
     result, sent = step(jobs_api.submit(**SUBMISSION), lost, answer(200, {"status": "PENDING"}))
     assert (result, [s.method for s in sent]) == ("id-1", ["POST", "GET"])
     # It is not there: sent again.
-    result, sent = step(jobs_api.submit(**SUBMISSION), answer(500, "No available agent"), gone, answer(200, {}))
+    result, sent = step(
+        jobs_api.submit(**SUBMISSION), answer(500, "No available agent"), gone, answer(200, {})
+    )
     assert [s.method for s in sent] == ["POST", "GET", "POST"]
     # An earlier try was taken after all.
     assert step(jobs_api.submit(**SUBMISSION), answer(500, "... id-1 already exists ..."))[0] == "id-1"

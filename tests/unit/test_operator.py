@@ -11,7 +11,8 @@ import pytest
 from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator, _submission_id
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.submission import submission_id_of
 
 HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
 DAGS = sorted((Path(__file__).parents[2] / "dags").glob("*.py"))
@@ -42,7 +43,9 @@ def test_wrong_argument_is_refused_when_the_dag_is_parsed(given: dict[str, Any],
 
 
 def test_templated_arguments_wait_for_their_rendering() -> None:
-    operator(max_rows="{{ params.rows }}", prompt="{{ params.prompt }}", sampling_params={"max_tokens": "{{ 1 }}"})
+    operator(
+        max_rows="{{ params.rows }}", prompt="{{ params.prompt }}", sampling_params={"max_tokens": "{{ 1 }}"}
+    )
 
 
 def test_schema_class_becomes_a_json_schema_and_template_fields_are_plain() -> None:
@@ -60,7 +63,8 @@ def test_paths_may_be_object_storage_paths() -> None:
 
 
 def test_submission_id_is_safe_and_never_used_twice() -> None:
-    one, two = (_submission_id("dag", "group.task", "EMEA/a b", "run") for _ in range(2))
+    metadata = {"dag_id": "dag", "task_id": "group.task", "slice_key": "EMEA/a b"}
+    one, two = (submission_id_of(metadata, "run") for _ in range(2))
     assert one != two
     assert not set("/ ") & set(one)
 
@@ -68,7 +72,8 @@ def test_submission_id_is_safe_and_never_used_twice() -> None:
 def test_parsing_the_example_dags_imports_nothing_heavy() -> None:
     code = (
         f"import sys, runpy; [runpy.run_path(p) for p in {list(map(str, DAGS))!r}]; "
-        f"assert 'airflow_provider_raydatallm' in sys.modules; print([m for m in {HEAVY!r} if m in sys.modules])"
+        f"assert 'airflow_provider_raydatallm' in sys.modules; print([m for m in {HEAVY!r} if m in "
+        "sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(DAGS) >= 6

@@ -19,7 +19,13 @@ from airflow_provider_raydatallm.spec import SliceJob
 
 
 def plan_of(path: Path | str, **given: Any) -> Plan:
-    least = {"slice_key": "2026-01-31", "input_path": str(path), "output_path": "/elsewhere", "model_source": "m", "prompt": "x"}
+    least = {
+        "slice_key": "2026-01-31",
+        "input_path": str(path),
+        "output_path": "/elsewhere",
+        "model_source": "m",
+        "prompt": "x",
+    }
     return make_plan(SliceJob.model_validate({**least, **given}))
 
 
@@ -49,9 +55,12 @@ def test_same_files_give_the_same_plan(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_ranges")
 def test_csv_is_cut_at_records_and_read_back_exactly(tmp_path: Path) -> None:
     wanted = [
-        {"id": f"{i:05}", "text": f'line 1\nhe said "{i}", and left' if i % 3 else "", "ünï": "é" * (i % 5)} for i in range(200)
+        {"id": f"{i:05}", "text": f'line 1\nhe said "{i}", and left' if i % 3 else "", "ünï": "é" * (i % 5)}
+        for i in range(200)
     ]
-    lines = ["id,text,ünï"] + [f'{r["id"]},"{r["text"].replace(chr(34), chr(34) * 2)}",{r["ünï"]}' for r in wanted]
+    lines = ["id,text,ünï"] + [
+        f'{r["id"]},"{r["text"].replace(chr(34), chr(34) * 2)}",{r["ünï"]}' for r in wanted
+    ]
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
     plan = plan_of(tmp_path / "a.csv")
     assert len(plan.units) > 10
@@ -79,7 +88,9 @@ def test_csv_columns_stay_text_unless_told_otherwise(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_ranges")
 def test_json_lines_of_changing_shape_become_one_schema(tmp_path: Path) -> None:
-    wanted = [{"n": i, "when": "2026-01-31 10:00:00"} | ({"more": {"a": [i]}} if i > 50 else {}) for i in range(100)]
+    wanted = [
+        {"n": i, "when": "2026-01-31 10:00:00"} | ({"more": {"a": [i]}} if i > 50 else {}) for i in range(100)
+    ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, wanted)) + "\n\n")
     plan = plan_of(tmp_path)
     assert len(plan.units) > 10
@@ -90,7 +101,11 @@ def test_json_lines_of_changing_shape_become_one_schema(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 @pytest.mark.usefixtures("small_ranges")
 def test_compressed_text_is_one_unit(tmp_path: Path, suffix: str) -> None:
-    plain = "n\n" + "\n".join(map(str, range(100))) if suffix == "csv" else "\n".join(f'{{"n": "{i}"}}' for i in range(100))
+    plain = (
+        "n\n" + "\n".join(map(str, range(100)))
+        if suffix == "csv"
+        else "\n".join(f'{{"n": "{i}"}}' for i in range(100))
+    )
     (tmp_path / f"a.{suffix}.gz").write_bytes(gzip.compress(plain.encode()))
     plan = plan_of(tmp_path)
     assert len(plan.units) == 1

@@ -28,7 +28,8 @@ def test_braces_that_look_like_a_missing_column_say_which_there_are() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, ""), ("x", "x"), (3, "3"), (True, "True"), (dt.date(2026, 1, 31), "2026-01-31"), ({"a": [1]}, '{"a": [1]}'),
+        (None, ""), ("x", "x"), (3, "3"), (True, "True"), (dt.date(2026, 1, 31), "2026-01-31"),
+        ({"a": [1]}, '{"a": [1]}'),
         ([dt.date(2026, 1, 31), None], '["2026-01-31", null]'), (b"bytes", "bytes"),
     ],
 )  # fmt: skip
@@ -42,7 +43,9 @@ def test_request_has_system_and_user_message_and_shape() -> None:
         prompt="{Company}?",
         system_prompt="For {First Name}",
         sampling_params={"temperature": 0, "max_tokens": "{budget}", "stop": ["{"]},
-        structured_outputs=structured_outputs(choices=["a", "b"], output_schema=None, regex=None, grammar=None),
+        structured_outputs=structured_outputs(
+            choices=["a", "b"], output_schema=None, regex=None, grammar=None
+        ),
     )
     assert builder.columns == ["First Name", "Company", "budget"]
     request = builder.build({"Company": "C", "First Name": "F", "budget": 9})
@@ -71,7 +74,9 @@ def test_preprocess_makes_the_request(made: Any, content: str) -> None:
     assert builder.build({})["messages"][-1]["content"] == content
 
 
-@pytest.mark.parametrize("made", [None, 3, {}, {"prompt": "a", "messages": []}, {"prompt": "a", "temperature": 1}])
+@pytest.mark.parametrize(
+    "made", [None, 3, {}, {"prompt": "a", "messages": []}, {"prompt": "a", "temperature": 1}]
+)
 def test_preprocess_that_makes_no_request_is_an_error(made: Any) -> None:
     with pytest.raises(SliceError, match="preprocess"):
         RequestBuilder(COLUMNS, prompt=None, preprocess=lambda row: made).build({})
@@ -82,4 +87,5 @@ def test_shapes_become_vllms_structured_outputs() -> None:
     assert structured_outputs(**none) is None
     assert structured_outputs(**{**none, "regex": "a+"}) == {"regex": "a+"}
     schema = structured_outputs(**{**none, "output_schema": {"type": "object"}})
-    assert schema is not None and json.loads(schema["json"]) == {"type": "object"}
+    assert schema is not None
+    assert json.loads(schema["json"]) == {"type": "object"}

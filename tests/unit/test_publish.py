@@ -34,7 +34,11 @@ def answers(rows: list[tuple[int, int]]) -> pa.Table:
 def job(tmp_path: Path) -> SliceJob:
     pq.write_table(pa.table({"x": range(10)}), tmp_path / "in.parquet", row_group_size=4)
     return SliceJob(
-        slice_key="k", input_path=str(tmp_path / "in.parquet"), output_path=str(tmp_path / "out"), model_source="m", prompt="x"
+        slice_key="k",
+        input_path=str(tmp_path / "in.parquet"),
+        output_path=str(tmp_path / "out"),
+        model_source="m",
+        prompt="x",
     )
 
 
@@ -69,7 +73,9 @@ def test_answers_stand_beside_their_rows_in_input_order_whatever_order_they_came
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("rows", [ALL[:-1], [*ALL, ALL[3]], [r for r in ALL if r[0] != 1], [*ALL[:-1], ALL[0]]])
+@pytest.mark.parametrize(
+    "rows", [ALL[:-1], [*ALL, ALL[3]], [r for r in ALL if r[0] != 1], [*ALL[:-1], ALL[0]]]
+)
 def test_slice_never_publishes_short_or_twice(job: SliceJob, plan: Plan, rows: list[tuple[int, int]]) -> None:
     store = Store(job.slice_path)
     made = finished(store, rows)
@@ -88,7 +94,8 @@ def test_success_is_written_last_and_the_folder_reads_as_a_table(job: SliceJob, 
     )  # fmt: skip
     publish.write_manifest(store, job, plan, files, report)
     manifest = publish.published(store)
-    assert manifest is not None and manifest["files"] == files
+    assert manifest is not None
+    assert manifest["files"] == files
     assert pq.read_table(job.slice_path).num_rows == 10
     assert Report.model_validate(json.loads((Path(job.slice_path) / "_report.json").read_text())) == report
 
@@ -106,7 +113,9 @@ def test_answer_column_never_overwrites_an_input_column(plan: Plan) -> None:
         publish.check_columns(plan, [pa.field("x", pa.string())])
 
 
-def test_postprocess_columns_of_different_fragments_are_united(job: SliceJob, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postprocess_columns_of_different_fragments_are_united(
+    job: SliceJob, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fragments_module, "FRAGMENT_ROWS", 1)
     store = Store(job.slice_path)
     made = Fragments(store, "_checkpoint/a")

@@ -24,7 +24,13 @@ def test_processor_travels_whole_and_equal_code_makes_an_equal_package() -> None
 
 
 def test_spec_travels_as_a_package() -> None:
-    job = SliceJob(slice_key="k", input_path="/i", output_path="/o", model_source="m", prompt="ünï 'quotes' \"and\" $(that)")
+    job = SliceJob(
+        slice_key="k",
+        input_path="/i",
+        output_path="/o",
+        model_source="m",
+        prompt="ünï 'quotes' \"and\" $(that)",
+    )
     name, package = shipping.spec_package(job)
     text = zipfile.ZipFile(io.BytesIO(package.content)).read(f"{name}/spec.json").decode()
     assert SliceJob.model_validate_json(text) == job
@@ -46,7 +52,9 @@ def test_code_paths_keep_a_packages_name(tmp_path: Path) -> None:
 def test_functions_own_package_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_llm_functions.py").write_text("def f(row): return row")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = shipping.user_packages(["my_llm_functions:f", "my_llm_functions:g", "only_on_the_cluster:h"], None, None)
+    found = shipping.user_packages(
+        ["my_llm_functions:f", "my_llm_functions:g", "only_on_the_cluster:h"], None, None
+    )
     assert [names(p) for p in found] == [{"my_llm_functions.py"}]
 
 
@@ -57,7 +65,9 @@ def test_users_runtime_env_is_merged_and_conflicts_are_named() -> None:
         "env_vars": {"A": "1", "HF_TOKEN": "t"}, "py_modules": ["gcs://p.zip", "s3://b/x.zip"], "pip": ["y"],
     }  # fmt: skip
     with pytest.raises(RayLLMInputError, match="HF_TOKEN"):
-        shipping.merged_runtime_env({"env_vars": {"HF_TOKEN": "x"}}, py_modules=[], env_vars={"HF_TOKEN": "t"})
+        shipping.merged_runtime_env(
+            {"env_vars": {"HF_TOKEN": "x"}}, py_modules=[], env_vars={"HF_TOKEN": "t"}
+        )
     for local in ({"working_dir": "/here"}, {"py_modules": ["./x"]}):
         with pytest.raises(RayLLMInputError, match="code_paths"):
             shipping.merged_runtime_env(local, py_modules=[], env_vars={})

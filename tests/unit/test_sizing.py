@@ -4,11 +4,17 @@ import pytest
 
 from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, sampling_defaults
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.sizing import batches_in_flight, engine_batch_size, light_tasks, read_tasks
+from airflow_provider_raydatallm.processor.sizing import (
+    batches_in_flight,
+    engine_batch_size,
+    light_tasks,
+    read_tasks,
+)
 
 
 @pytest.mark.parametrize(
-    ("rows", "workers", "size"), [(1, 1, 16), (100, 1, 25), (4000, 1, 128), (1_000_000, 10, 128), (4000, 10, 100)]
+    ("rows", "workers", "size"),
+    [(1, 1, 16), (100, 1, 25), (4000, 1, 128), (1_000_000, 10, 128), (4000, 10, 100)],
 )
 def test_every_worker_gets_batches(rows: int, workers: int, size: int) -> None:
     assert engine_batch_size(rows, workers) == size

@@ -1,4 +1,5 @@
-"""What a run decides before it starts an engine: on real folders, and without a cluster, since none is needed yet."""
+"""What a run decides before it starts an engine: on real folders, and without a cluster, since none is needed
+yet."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ def job(tmp_path: Path) -> SliceJob:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"x": ["a", "b"]}), tmp_path / "in" / "a.parquet")
     return SliceJob(
-        slice_key="2026-01-31", input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", model_source="m/m", prompt="{x}"
+        slice_key="2026-01-31",
+        input_path=f"{tmp_path}/in/",
+        output_path=f"{tmp_path}/out",
+        model_source="m/m",
+        prompt="{x}",
     )
 
 
@@ -41,7 +46,8 @@ def published(job: SliceJob) -> Report:
     """Publish the slice as a run would have, with an answer for each row."""
     plan, store = make_plan(job), Store(job.slice_path)
     report = Report(
-        outcome="published", slice_key=job.slice_key, output_path=job.slice_path, fingerprint=job.fingerprint(),
+        outcome="published", slice_key=job.slice_key, output_path=job.slice_path,
+        fingerprint=job.fingerprint(),
         counts=Counts(planned=plan.rows, succeeded=plan.rows),
     )  # fmt: skip
     store.put_bytes("part-00000.parquet", b"")
@@ -116,7 +122,9 @@ def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
         ({"accelerator_type": "L4"}, "CPU build"),
     ],
 )
-def test_what_cannot_work_is_refused_before_a_cluster_is_asked(job: SliceJob, given: dict[str, Any], says: str) -> None:
+def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
+    job: SliceJob, given: dict[str, Any], says: str
+) -> None:
     with pytest.raises(SliceError, match=says):
         run(changed(job, **given))
     assert not Path(job.slice_path).exists()
@@ -135,7 +143,9 @@ def test_trial_run_never_meets_the_published_slice(job: SliceJob) -> None:
     assert trial.slice_path != job.slice_path
 
 
-def test_program_says_what_is_wrong_in_one_marked_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_says_what_is_wrong_in_one_marked_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "spec.json").write_text(json.dumps({"slice_key": "k", "promt": "x"}))
     assert main(["run", str(tmp_path / "spec.json"), "--nonce", "n"]) == 1
     out = capsys.readouterr().out

@@ -13,14 +13,18 @@ MIDNIGHT_IN_TAIPEI = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
 
 def resolve(**given: Any) -> SliceKey:
     nothing: dict[str, Any] = {
-        "slice_key": None, "partition_key": None, "param": None, "data_interval_start": None, "logical_date": None,
+        "slice_key": None, "partition_key": None, "param": None, "data_interval_start": None,
+        "logical_date": None,
         "partitioned": False, "timezone": ZoneInfo("UTC"),
     }  # fmt: skip
     return resolve_slice_key(**{**nothing, **given})
 
 
 def test_order_is_argument_partition_param_interval_logical_date() -> None:
-    dates = {"data_interval_start": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "logical_date": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)}
+    dates = {
+        "data_interval_start": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        "logical_date": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+    }
     assert resolve(slice_key="a", partition_key="b", param="c", **dates).key == "a"
     assert resolve(partition_key="b", param="c", **dates).key == "b"
     assert resolve(param="c", **dates).key == "c"
@@ -31,7 +35,10 @@ def test_order_is_argument_partition_param_interval_logical_date() -> None:
 def test_dates_are_formatted_in_the_dags_timezone() -> None:
     taipei = ZoneInfo("Asia/Taipei")
     assert resolve(data_interval_start=MIDNIGHT_IN_TAIPEI, timezone=taipei).key == "2026-01-31"
-    assert resolve(data_interval_start=MIDNIGHT_IN_TAIPEI, timezone=taipei, slice_format="%Y%m%dT%H").key == "20260131T00"
+    assert (
+        resolve(data_interval_start=MIDNIGHT_IN_TAIPEI, timezone=taipei, slice_format="%Y%m%dT%H").key
+        == "20260131T00"
+    )
 
 
 def test_partition_key_is_taken_verbatim() -> None:

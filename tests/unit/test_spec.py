@@ -10,7 +10,13 @@ from airflow_provider_raydatallm.spec import Counts, Report, SliceJob, encode_sl
 
 
 def job(**given: Any) -> SliceJob:
-    least = {"slice_key": "2026-01-31", "input_path": "/in", "output_path": "s3://lake/out", "model_source": "m", "prompt": "{a}"}
+    least = {
+        "slice_key": "2026-01-31",
+        "input_path": "/in",
+        "output_path": "s3://lake/out",
+        "model_source": "m",
+        "prompt": "{a}",
+    }
     return SliceJob.model_validate({**least, **given})
 
 
@@ -55,13 +61,16 @@ def test_slice_folder() -> None:
 def test_fingerprint_changes_with_the_answer_and_with_nothing_else() -> None:
     base = job().fingerprint()
     for same in (
-        {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": 8}, {"accelerator_type": "L4"},
+        {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": 8},
+        {"accelerator_type": "L4"},
         {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"}, {"code_hash": "unused"},
     ):  # fmt: skip
         assert job(**same).fingerprint() == base, same
     for other in (
-        {"model_source": "m2"}, {"prompt": "{b}"}, {"system_prompt": "s"}, {"choices": ["a", "b"]}, {"regex": "x"},
-        {"sampling_params": {"temperature": 0}}, {"chat_template_kwargs": {"x": 1}}, {"engine_kwargs": {"revision": "abc"}},
+        {"model_source": "m2"}, {"prompt": "{b}"}, {"system_prompt": "s"}, {"choices": ["a", "b"]},
+        {"regex": "x"},
+        {"sampling_params": {"temperature": 0}}, {"chat_template_kwargs": {"x": 1}},
+        {"engine_kwargs": {"revision": "abc"}},
         {"engine_kwargs": {"dtype": "float16"}}, {"postprocess": "m:f"}, {"output_column": "b"},
     ):  # fmt: skip
         assert job(**other).fingerprint() != base, other
@@ -71,13 +80,27 @@ def test_fingerprint_changes_with_the_answer_and_with_nothing_else() -> None:
 
 def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
     report = Report(
-        outcome="published", slice_key="k", output_path="/o", fingerprint="f", counts=Counts(planned=2, succeeded=2)
+        outcome="published",
+        slice_key="k",
+        output_path="/o",
+        fingerprint="f",
+        counts=Counts(planned=2, succeeded=2),
     )
-    xcom = report.to_xcom(report_path="/o/_report.json", ray_job_id="j", dashboard_url="u", queued=1.0, total=2.0)
+    xcom = report.to_xcom(
+        report_path="/o/_report.json", ray_job_id="j", dashboard_url="u", queued=1.0, total=2.0
+    )
     assert set(xcom) == {
-        "outcome", "slice_key", "output_path", "report_path", "ray_job_id", "dashboard_url", "fingerprint", "counts", "tokens",
+        "outcome", "slice_key", "output_path", "report_path", "ray_job_id", "dashboard_url", "fingerprint",
+        "counts", "tokens",
         "seconds", "throughput", "utilisation", "balance", "advice",
     }  # fmt: skip
     assert set(xcom["seconds"]) == {"queued", "engine_start", "inference", "publish", "total"}
-    assert set(xcom["counts"]) == {"planned", "succeeded", "resumed", "quarantined", "invalid_output", "truncated"}
+    assert set(xcom["counts"]) == {
+        "planned",
+        "succeeded",
+        "resumed",
+        "quarantined",
+        "invalid_output",
+        "truncated",
+    }
     assert json.loads(json.dumps(xcom)) == xcom

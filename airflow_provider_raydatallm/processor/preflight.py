@@ -13,19 +13,25 @@ _FOLDER_PREFIXES = ("/", "./", "../", "~")
 
 
 def check_resources(needs: Resources, accelerator_type: str | None) -> None:
-    """:raises SliceError: when the cluster lacks CPUs or GPUs and has no autoscaler that could bring them."""
+    """:raises SliceError: when the cluster lacks CPUs or GPUs and no autoscaler can bring them."""
     import ray
 
     there = ray.cluster_resources()
+    most = _most_resources()
+    if most is None:
+        return
     short = [
         f"{need:g} {name}s where the cluster has {there.get(name, 0):g}"
+        + (f" and may grow to {most[name]:g}" if most.get(name, 0) > there.get(name, 0) else "")
         for name, need in (("CPU", needs.cpus), ("GPU", needs.gpus))
-        if there.get(name, 0) < need
+        if max(there.get(name, 0), most.get(name, 0)) < need
     ]
-    kinds = sorted(k.removeprefix("accelerator_type:") for k in there if k.startswith("accelerator_type:"))
+    kinds = sorted(
+        k.removeprefix("accelerator_type:") for k in {*there, *most} if k.startswith("accelerator_type:")
+    )
     if accelerator_type is not None and accelerator_type not in kinds:
         short.append(f"a {accelerator_type} where the cluster has {', '.join(kinds) or 'no accelerator'}")
-    if short and not _autoscales():
+    if short:
         raise SliceError(
             f"the cluster is too small: the slice needs {' and '.join(short)} ({needs.breakdown}). "
             "Add nodes, or lower concurrency or the parallel sizes in engine_kwargs",
@@ -72,17 +78,17 @@ def _on_every_node(path: str) -> list[tuple[bool, str]]:
     return [tuple(r) for r in ray.get(tasks, timeout=120)]
 
 
-def _autoscales() -> bool:
-    """Whether something may bring more nodes than are here now."""
+def _most_resources() -> dict[str, float] | None:
+    """What the cluster's autoscaler may grow it to; {} without an autoscaler, None where its bounds are not
+    known."""
+    from ray._private.state import state
     from ray.experimental.internal_kv import _internal_kv_get
 
-    try:
-        from ray.autoscaler.v2.utils import is_autoscaler_v2
-
-        if is_autoscaler_v2():
-            return True
-    except ImportError:
-        pass
-    # The first autoscaler publishes its status under this key
+    # Ray Train asks the same; there is no public way. An autoscaler of the second generation reports its
+    # bounds.
+    bounds = getattr(state, "get_max_resources_from_cluster_config", lambda: None)()
+    if bounds is not None:
+        return dict(bounds)
+    # One of the first generation publishes its status only
     # (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS).
-    return _internal_kv_get(b"__autoscaling_status") is not None
+    return {} if _internal_kv_get(b"__autoscaling_status") is None else None

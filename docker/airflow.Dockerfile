@@ -1,0 +1,8 @@
+# Airflow with this provider. Build it from the repository root: `docker build -f docker/airflow.Dockerfile .`
+FROM apache/airflow:3.3.2-python3.11
+
+COPY --chown=airflow:0 LICENSE README.md pyproject.toml /opt/raydatallm/
+COPY --chown=airflow:0 airflow_provider_raydatallm /opt/raydatallm/airflow_provider_raydatallm
+
+# Naming Airflow's version keeps pip from changing it for a dependency's sake.
+RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" /opt/raydatallm

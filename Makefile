@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DATE   ?= 2026-01-01
 
+# Bytecode is kept, whatever the environment says: else each process of an engine compiles torch and vLLM again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # CPU torch comes from where PyTorch publishes it, which uv knows, or from a folder of wheels that pip is configured with.
 WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null))
 TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)

@@ -8,10 +8,7 @@ all along. The start is where the driver has planned, connected to Ray and begin
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -19,9 +16,13 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.lines import decode_line
-from airflow_provider_raydatallm.local import ensure_head, stop_head
+from airflow_provider_raydatallm import shipping
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.local import stop_head
+from airflow_provider_raydatallm.polling import Finished, JobWatch, Wait, progress_text
 from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.submission import Shipment
 
 ROWS = int(os.environ.get("BENCH_ROWS", 5_000_000))
 FILES = 10
@@ -38,15 +39,17 @@ def run() -> None:
             output_path=str(root / "out"),
             model_source="stub/stub",
             prompt="Who is {name}?",
-            engine="tests.stub_engine:StubEngine",
+            engine="stub_engine:StubEngine",
             batch_size=2048,
         )
-        (root / "spec.json").write_text(job.model_dump_json())
-        head = ensure_head(root / "ray")
+        os.environ |= {
+            "AIRFLOW_RAY_LLM_LOCAL_DIR": str(root / "ray"),
+            "AIRFLOW_CONN_RAY_DEFAULT": "ray://local",
+        }
         try:
-            _measure(root, head.token)
+            _measure(job)
         finally:
-            stop_head(root / "ray")
+            stop_head()
 
 
 def _write(folder: Path) -> None:
@@ -58,47 +61,48 @@ def _write(folder: Path) -> None:
         pq.write_table(table, folder / f"{i}.parquet", row_group_size=100_000)
 
 
-def _measure(root: Path, token: str) -> None:
-    address = (root / "ray" / "tmp" / "ray_current_cluster").read_text().strip()
-    environment = os.environ | {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    command = [sys.executable, "-m", "airflow_provider_raydatallm.processor", "run", str(root / "spec.json")]
+def _measure(job: SliceJob) -> None:
+    hook = RayHook()
+    stub = shipping.user_packages([], [str(Path(__file__).parents[1] / "tests" / "stub_engine.py")], None)
+    names = {"dag_id": "bench", "task_id": "driver_memory", "slice_key": job.slice_key}
     began = time.monotonic()
-    driver = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    samples: list[float] = []
-    steps: dict[str, int] = {}
-    ended = threading.Event()
+    submission = Shipment(job, stub, None, {}, names).submit(hook, "run")
+    watch, driver = JobWatch(submission.nonce), None
+    step, peaks, start = "", {"answer": 0.0, "publish": 0.0}, 0.0
+    while True:
+        info = hook.call(jobs_api.status_of(submission.id))
+        verdict = watch.look(info.status if info else None, hook.call(jobs_api.logs(submission.id)))
+        if isinstance(verdict, Finished):
+            break
+        if not isinstance(verdict, Wait):
+            raise SystemExit(str(verdict))
+        if verdict.progress is not None:
+            step = verdict.progress["step"]
+            print(f"  {progress_text(verdict.progress)}; driver {_resident(driver):.0f} MB", flush=True)
+        for _ in range(10):
+            driver = driver or _driver(submission.nonce)
+            now = _resident(driver)
+            start = now if step in ("", "plan", "check") else start
+            if step in ("start", "answer", "publish"):
+                kind = "publish" if step == "publish" else "answer"
+                peaks[kind] = max(peaks[kind], now)
+            time.sleep(0.1)
+    seconds = time.monotonic() - began
+    print(f"\n{ROWS:,} rows in {seconds:.0f} s; driver at its start {start:.0f} MB")
+    print(f"peak while answering {peaks['answer']:.0f} MB, while publishing {peaks['publish']:.0f} MB")
+    print(f"growth {max(peaks.values()) - start:.0f} MB (goal: under {GOAL_MB} MB)")
 
-    def sample() -> None:
-        process = psutil.Process(driver.pid)
-        while not ended.wait(0.1):
-            try:
-                samples.append(process.memory_info().rss / 2**20)
-            except psutil.NoSuchProcess:
-                return
 
-    threading.Thread(target=sample, daemon=True).start()
-    assert driver.stdout is not None
-    for line in driver.stdout:
-        said = decode_line(line, "-")
-        if said is None:
-            continue
-        kind, value = said
-        if kind == "progress":
-            steps.setdefault(value["step"], len(samples))
-            if value.get("rows"):
-                print(f"  {value['rows']:>12,} rows  {samples[-1]:8.0f} MB", flush=True)
-        elif kind == "error":
-            raise SystemExit(value["message"])
-    ended.set()
-    if driver.wait():
-        raise SystemExit("the driver failed")
-    start = samples[steps["start"] - 1]
-    running = max(samples[steps["start"] : steps["publish"]])
-    publishing = max(samples[steps["publish"] :])
-    print(f"\nrows {ROWS:,}  seconds {time.monotonic() - began:.0f}")
-    print(
-        f"driver at start {start:.0f} MB, peak while answering {running:.0f} MB, while publishing {publishing:.0f} MB"
-    )
-    print(f"growth {max(running, publishing) - start:.0f} MB (goal: under {GOAL_MB} MB)")
+def _driver(nonce: str) -> psutil.Process | None:
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if nonce in command and command[0].endswith("python"):
+            return process
+    return None
+
+
+def _resident(process: psutil.Process | None) -> float:
+    try:
+        return process.memory_info().rss / 2**20 if process is not None else 0.0
+    except psutil.NoSuchProcess:
+        return 0.0

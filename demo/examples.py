@@ -55,10 +55,7 @@ def example(rng: random.Random, company: Company) -> Example:
     answer = company.industry
     form = rng.random()
     if form < 0.2:
-        fields: dict[str, object] = {
-            "industry": company.industry,
-            "confidence": "high" if company.obvious else "low",
-        }
+        fields: dict[str, object] = {"industry": company.industry, "confidence": "high"}
         if form < 0.03:
             fields = {rng.choice(_OTHER_KEYS): company.industry, **rng.choice(_OTHER_FIELDS)}
         answer = json.dumps(fields)

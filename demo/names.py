@@ -38,11 +38,10 @@ Split = Literal["train", "demo"]
 
 
 class Company(NamedTuple):
-    """A company's name and its true industry; a name without a hint is not `obvious`, but "Other"."""
+    """A company's name and its true industry; that of a name without a hint is "Other"."""
 
     name: str
     industry: str
-    obvious: bool
 
 
 def industry_of(company: str) -> str | None:
@@ -71,7 +70,7 @@ def companies(
         strict=True,
     )
     return [
-        Company(pattern.text.format(n=n, p=p, q=q, r=r), pattern.industry, pattern.obvious)
+        Company(pattern.text.format(n=n, p=p, q=q, r=r), pattern.industry)
         for pattern, (n, p, q, r) in zip(patterns, fills, strict=True)
     ]
 
@@ -166,7 +165,6 @@ _NOUNS = {
 class _Pattern(NamedTuple):
     text: str
     industry: str
-    obvious: bool
 
 
 _COMPANY_ENDINGS = ("", "", "", "", "", ", Inc.", " Inc.", " LLC", ", LLC", " Ltd.", " Corp.", " Co.")
@@ -265,24 +263,24 @@ _NO_HINT = _listed(
 def _weighted_patterns() -> dict[_Pattern, float]:
     """Every pattern with its ending, and its weight: 1 for each industry; a third of "Other" has no hint."""
     groups = (
-        ("Law Firm", True, 0.75, _LAW, _PRACTICE_ENDINGS),
-        ("Law Firm", True, 0.25, _LAW_PARTNERSHIPS, ("",)),
-        ("Healthcare", True, 1.0, _HEALTHCARE, _HEALTH_ENDINGS),
-        ("Technology", True, 0.95, _TECHNOLOGY, _COMPANY_ENDINGS),
-        ("Technology", True, 0.05, _TECHNOLOGY_DOMAINS, ("",)),
-        ("Retail", True, 1.0, _RETAIL, _COMPANY_ENDINGS),
-        ("Consulting", True, 1.0, _CONSULTING, _COMPANY_ENDINGS),
-        ("Manufacturing", True, 1.0, _MANUFACTURING, _COMPANY_ENDINGS),
-        ("Finance", True, 1.0, _FINANCE, _COMPANY_ENDINGS),
-        ("Real Estate", True, 1.0, _REAL_ESTATE, _COMPANY_ENDINGS),
-        ("Other", True, 0.67, _OTHER, _COMPANY_ENDINGS),
-        ("Other", False, 0.33, _NO_HINT, _COMPANY_ENDINGS),
+        ("Law Firm", 0.75, _LAW, _PRACTICE_ENDINGS),
+        ("Law Firm", 0.25, _LAW_PARTNERSHIPS, ("",)),
+        ("Healthcare", 1.0, _HEALTHCARE, _HEALTH_ENDINGS),
+        ("Technology", 0.95, _TECHNOLOGY, _COMPANY_ENDINGS),
+        ("Technology", 0.05, _TECHNOLOGY_DOMAINS, ("",)),
+        ("Retail", 1.0, _RETAIL, _COMPANY_ENDINGS),
+        ("Consulting", 1.0, _CONSULTING, _COMPANY_ENDINGS),
+        ("Manufacturing", 1.0, _MANUFACTURING, _COMPANY_ENDINGS),
+        ("Finance", 1.0, _FINANCE, _COMPANY_ENDINGS),
+        ("Real Estate", 1.0, _REAL_ESTATE, _COMPANY_ENDINGS),
+        ("Other", 0.67, _OTHER, _COMPANY_ENDINGS),
+        ("Other", 0.33, _NO_HINT, _COMPANY_ENDINGS),
     )
     weights: dict[_Pattern, float] = {}
-    for industry, obvious, share, cores, endings in groups:
+    for industry, share, cores, endings in groups:
         each = share / (len(cores) * len(endings))
         for core, ending in product(cores, endings):
-            pattern = _Pattern(core + ending, industry, obvious)
+            pattern = _Pattern(core + ending, industry)
             weights[pattern] = weights.get(pattern, 0.0) + each
     return weights
 

@@ -44,7 +44,10 @@ def main() -> int:
     line.say("writing 12,000 customers of 3 days")
     write_customers(HOME / "customers", DATES, ROWS)
     with open(HOME / "log.txt", "w") as log:
-        _train(line, log, environment)
+        line.say("training the tiny model (once, about half a minute)")
+        # In a process of its own: this one then never holds torch.
+        if _run(["python", "-m", "demo.tiny_model", str(HOME / "model")], environment, log):
+            return _failed(line)
         line.say("preparing Airflow and the embedded Ray")
         start_head = "from airflow_provider_raydatallm.local import ensure_head; ensure_head()"
         head = subprocess.Popen([sys.executable, "-c", start_head], env=environment, stdout=log, stderr=log)
@@ -72,16 +75,6 @@ def _environment() -> dict[str, str]:
         "RAY_LLM_DEMO_MODEL": str(HOME / "model"),
         "PYTHONWARNINGS": "ignore",
     }
-
-
-def _train(line: ProgressLine, log: Any, environment: dict[str, str]) -> None:
-    """Train the tiny model, once, in a process of its own: this one then never holds torch."""
-    line.say("training the tiny model (once, about half a minute)")
-    code = "import sys, pathlib; from demo.tiny_model import train; train(pathlib.Path(sys.argv[1]))"
-    if subprocess.run(
-        [sys.executable, "-c", code, str(HOME / "model")], cwd=ROOT, env=environment, stdout=log, stderr=log
-    ).returncode:
-        raise SystemExit(_failed(line))
 
 
 def _run(
@@ -168,7 +161,8 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
     tokens_per_s = rates["input_tokens_per_s"] + rates["output_tokens_per_s"]
     accuracy = right / len(rows)
     print(f"\naccuracy {accuracy:.3f}   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s")
-    print(f"{seconds:.0f} s in all, {report['seconds']['engine_start']:.0f} s of them to start the engine")
+    if not already_done:
+        print(f"{seconds:.0f} s in all, {report['seconds']['engine_start']:.0f} s of them to start the engine")
     others = [d for d in DATES if not (HOME / "customers_enriched" / f"ds={d}").exists()]
     print(
         f"Next: make demo DATE={others[0]}"

@@ -162,7 +162,9 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
     accuracy = right / len(rows)
     print(f"\naccuracy {accuracy:.3f}   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s")
     if not already_done:
-        print(f"{seconds:.0f} s in all, {report['seconds']['engine_start']:.0f} s of them to start the engine")
+        print(
+            f"{seconds:.0f} s in all, {report['seconds']['engine_start']:.0f} s of them to start the engine"
+        )
     others = [d for d in DATES if not (HOME / "customers_enriched" / f"ds={d}").exists()]
     print(
         f"Next: make demo DATE={others[0]}"

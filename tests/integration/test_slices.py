@@ -6,6 +6,11 @@ import datetime as dt
 import decimal
 import gzip
 import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import s3fs
 
 from airflow_provider_raydatallm.exceptions import RayClusterUnfitError, RayLLMInputError, RayLLMJobError
 from tests.integration.conftest import STUB, Ask
@@ -189,3 +195,57 @@ def test_driver_that_dies_without_a_word_is_no_success(ask: Ask, tmp_path: Path)
             input_path=f"{tmp_path}/in.parquet", prompt=None, preprocess="deadly:f",
             **{**STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "deadly.py")]},
         )  # fmt: skip
+
+
+@pytest.fixture
+def s3() -> Iterator[dict[str, str]]:
+    """A real S3 API on loopback: the variables by which a process reaches it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.1)
+    yield environment
+    server.kill()
+    server.wait()
+
+
+def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:
+    fs = s3fs.S3FileSystem(
+        key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
+    )
+    fs.mkdir("lake")
+    lines = "\n".join(f"n{i},{i:05}" for i in range(N))
+    fs.pipe_file("lake/in/ds=2026-01-31/a.csv", f"name,zip\n{lines}\n".encode())
+    arguments = {
+        "input_path": "s3://lake/in/ds={slice}/",
+        "output_path": "s3://lake/out",
+        "runtime_env": {"env_vars": s3},
+        **STUB,
+    }
+    first = ask(**arguments)
+    again = ask(**arguments)
+    assert (first["outcome"], again["outcome"]) == ("published", "unchanged")
+    assert first["report_path"] == "s3://lake/out/ds=2026-01-31/_report.json"
+    fs.invalidate_cache()
+    assert {p.rsplit("/", 1)[1] for p in fs.find("lake/out")} == {
+        "part-00000.parquet", "_manifest.json", "_report.json", "_SUCCESS",
+    }  # fmt: skip
+    table = pq.read_table("lake/out/ds=2026-01-31/part-00000.parquet", filesystem=fs, partitioning=None)
+    assert table.to_pylist() == [
+        {"name": f"n{i}", "zip": f"{i:05}", "answer": f"Who is n{i}?"} for i in range(N)
+    ]

@@ -86,24 +86,3 @@ class JobWatch:
             if self._looks_after_end >= _LOOKS_AFTER_END:
                 return Silent("ended", tuple(self._tail))
         return Wait(progress)
-
-
-def progress_text(progress: dict[str, Any]) -> str:
-    """A line for people: `answer: 1,280 of 4,000 rows (32%), 210 rows/s, 9,700 tokens/s, 13 s left`."""
-    parts = []
-    if progress.get("planned"):
-        share = progress["rows"] / progress["planned"]
-        parts.append(f"{progress['rows']:,} of {progress['planned']:,} rows ({share:.0%})")
-    if progress.get("rows") and progress.get("rows_per_s"):
-        parts.append(f"{progress['rows_per_s']:,.0f} rows/s, {progress['tokens_per_s'] or 0:,.0f} tokens/s")
-        if progress["eta_s"]:
-            parts.append(f"{progress['eta_s']:,.0f} s left")
-    steps = {
-        "plan": "planning",
-        "check": "checking",
-        "start": "starting the engine",
-        "answer": "answering",
-        "publish": "publishing",
-    }
-    step = steps.get(str(progress.get("step")), str(progress.get("step")))
-    return f"{step}: {', '.join(parts)}" if parts else step

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm import shipping
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.lines import progress_text
 from airflow_provider_raydatallm.local import stop_head
-from airflow_provider_raydatallm.polling import Finished, JobWatch, Wait, progress_text
+from airflow_provider_raydatallm.polling import Finished, JobWatch, Wait
 from airflow_provider_raydatallm.spec import SliceJob
 from airflow_provider_raydatallm.submission import Shipment
 

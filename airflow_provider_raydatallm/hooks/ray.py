@@ -43,6 +43,8 @@ class RaySettings:
     ca_file: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     dashboard_url: str | None = None
+    #: Whether proxies of the environment are used; never to an embedded head, which listens on loopback.
+    proxies: bool = True
 
     @property
     def is_local(self) -> bool:
@@ -211,7 +213,7 @@ class RayHook(BaseHook):
         except LocalHeadError as e:
             raise RayConnectionError(f"connection {self.ray_conn_id!r}: {e}") from e
         mask_secret(head.token)
-        return RaySettings(address=head.address, token=head.token, dashboard_url=settings.dashboard_url)
+        return RaySettings(head.address, head.token, dashboard_url=settings.dashboard_url, proxies=False)
 
     @staticmethod
     def _client_options(settings: RaySettings) -> dict[str, Any]:
@@ -230,6 +232,7 @@ class RayHook(BaseHook):
             "base_url": settings.address,
             "headers": headers,
             "verify": verify,
+            "trust_env": settings.proxies,
             "timeout": httpx.Timeout(30.0, connect=_CONNECT_TIMEOUT),
         }
 

@@ -22,6 +22,7 @@ from airflow_provider_raydatallm import shipping
 from airflow_provider_raydatallm.exceptions import BY_KIND, RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.lines import progress_text
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.polling import (
     Failed,
@@ -30,7 +31,6 @@ from airflow_provider_raydatallm.polling import (
     Silent,
     Verdict,
     Wait,
-    progress_text,
 )
 from airflow_provider_raydatallm.slices import SliceKey, SliceKeyError, resolve_slice_key
 from airflow_provider_raydatallm.spec import Report, SliceJob

@@ -2,7 +2,7 @@
 can reach.
 
 SPEC is a JSON file of a `SliceJob`: a path, a URL that fsspec opens, or `package:NAME` for one that was
-shipped with the job. The result also goes to standard output as one marked line (`lines.py`), which the
+shipped with the job. The report is printed as JSON; with --nonce as one marked line (`lines.py`), which the
 Airflow side looks for.
 """
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.resources
+import json
 import sys
 import traceback
 from typing import Any
 
 import pydantic
 
-from airflow_provider_raydatallm.lines import encode_line
+from airflow_provider_raydatallm.lines import LineKind, encode_line, progress_text
 from airflow_provider_raydatallm.processor.errors import Kind, SliceError
 from airflow_provider_raydatallm.spec import SliceJob
 
@@ -40,9 +41,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument(
             "spec", metavar="SPEC", help="JSON file of the slice's job: a path, a URL, or package:NAME"
         )
-        command.add_argument(
-            "--nonce", default="-", help="put into the marked lines, to tell this attempt's from others'"
-        )
+        command.add_argument("--nonce", help="say everything in marked lines that carry this text")
         command.set_defaults(run=_run if name == "run" else _status)
 
 
@@ -67,14 +66,11 @@ def load_spec(source: str) -> SliceJob:
 def _run(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.run import run_slice
 
-    def progress(value: dict[str, Any]) -> None:
-        _say(encode_line("progress", args.nonce, value))
-
     try:
-        report = run_slice(load_spec(args.spec), progress)
-    except BaseException as e:
+        report = run_slice(load_spec(args.spec), lambda value: _say("progress", args.nonce, value))
+    except Exception as e:
         return _failed(e, args.nonce)
-    _say(encode_line("report", args.nonce, report.model_dump(mode="json")))
+    _say("report", args.nonce, report.model_dump(mode="json"))
     return 0
 
 
@@ -85,17 +81,15 @@ def _status(args: argparse.Namespace) -> int:
         report = slice_status(load_spec(args.spec))
     except Exception as e:
         return _failed(e, args.nonce)
-    _say(encode_line("report", args.nonce, None if report is None else report.model_dump(mode="json")))
+    _say("report", args.nonce, None if report is None else report.model_dump(mode="json"))
     return 0
 
 
-def _failed(error: BaseException, nonce: str) -> int:
-    if not isinstance(error, Exception):
-        raise error
+def _failed(error: Exception, nonce: str | None) -> int:
     kind, message = root_error(error)
     if not isinstance(error, SliceError):
         traceback.print_exception(error)
-    _say(encode_line("error", nonce, {"kind": kind, "message": message[-_MESSAGE_CHARACTERS:]}))
+    _say("error", nonce, {"kind": kind, "message": message[-_MESSAGE_CHARACTERS:]})
     print(f"error: {message}", file=sys.stderr, flush=True)
     return 1
 
@@ -114,8 +108,14 @@ def root_error(error: BaseException) -> tuple[Kind, str]:
     return "run", f"{type(deepest).__name__}: {deepest}"
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+def _say(kind: LineKind, nonce: str | None, value: Any) -> None:
+    """A marked line for the Airflow side. Without a nonce people read: JSON on stdout, progress on stderr."""
+    if nonce is not None:
+        print(encode_line(kind, nonce, value), flush=True)
+    elif kind == "report":
+        print(json.dumps(value, indent=2), flush=True)
+    elif kind == "progress":
+        print(progress_text(value), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raydatallm.lines import encode_line
-from airflow_provider_raydatallm.polling import Failed, Finished, JobWatch, Silent, Wait, progress_text
+from airflow_provider_raydatallm.lines import encode_line, progress_text
+from airflow_provider_raydatallm.polling import Failed, Finished, JobWatch, Silent, Wait
 
 NONCE = "n1"
 REPORT = encode_line("report", NONCE, {"outcome": "published"}) + "\n"

@@ -163,3 +163,14 @@ def test_root_error_is_found_under_what_wraps_it() -> None:
     wrapped.__cause__ = outer
     assert root_error(wrapped) == ("cluster", "the real thing")
     assert root_error(KeyError("k")) == ("run", "KeyError: 'k'")
+
+
+def test_program_without_a_nonce_speaks_to_people(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published(job)
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    assert main(["run", str(tmp_path / "spec.json")]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["outcome"] == "unchanged"
+    assert said.err == "planning\n"

@@ -27,12 +27,11 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can hold: equal files make 
 
 @dataclass(frozen=True)
 class Package:
+    """A zip. `digest` is of the files in it: how they are compressed differs between machines."""
+
     name: str
     content: bytes = field(repr=False)
-
-    @property
-    def digest(self) -> str:
-        return self.name.removeprefix("_ray_pkg_").removesuffix(".zip")
+    digest: str
 
 
 @cache
@@ -137,7 +136,7 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _package(files: Iterable[tuple[str, bytes]], source: str = "") -> Package:
-    buffer, total = io.BytesIO(), 0
+    buffer, total, digest = io.BytesIO(), 0, hashlib.sha256()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files:
             total += len(data)
@@ -146,6 +145,8 @@ def _package(files: Iterable[tuple[str, bytes]], source: str = "") -> Package:
                     f"{source} holds more than {MAX_PACKAGE_BYTES >> 20} MiB of files: name the package "
                     "that is needed in code_paths"
                 )
+            digest.update(f"{name} {hashlib.sha256(data).hexdigest()}\n".encode())
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     content = buffer.getvalue()
-    return Package(f"_ray_pkg_{hashlib.sha256(content).hexdigest()[:32]}.zip", content)
+    name = f"_ray_pkg_{hashlib.sha256(content).hexdigest()[:32]}.zip"
+    return Package(name, content, digest.hexdigest())

@@ -24,9 +24,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 ANSWER_VERSION = 1
 
-#: Columns that the provider itself adds to rows while they are in the pipeline.
-RESERVED_COLUMNS = frozenset({"__unit", "__offset", "__data"})
-
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 Concurrency = Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
@@ -48,6 +45,7 @@ class SliceJob(Contract):
     slice_instant: str | None = None
     slice_column: str | None = None
     slice_format: str = "%Y-%m-%d"
+    slice_timezone: str = "UTC"
 
     # Where rows come from and where answers go
     input_path: str = Field(min_length=1)
@@ -98,6 +96,13 @@ class SliceJob(Contract):
             raise ValueError(f"choices must be at least two different, non-empty texts, got {list(value)!r}")
         return value
 
+    @field_validator("columns")
+    @classmethod
+    def _distinct_columns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (not value or len(set(value)) != len(value)):
+            raise ValueError(f"columns must be different names, at least one, got {list(value)!r}")
+        return value
+
     @field_validator("concurrency")
     @classmethod
     def _ordered_concurrency(cls, value: Concurrency) -> Concurrency:
@@ -108,8 +113,8 @@ class SliceJob(Contract):
     @field_validator("output_column")
     @classmethod
     def _free_column(cls, value: str) -> str:
-        if value in RESERVED_COLUMNS:
-            raise ValueError(f"{value!r} is reserved; choose another output_column")
+        if value.startswith("__"):
+            raise ValueError(f"{value!r}: names that begin with __ are the provider's; choose another")
         return value
 
     @model_validator(mode="after")
@@ -172,7 +177,8 @@ class SliceJob(Contract):
                     "chat_template_kwargs", "preprocess", "postprocess", "output_column",
                 },
             ),
-            "code": self.code_hash if self.preprocess or self.postprocess else "",
+            "engine": self.engine,
+            "code": self.code_hash if self.preprocess or self.postprocess or ":" in self.engine else "",
             "rows": {"columns": self.columns, "column_types": self.column_types, "max_rows": self.max_rows},
         }  # fmt: skip
         canonical = json.dumps(decides, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

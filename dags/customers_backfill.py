@@ -14,6 +14,11 @@ from airflow.sdk import CronDataIntervalTimetable, dag
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
+INDUSTRIES = [
+    "Law Firm", "Healthcare", "Technology", "Retail", "Consulting", "Manufacturing", "Finance",
+    "Real Estate", "Other",
+]  # fmt: skip
+
 
 @dag(
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
@@ -39,7 +44,7 @@ def customers_backfill() -> None:
         model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         system_prompt="You infer a company's industry.",
         prompt="What industry is this company in: {Company}",
-        choices=["Law Firm", "Healthcare", "Technology", "Retail", "Finance", "Other"],
+        choices=INDUSTRIES,
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="industry",
         engine_kwargs={"max_model_len": 256},

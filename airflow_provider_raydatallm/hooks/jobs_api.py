@@ -110,7 +110,7 @@ def submit(
     for wait in (*_BACKOFF, None):
         answer = yield Send("POST", "/api/jobs/", json=body, read_timeout=60)
         status = getattr(answer, "status_code", None)
-        if status is not None and status < 500:
+        if status is not None and not _is_passing(status):
             _refuse(answer)
             return submission_id
         trouble = _describe(answer)
@@ -179,7 +179,7 @@ def _send(request: Send, *, accept: frozenset[int] | set[int] = frozenset({200})
         status = getattr(answer, "status_code", None)
         if status in accept:
             return answer  # type: ignore[no-any-return]
-        if status is not None and status < 500:
+        if status is not None and not _is_passing(status):
             _refuse(answer)
             raise RayLLMJobError(f"{request.method} {request.path}: unexpected answer {_describe(answer)}")
         if wait is not None:
@@ -187,6 +187,11 @@ def _send(request: Send, *, accept: frozenset[int] | set[int] = frozenset({200})
     raise RayUnreachableError(
         f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(answer)}"
     )
+
+
+def _is_passing(status: int) -> bool:
+    """Whether the same request may be answered later: the server's trouble, or too many requests."""
+    return status >= 500 or status in (408, 425, 429)
 
 
 def _refuse(answer: Any) -> None:

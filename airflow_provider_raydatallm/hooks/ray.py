@@ -101,12 +101,16 @@ def _address(where: str, connection: Connection) -> str:
         )
     if "://" not in host:
         host = f"{connection.schema or 'http'}://{host}"
-    parts = urlsplit(host)
+    try:
+        parts = urlsplit(host)
+        port = parts.port
+    except ValueError as e:
+        raise RayConnectionError(f"{where}: {host!r} is no Jobs address: {e}") from e
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RayConnectionError(
             f"{where}: {host!r} is no Jobs address: write http://HOST:PORT or https://HOST[:PORT]"
         )
-    if parts.port is None and connection.port:
+    if port is None and connection.port:
         return parts._replace(netloc=f"{parts.netloc}:{connection.port}").geturl()
     return host
 

@@ -7,19 +7,26 @@ the job does lives in `processor/`, how the cluster is spoken to in `hooks/`, wh
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from zoneinfo import ZoneInfo
 
 import pydantic
+import pydantic_core
 from airflow.sdk import BaseOperator, CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raydatallm import shipping
-from airflow_provider_raydatallm.exceptions import BY_KIND, RayLLMInputError, RayLLMJobError
+from airflow_provider_raydatallm.exceptions import (
+    BY_KIND,
+    RayLLMInputError,
+    RayLLMJobError,
+    RayUnreachableError,
+)
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lines import progress_text
@@ -37,14 +44,16 @@ from airflow_provider_raydatallm.spec import Report, SliceJob
 from airflow_provider_raydatallm.submission import Shipment, Submission
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, ObjectStoragePath
+    from airflow.sdk import DAG, Context, ObjectStoragePath
 
+#: How long the Jobs API may be away while a job runs.
+_UNREACHABLE_SECONDS = 600.0
 _JINJA = re.compile(r"\{\{|\{%|\{#")
 #: The operator's arguments that are the spec's fields of the same name.
 _SPEC_ARGUMENTS = tuple(
     name
     for name in SliceJob.model_fields
-    if name not in ("version", "slice_key", "slice_instant", "code_hash")
+    if name not in ("version", "slice_key", "slice_instant", "slice_timezone", "code_hash")
 )
 
 
@@ -194,9 +203,7 @@ class RayLLMBatchOperator(BaseOperator):
         self.prompt = prompt
         self.system_prompt = system_prompt
         self.choices = choices
-        self.output_schema = (
-            output_schema.model_json_schema() if isinstance(output_schema, type) else output_schema
-        )
+        self.output_schema = _json_schema(output_schema)
         self.regex = regex
         self.grammar = grammar
         self.sampling_params = sampling_params
@@ -226,6 +233,7 @@ class RayLLMBatchOperator(BaseOperator):
         self.model_conn_id = model_conn_id
         self.poll_interval = poll_interval
         self._submission_id: str | None = None
+        self._killed = False
         if poll_interval < 1:
             raise ValueError(f"poll_interval is {poll_interval!r}: at least 1 second")
         # What is templated or comes from another task is not known yet and is checked when it is rendered.
@@ -270,6 +278,7 @@ class RayLLMBatchOperator(BaseOperator):
         )
 
     def on_kill(self) -> None:
+        self._killed = True
         if self._submission_id is not None:
             self.log.info("Stopping Ray job %s", self._submission_id)
             RayHook(self.ray_conn_id).call(jobs_api.stop(self._submission_id))
@@ -298,6 +307,7 @@ class RayLLMBatchOperator(BaseOperator):
         :raises RayLLMInputError: naming the argument that cannot work.
         """
         dag, run = context["dag"], context["dag_run"]
+        timezone = _timezone(dag)
         try:
             key = resolve_slice_key(
                 slice_key=self.slice_key,
@@ -306,7 +316,7 @@ class RayLLMBatchOperator(BaseOperator):
                 data_interval_start=context.get("data_interval_start"),
                 logical_date=context.get("logical_date"),
                 partitioned=_makes_partitioned_runs(dag.timetable),
-                timezone=dag.timezone,
+                timezone=timezone,
                 slice_format=self.slice_format,
             )
         except SliceKeyError as e:
@@ -321,19 +331,27 @@ class RayLLMBatchOperator(BaseOperator):
             self._spec_arguments(),
             key,
             slice_instant=instant,
+            slice_timezone=str(timezone),
             code_hash=shipping.code_hash(packages),
         )
         return job, packages
 
     def _spec_arguments(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _SPEC_ARGUMENTS}
-        if given["max_rows"] in ("", "None"):
+        given |= {"input_path": _url(self.input_path), "output_path": _url(self.output_path)}
+        if isinstance(self.max_rows, str) and self.max_rows.strip() in ("", "None"):
             given["max_rows"] = None
         return {name: value for name, value in given.items() if value is not None}
 
     def _job(self, arguments: Mapping[str, Any], key: SliceKey, **more: Any) -> SliceJob:
         try:
-            return SliceJob.model_validate({**arguments, "slice_key": key.key, **more})
+            job = SliceJob.model_validate({**arguments, "slice_key": key.key, **more})
+            job.model_dump_json()
+            return job
+        except pydantic_core.PydanticSerializationError as e:
+            raise RayLLMInputError(
+                f"{self.task_id}: an argument cannot be sent to the cluster as JSON: {e}"
+            ) from e
         except pydantic.ValidationError as e:
             problems = []
             for error in e.errors(include_url=False):
@@ -354,16 +372,25 @@ class RayLLMBatchOperator(BaseOperator):
 
     def _follow(self, hook: RayHook, submission: Submission) -> tuple[Verdict, jobs_api.JobInfo | None]:
         """Look at a job until it has said its word, or is over without one; show its progress meanwhile."""
-        watch = JobWatch(submission.nonce)
-        while True:
-            info = hook.call(jobs_api.status_of(submission.id))
-            log = hook.call(jobs_api.logs(submission.id)) if info is not None else ""
+        watch, heard = JobWatch(submission.nonce), time.monotonic()
+        while not self._killed:
+            try:
+                info = hook.call(jobs_api.status_of(submission.id))
+                log = hook.call(jobs_api.logs(submission.id)) if info is not None else ""
+            except RayUnreachableError as e:
+                # The job runs on without us: a cluster that fails over or is redeployed is back in minutes.
+                if time.monotonic() - heard > _UNREACHABLE_SECONDS:
+                    raise
+                self.log.warning("Waiting for the cluster: %s", e)
+                continue
+            heard = time.monotonic()
             verdict = watch.look(info.status if info else None, log)
             if not isinstance(verdict, Wait):
                 return verdict, info
             if verdict.progress is not None:
                 self.log.info(progress_text(verdict.progress))
             time.sleep(1.0 if info is not None and info.status in jobs_api.TERMINAL else self.poll_interval)
+        raise RayLLMJobError(f"the task was killed; Ray job {submission.id} was asked to stop")
 
     def _report_of(self, verdict: Verdict, submission: Submission, info: jobs_api.JobInfo | None) -> Report:
         """:raises RayLLMInputError, RayClusterUnfitError, RayLLMJobError: by what the job said, or left
@@ -379,6 +406,22 @@ class RayLLMBatchOperator(BaseOperator):
         if isinstance(verdict, Silent) and verdict.last_lines:
             lines += ["Its last lines:", *verdict.last_lines]
         raise RayLLMJobError("\n".join(lines))
+
+
+def _timezone(dag: DAG) -> tzinfo:
+    """The timezone that the schedule is in: the timetable's, which may differ from that of the start date."""
+    zone = getattr(dag.timetable, "timezone", None) or dag.timezone
+    return ZoneInfo(zone) if isinstance(zone, str) else zone
+
+
+def _json_schema(schema: Any) -> dict[str, Any] | None:
+    if isinstance(schema, type):
+        if not issubclass(schema, pydantic.BaseModel):
+            raise ValueError(
+                f"output_schema is {schema!r}: give a pydantic model class or a JSON schema (dict)"
+            )
+        return schema.model_json_schema()
+    return cast("dict[str, Any] | None", schema)
 
 
 def _makes_partitioned_runs(timetable: object) -> bool:
@@ -397,11 +440,11 @@ def _queued(info: jobs_api.JobInfo | None, total: float) -> float | None:
     return round(min(max(info.started_at - (time.time() - total), 0.0), total), 3)
 
 
-def _url(path: str | ObjectStoragePath) -> str:
+def _url(path: Any) -> Any:
     """A path's address without the Airflow connection that an ObjectStoragePath may carry: the cluster does
     not know it."""
-    if isinstance(path, str):
-        return path
+    if not hasattr(path, "protocol"):
+        return path  # text, or what a template or an upstream task makes of it later
     return str(path.path) if path.protocol in ("", "file") else f"{path.protocol}://{path.path}"
 
 
@@ -412,8 +455,4 @@ def _rendered_later(value: Any) -> bool:
         return any(map(_rendered_later, value.values()))
     if isinstance(value, (list, tuple)):
         return any(map(_rendered_later, value))
-    try:
-        json.dumps(value)
-    except TypeError:
-        return True
-    return False
+    return hasattr(value, "resolve")  # an upstream task's output

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
+import jsonschema
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.base import ROW_ID_FIELDS
@@ -18,7 +20,7 @@ from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.spec import SliceJob
 
 #: Columns of an answered row that are measured or needed on the way, and not published.
-MEASURED = ("input_tokens", "output_tokens", "engine_seconds", "finished_at", "__invalid")
+MEASURED = ("__input_tokens", "__output_tokens", "__engine_seconds", "__finished_at", "__invalid")
 
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 
@@ -29,12 +31,19 @@ class AnswerShape:
     Picklable: it runs in the tasks that take rows from the engine.
     """
 
-    def __init__(self, job: SliceJob, postprocess: Callable[[dict[str, Any]], Any] | None) -> None:
+    def __init__(
+        self,
+        job: SliceJob,
+        postprocess: Callable[[dict[str, Any]], Any] | None,
+        locate: Callable[[int, int], str],
+    ) -> None:
+        """:param locate: says where a row (unit, offset) is, for people."""
         self._column = job.output_column
         self._choices = frozenset(job.choices) if job.choices else None
         self._type = arrow_type(job.output_schema) if job.output_schema is not None else pa.string()
-        self._is_json = job.output_schema is not None
+        self._schema = job.output_schema
         self._postprocess = postprocess
+        self._locate = locate
 
     @property
     def fields(self) -> list[pa.Field] | None:
@@ -49,26 +58,38 @@ class AnswerShape:
         else:
             published = self._published(answers, parsed)
         columns = {f.name: answers.column(f.name).cast(f.type) for f in ROW_ID_FIELDS}
-        measured = {n: answers.column(n) for n in MEASURED if n != "__invalid"}
+        measured = {n: answers.column(n[2:]) for n in MEASURED if n != "__invalid"}
         return pa.table({**columns, **published, **measured, "__invalid": invalid})
 
     def _parse(self, text: str | None) -> Any:
         if text is None or (self._choices is not None and text not in self._choices):
             return None
-        if not self._is_json:
+        if self._schema is None:
             return text
         try:
             value = json.loads(text)
             pa.array([value], self._type)
-        except (ValueError, pa.ArrowInvalid, pa.ArrowTypeError):
+        except (ValueError, OverflowError, RecursionError, pa.ArrowException):
+            return None
+        if not self._validator.is_valid(value):
             return None
         return text if self._type == pa.string() else value
+
+    @cached_property
+    def _validator(self) -> jsonschema.protocols.Validator:
+        assert self._schema is not None
+        return jsonschema.validators.validator_for(self._schema)(self._schema)
 
     def _published(self, answers: pa.Table, parsed: list[Any]) -> dict[str, pa.Array]:
         assert self._postprocess is not None
         rows = []
-        for text, value in zip(answers.column("__row").to_pylist(), parsed, strict=True):
-            made = self._postprocess({**json.loads(text), self._column: value})
+        carried = answers.select(["__unit", "__offset", "__row"]).to_pylist()
+        for row, value in zip(carried, parsed, strict=True):
+            try:
+                made = self._postprocess({**json.loads(row["__row"]), self._column: value})
+            except Exception as e:
+                where = self._locate(row["__unit"], row["__offset"])
+                raise SliceError(f"postprocess failed on {where}: {type(e).__name__}: {e}") from e
             rows.append(made if isinstance(made, Mapping) else {self._column: made})
         names = list(dict.fromkeys(name for row in rows for name in row))
         if taken := [n for n in names if n.startswith("__")]:

@@ -14,9 +14,9 @@ from airflow_provider_raydatallm.spec import Counts, Seconds, Throughput, Tokens
 class Meter:
     """Adds up answered rows as they leave the engine.
 
-    Answer tables carry `input_tokens`, `output_tokens`, `engine_seconds` and `finished_at` (epoch seconds). A
-    row's request entered the engine at `finished_at - engine_seconds`, so that the first request is known
-    without a word from the engine.
+    Answer tables carry `__input_tokens`, `__output_tokens`, `__engine_seconds` and `__finished_at` (epoch
+    seconds). A row's request entered the engine at `finished_at - engine_seconds`, so that the first request
+    is known without a word from the engine.
     """
 
     def __init__(self, planned: int) -> None:
@@ -35,11 +35,13 @@ class Meter:
         self.rows += answers.num_rows
         self.invalid += pc.sum(answers.column("__invalid")).as_py() or 0
         for name in ("input_tokens", "output_tokens"):
-            column = answers.column(name)
+            column = answers.column(f"__{name}")
             self.tokens_known &= column.null_count == 0
             setattr(self, name, getattr(self, name) + (pc.sum(column).as_py() or 0))
-        entered = pc.min(pc.subtract(answers.column("finished_at"), answers.column("engine_seconds"))).as_py()
-        finished = pc.max(answers.column("finished_at")).as_py()
+        entered = pc.min(
+            pc.subtract(answers.column("__finished_at"), answers.column("__engine_seconds"))
+        ).as_py()
+        finished = pc.max(answers.column("__finished_at")).as_py()
         if entered is not None:
             self._first_request = min(entered, self._first_request or entered)
         if finished is not None:

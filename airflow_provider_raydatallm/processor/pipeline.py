@@ -61,11 +61,8 @@ class MakeRequests:
         except SliceError:
             raise
         except Exception as e:
-            unit = self._plan.units[index]
-            raise SliceError(
-                f"preprocess failed on row {unit.range.first_row + offset + 1:,} of {unit.file.path}: "
-                f"{type(e).__name__}: {e}"
-            ) from e
+            where = self._plan.locate(index, offset)
+            raise SliceError(f"preprocess failed on {where}: {type(e).__name__}: {e}") from e
 
 
 def answered(

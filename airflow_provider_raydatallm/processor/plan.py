@@ -29,7 +29,7 @@ from airflow_provider_raydatallm.processor.read import (
     format_of,
 )
 from airflow_provider_raydatallm.processor.store import open_fs
-from airflow_provider_raydatallm.spec import RESERVED_COLUMNS, SliceJob, encode_slice_key
+from airflow_provider_raydatallm.spec import SliceJob, encode_slice_key
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -42,7 +42,7 @@ class InputFile:
     size: int
     version: str
     partition: tuple[tuple[str, str | None], ...] = ()
-    header: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,31 @@ class Unit:
 
 @dataclass(frozen=True)
 class SliceFilter:
-    """Rows whose `column` equals the slice key; dates and times are formatted first."""
+    """Rows whose `column` equals the slice key. Dates and times are formatted first, in the slice's
+    timezone."""
 
     column: str
     key: str
     format: str
+    timezone: str
 
     def mask(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         kind = values.type
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            # Whole seconds: %S would print the fraction of finer units.
             text = pc.strftime(
-                values.cast(pa.timestamp("s")) if pa.types.is_date(kind) else values, format=self.format
+                self._in_timezone(pc.floor_temporal(values, unit="second")), format=self.format
             )
         else:
             text = values.cast(pa.string())
         return pc.fill_null(pc.equal(text, self.key), False)
+
+    def _in_timezone(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        if getattr(values.type, "tz", None) is not None:
+            return values.cast(pa.timestamp("s", tz=self.timezone), safe=False)
+        values = values.cast(pa.timestamp("s"), safe=False)
+        # A time without a zone is taken to be in the slice's; it matters to a format with a zone only.
+        return pc.assume_timezone(values, self.timezone, ambiguous="earliest", nonexistent="earliest")
 
 
 @dataclass(frozen=True)
@@ -106,16 +116,24 @@ class Plan:
         names = self.columns if columns is None else columns
         reader = FORMATS[self.format](fs, self.column_types)
         left = unit.rows
-        for table in _read(reader, unit.file, unit.range, self.source_schema, self.slice_filter, names):
-            table = table.slice(0, left)
-            left -= table.num_rows
-            if table.num_rows:
-                yield table
+        try:
+            for table in _read(reader, unit.file, unit.range, self.source_schema, self.slice_filter, names):
+                table = table.slice(0, left)
+                left -= table.num_rows
+                if table.num_rows:
+                    yield table
+        except pa.ArrowException as e:
+            raise SliceError(f"{unit.file.path}, from row {unit.range.first_row + 1:,}: {e}") from e
         if left:
             raise SliceError(
                 f"{unit.file.path} changed while the slice ran: {left} rows of {unit.rows} are gone",
                 kind="run",
             )
+
+    def locate(self, index: int, offset: int) -> str:
+        """Where a row is, for people."""
+        unit = self.units[index]
+        return f"row {unit.range.first_row + offset + 1:,} of {unit.file.path}"
 
     def check_unchanged(self) -> None:
         """:raises SliceError: when an input file is no longer the one that was planned."""
@@ -142,8 +160,9 @@ def make_plan(job: SliceJob) -> Plan:
         raise SliceError("column_types is for CSV and JSON Lines; a Parquet file has types of its own")
     files = [f for f in files if f.size or fmt == "parquet"]
     scans = [reader.scan(f.path) for f in files]
-    kept_in_folder = _folder_column(job.slice_path)
-    schema = _unify(files, scans, drop=kept_in_folder)
+    in_folder = folder_column(job.slice_path)
+    _refuse_other_slices(files, in_folder, job)
+    schema = _unify(files, scans, drop=in_folder, lossless=fmt == "parquet")
     if files and (unknown := sorted(set(job.column_types) - set(schema.names))):
         raise SliceError(
             f"column_types names {unknown}, which the input does not have. Columns: {schema.names}"
@@ -152,7 +171,7 @@ def make_plan(job: SliceJob) -> Plan:
     units: list[Unit] = []
     left = job.max_rows
     for file, scan in zip(files, scans, strict=True):
-        file = InputFile(file.path, file.size, file.version, file.partition, scan.header)
+        file = InputFile(file.path, file.size, file.version, file.partition, tuple(scan.schema.names))
         for part in scan.ranges:
             rows = part.rows
             if slice_filter is not None:
@@ -169,7 +188,7 @@ def make_plan(job: SliceJob) -> Plan:
         source_schema=schema,
         columns=_selected(schema, job),
         units=tuple(units),
-        input_hash=_hash([(f.path, f.size, f.version) for f in files]),
+        input_hash=_hash([fmt, vars(slice_filter) if slice_filter else None, *map(_identity, files)]),
         files=len(files),
         column_types=dict(job.column_types),
         slice_filter=slice_filter,
@@ -185,6 +204,10 @@ def _hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
+def _identity(file: InputFile) -> list[object]:
+    return [file.path, file.size, file.version]
+
+
 def _read(
     reader: Format,
     file: InputFile,
@@ -195,7 +218,8 @@ def _read(
 ) -> Iterator[pa.Table]:
     wanted = list(dict.fromkeys([*columns, *([keep.column] if keep else [])]))
     shape = pa.schema([schema.field(n) for n in wanted])
-    for table in reader.read(file.path, part, header=file.header, schema=schema, columns=wanted):
+    here = [n for n in wanted if n in file.columns]
+    for table in reader.read(file.path, part, header=file.columns, schema=schema, columns=here):
         table = conform(table, shape, dict(file.partition))
         if keep is not None:
             table = table.filter(keep.mask(table.column(keep.column)))
@@ -217,11 +241,14 @@ def _list_files(fs: fsspec.AbstractFileSystem, root: str, job: SliceJob) -> list
         found = fs.find(within, detail=True)
         if not found and fs.isfile(root):
             found = {root: fs.info(root)}
+    own = open_fs(job.slice_path)[1].rstrip("/") + "/"
     files = []
     for path, info in sorted(found.items()):
         parts = path[len(base) :].strip("/").split("/") if path != base else [path.rpartition("/")[2]]
         if info.get("type") == "directory" or any(p.startswith(("_", ".")) for p in parts):
             continue
+        if path.startswith(own):
+            continue  # what this slice published before, where a glob matches it
         partition = _partition(parts[:-1])
         if job.slice_column in partition and partition[job.slice_column] != job.slice_key:
             continue
@@ -249,10 +276,20 @@ def _partition(folders: Sequence[str]) -> dict[str, str | None]:
     return {unquote(k): None if v == _HIVE_NULL else unquote(v) for k, v in pairs}
 
 
-def _folder_column(slice_path: str) -> str | None:
+def folder_column(slice_path: str) -> str | None:
     """The column that a Hive reader takes from the slice folder's name, such as `ds` of `ds=2026-01-31`."""
     folder = slice_path.rpartition("/")[2]
     return unquote(folder.split("=", 1)[0]) if "=" in folder else None
+
+
+def _refuse_other_slices(files: Sequence[InputFile], column: str | None, job: SliceJob) -> None:
+    for file in files:
+        value = dict(file.partition).get(column or "", job.slice_key)
+        if value != job.slice_key:
+            raise SliceError(
+                f"input_path {job.input_path} also holds {column}={value}, which is not of slice "
+                f"{job.slice_key!r} ({file.path}): set slice_column={column!r}, or put {{slice}} into input_path"
+            )
 
 
 def _format(files: Sequence[InputFile], job: SliceJob) -> FormatName:
@@ -273,27 +310,43 @@ def _format(files: Sequence[InputFile], job: SliceJob) -> FormatName:
     return next(iter(by_format), "parquet")
 
 
-def _unify(files: Sequence[InputFile], scans: Sequence[Scan], *, drop: str | None) -> pa.Schema:
+def _unify(
+    files: Sequence[InputFile], scans: Sequence[Scan], *, drop: str | None, lossless: bool
+) -> pa.Schema:
     schema = pa.schema([])
     for file, scan in zip(files, scans, strict=True):
         try:
             schema = pa.unify_schemas([schema, scan.schema], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
             raise SliceError(f"{file.path} does not fit the files before it: {e}") from e
-    if taken := sorted(RESERVED_COLUMNS & set(schema.names)):
-        raise SliceError(
-            f"the input has a column {taken[0]!r}, which the provider uses itself: leave it out with columns="
-        )
+    for file, scan in zip(files, scans, strict=True):
+        for field in scan.schema if lossless else ():
+            if _loses(field.type, schema.field(field.name).type):
+                raise SliceError(
+                    f"{file.path}: column {field.name!r} is {field.type}, and "
+                    f"{schema.field(field.name).type} in other files, which would change values: give the files one type"
+                )
+    # A column that a file lacks is null in its rows, whatever another file declares.
+    for index, field in enumerate(schema):
+        if any(field.name not in scan.schema.names for scan in scans):
+            schema = schema.set(index, field.with_nullable(True))
     if drop in schema.names:
         raise SliceError(
-            f"the input has a column {drop!r} and the slice folder would be named {drop}=...: readers of "
-            "the whole table would "
+            f"the input has a column {drop!r} and the slice folder would be named {drop}=...: readers of the "
+            "whole table would "
             "find it twice. Name the folder yourself: output_path='.../slice={slice}'"
         )
     for name in dict.fromkeys(name for file in files for name, _ in file.partition):
         if name != drop and name not in schema.names:
             schema = schema.append(pa.field(name, pa.string()))
     return schema
+
+
+def _loses(one: pa.DataType, wider: pa.DataType) -> bool:
+    """Whether values may change on the way to the type that all files share."""
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(wider):
+        return bool(one.unit != wider.unit)
+    return bool(pa.types.is_integer(one) and pa.types.is_floating(wider))
 
 
 def _slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Schema) -> SliceFilter | None:
@@ -305,7 +358,7 @@ def _slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Schema) 
             f"slice_column {column!r} is neither a column of the input nor a Hive folder in its path. "
             f"Columns: {schema.names}"
         )
-    return SliceFilter(column, job.slice_key, job.slice_format)
+    return SliceFilter(column, job.slice_key, job.slice_format, job.slice_timezone)
 
 
 def _selected(schema: pa.Schema, job: SliceJob) -> tuple[str, ...]:

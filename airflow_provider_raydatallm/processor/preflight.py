@@ -3,6 +3,7 @@ ever, silently."""
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -89,6 +90,7 @@ def _most_resources() -> dict[str, float] | None:
     bounds = getattr(state, "get_max_resources_from_cluster_config", lambda: None)()
     if bounds is not None:
         return dict(bounds)
-    # One of the first generation publishes its status only
-    # (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS).
-    return {} if _internal_kv_get(b"__autoscaling_status") is None else None
+    # One of the first generation reports itself in its status only, which Ray's monitor writes without one
+    # too (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS).
+    status = json.loads(_internal_kv_get(b"__autoscaling_status") or b"{}")
+    return None if status.get("autoscaler_report") else {}

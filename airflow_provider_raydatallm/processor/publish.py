@@ -20,11 +20,12 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.fragments import Fragments
-from airflow_provider_raydatallm.processor.plan import Plan
+from airflow_provider_raydatallm.processor.plan import Plan, folder_column
 from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.spec import Report, SliceJob
 
-MANIFEST, REPORT, SUCCESS, CHECKPOINT = "_manifest.json", "_report.json", "_SUCCESS", "_checkpoint"
+MANIFEST, REPORT, SUCCESS = "_manifest.json", "_report.json", "_SUCCESS"
+CHECKPOINT, PUBLISHING = "_checkpoint", "_publishing"
 PART = "part-00000.parquet"
 
 _ROW_GROUP_ROWS = 65_536
@@ -38,10 +39,10 @@ def published(store: Store) -> dict[str, Any] | None:
     """
     names = store.names()
     manifest = store.read_json(MANIFEST) if MANIFEST in names else None
-    if manifest is not None and SUCCESS in names:
+    if manifest is not None and {SUCCESS, REPORT} <= set(names):
         return dict(manifest)
     foreign = [n for n in names if not n.startswith(("_", "."))]
-    if foreign and manifest is None and CHECKPOINT not in names:
+    if foreign and manifest is None and PUBLISHING not in names:
         raise SliceError(
             f"{store.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not "
             "publish: "
@@ -50,18 +51,31 @@ def published(store: Store) -> dict[str, Any] | None:
     return None
 
 
-def check_columns(plan: Plan, fields: list[pa.Field]) -> None:
-    """:raises SliceError: when an answer column would overwrite an input column."""
-    if taken := [f.name for f in fields if f.name in plan.columns]:
+def check_columns(job: SliceJob, plan: Plan, fields: list[pa.Field]) -> None:
+    """:raises SliceError: when the answer columns cannot stand beside the input's, or the whole cannot be
+    Parquet."""
+    names = [f.name for f in fields]
+    if taken := [n for n in names if n in plan.columns]:
         raise SliceError(
             f"the answer column {taken[0]!r} is also a column of the input: choose another output_column"
         )
+    if (folder := folder_column(job.slice_path)) in names:
+        raise SliceError(
+            f"the answer column {folder!r} is also the slice folder's: choose another output_column"
+        )
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([*plan.schema, *fields])).close()
+    except pa.ArrowException as e:
+        raise SliceError(
+            f"the slice's columns cannot be written as Parquet: {e}. Leave them out with columns="
+        ) from e
 
 
-def write_part(store: Store, plan: Plan, fragments: Fragments) -> dict[str, Any]:
+def write_part(store: Store, job: SliceJob, plan: Plan, fragments: Fragments) -> dict[str, Any]:
     """Write the slice's rows, in input order, as one Parquet file, and put it in one step. Returns its
     manifest entry."""
     fields = fragments.fields
+    check_columns(job, plan, fields)
     schema = pa.schema([*plan.schema, *fields])
     plan.check_unchanged()
     with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as folder:
@@ -81,9 +95,16 @@ def write_part(store: Store, plan: Plan, fragments: Fragments) -> dict[str, Any]
             if pending or not plan.units:
                 writer.write_table(pa.concat_tables(pending) if pending else schema.empty_table())
         plan.check_unchanged()
-        store.remove(SUCCESS)
+        begin(store)
         store.put_file(PART, path)
         return {"path": PART, "rows": plan.rows, "bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def begin(store: Store) -> None:
+    """From here until `_SUCCESS` is back, readers that wait for it see no slice, and the next run knows whose
+    files these are."""
+    store.put_bytes(PUBLISHING, b"")
+    store.remove(SUCCESS)
 
 
 def write_manifest(
@@ -110,6 +131,7 @@ def write_manifest(
     store.put_json(MANIFEST, manifest)
     store.put_json(REPORT, report.model_dump(mode="json"))
     store.put_bytes(SUCCESS, b"")
+    store.remove(PUBLISHING)
 
 
 def _large(tables: list[pa.Table]) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
@@ -66,11 +67,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a look at a whole file found. `header`: a CSV file's column names."""
+    """What a look at a whole file found: its columns, in its order, and its ranges."""
 
     schema: pa.Schema
     ranges: tuple[Range, ...]
-    header: tuple[str, ...] = ()
 
 
 class Format(ABC):
@@ -172,7 +172,7 @@ class Text(Format):
             ranges = [Range(first_row=0, rows=first)]
         if not ranges and header:
             schema = self._parse(path, 0, b"", header, None, None).schema
-        return Scan(schema, tuple(ranges), header or ())
+        return Scan(schema, tuple(ranges))
 
     def read(
         self, path: str, part: Range, *, header: Sequence[str], schema: pa.Schema, columns: Sequence[str]
@@ -263,9 +263,11 @@ class Csv(Text):
         end = _first_record_end(first[skip:])
         try:
             text = first[skip : skip + end].decode()
-        except UnicodeDecodeError as e:
-            raise SliceError(f"{path}: the header is not UTF-8 ({e}); convert the file to UTF-8") from e
-        names = tuple(next(csv.reader([text.rstrip("\r\n")]), []))
+            names = tuple(next(csv.reader([text.rstrip("\r\n")]), []))
+        except (UnicodeDecodeError, csv.Error) as e:
+            raise SliceError(
+                f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends"
+            ) from e
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice or not names:
             raise SliceError(
@@ -282,11 +284,15 @@ class Csv(Text):
             return pa.schema(list(types.items())).empty_table()
         return pa_csv.read_csv(
             pa.BufferReader(block),
-            read_options=pa_csv.ReadOptions(column_names=list(header), use_threads=False),
+            read_options=pa_csv.ReadOptions(
+                column_names=list(header), use_threads=False, block_size=len(block) + 1
+            ),
             parse_options=pa_csv.ParseOptions(newlines_in_values=True),
             convert_options=pa_csv.ConvertOptions(
                 column_types=types,
                 include_columns=None if columns is None else [c for c in columns if c in types],
+                # Nothing but an empty field is null: "NA" and "NaN" are texts that people write.
+                null_values=[""],
                 strings_can_be_null=False,
                 quoted_strings_can_be_null=True,
             ),
@@ -339,10 +345,29 @@ class JsonLines(Text):
                 unexpected_field_behavior="ignore",
             ),
         )
+        _refuse_rounded_integers(table, block)
         return table.select([c for c in columns if c in table.schema.names])
 
     def last_record_end(self, block: bytes) -> int:
         return block.rfind(b"\n") + 1
+
+
+#: An integer of a JSON text that a float64 may not hold.
+_LONG_INTEGER = re.compile(rb"(?<![\w.+\-])-?\d{16,}(?![\w.])")
+
+
+def _refuse_rounded_integers(table: pa.Table, block: bytes) -> None:
+    """:raises pa.ArrowInvalid: when integers over 2^53 became floats, which alters them (ids, mostly)."""
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        if pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0) >= 2**53:
+            floats = set(column.drop_null().to_pylist())
+            for found in _LONG_INTEGER.finditer(block):
+                if float(found.group()) in floats and int(float(found.group())) != int(found.group()):
+                    raise pa.ArrowInvalid(
+                        f"field {name!r} mixes floats with integers that they cannot hold, such as "
+                        f"{found.group().decode()}: "
+                        f"set column_types={{{name!r}: 'uint64'}}, or 'decimal128(38, 3)'"
+                    )
 
 
 def _without_timestamps(kind: pa.DataType) -> pa.DataType:

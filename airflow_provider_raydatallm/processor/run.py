@@ -6,6 +6,7 @@ A run that fails publishes nothing and leaves what was published before as it wa
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -111,17 +112,19 @@ def _empty(job: SliceJob, plan: Plan, store: Store) -> Report:
     if job.on_empty == "publish":
         files = []
         if plan.columns:
-            shape = AnswerShape(job, _function(job.postprocess))
-            publish.check_columns(plan, shape.fields or [])
-            files = [publish.write_part(store, plan, Fragments(store, publish.CHECKPOINT, shape.fields))]
+            shape = AnswerShape(job, _function(job.postprocess), plan.locate)
+            files = [publish.write_part(store, job, plan, Fragments(store, publish.CHECKPOINT, shape.fields))]
+        else:
+            publish.begin(store)
+            store.remove(publish.PART)
         publish.write_manifest(store, job, plan, files, report)
     return report
 
 
 def _answer(job: SliceJob, plan: Plan, store: Store, progress: Progress) -> Report:
     preprocess, postprocess = _function(job.preprocess), _function(job.postprocess)
-    shape = AnswerShape(job, postprocess)
-    publish.check_columns(plan, shape.fields or [])
+    shape = AnswerShape(job, postprocess, plan.locate)
+    publish.check_columns(job, plan, shape.fields or [])
     builder = RequestBuilder(
         plan.columns,
         prompt=job.prompt,
@@ -146,7 +149,7 @@ def _answer(job: SliceJob, plan: Plan, store: Store, progress: Progress) -> Repo
     try:
         for answers in answered(plan, builder, engine, shape, carry_row=postprocess is not None):
             if not meter.rows:
-                publish.check_columns(plan, [f for f in answers.schema if not f.name.startswith("__")])
+                publish.check_columns(job, plan, [f for f in answers.schema if not f.name.startswith("__")])
             meter.add(answers)
             fragments.add(answers)
             if time.monotonic() - said >= PROGRESS_SECONDS:
@@ -155,15 +158,23 @@ def _answer(job: SliceJob, plan: Plan, store: Store, progress: Progress) -> Repo
         fragments.flush()
         progress({"step": "publish", **meter.progress()})
         began = time.monotonic()
-        files = [publish.write_part(store, plan, fragments)]
+        files = [publish.write_part(store, job, plan, fragments)]
         meter.published(time.monotonic() - began)
         report = _report(job, "published", **meter.figures())
         publish.write_manifest(store, job, plan, files, report)
     finally:
+        _clean_up(store, attempt)
+    return report
+
+
+def _clean_up(store: Store, attempt: str) -> None:
+    """Remove an attempt's fragments; what goes wrong with that must not hide what the attempt failed of."""
+    try:
         store.remove(attempt)
         if not Store(f"{store.url}/{publish.CHECKPOINT}").names():
             store.remove(publish.CHECKPOINT)
-    return report
+    except OSError as e:
+        print(f"warning: {store.path(attempt)} could not be removed: {e}", file=sys.stderr)
 
 
 def _report(job: SliceJob, outcome: str, **figures: Any) -> Report:

@@ -125,3 +125,13 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     ).to_pylist()
     assert len(trial) == 20
     assert all(r["answer"] for r in trial)
+
+    # Mapped over slices: a day that is published costs nothing, and each task shows its slice.
+    run_dag("customers_mapped", "-c", json.dumps({"days": ["2026-01-01"]}), **environment)
+    (mapped,) = [r for r in xcom(airflow_db, "customers_mapped") if isinstance(r, dict)]
+    assert (mapped["outcome"], mapped["slice_key"]) == ("unchanged", "2026-01-01")
+    with sqlite3.connect(airflow_db) as connection:
+        shown = connection.execute(
+            "select rendered_map_index from task_instance where dag_id = 'customers_mapped' and map_index >= 0"
+        ).fetchall()
+    assert shown == [("2026-01-01",)]

@@ -150,6 +150,18 @@ def test_second_run_is_a_no_op_and_xcom_equals_the_report(ask: Ask, tmp_path: Pa
     }  # fmt: skip
 
 
+def test_changed_prompt_replaces_the_slice_when_told_to(ask: Ask, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
+    ask(input_path=f"{tmp_path}/in.parquet", **STUB)
+    with pytest.raises(RayLLMInputError, match="on_config_change='recompute'"):
+        ask(input_path=f"{tmp_path}/in.parquet", prompt="Where is {name}?", **STUB)
+    result = ask(
+        input_path=f"{tmp_path}/in.parquet", prompt="Where is {name}?", on_config_change="recompute", **STUB
+    )
+    assert published(result).column("answer").to_pylist() == ["Where is a?", "Where is b?"]
+    assert (Path(result["output_path"]) / "_SUCCESS").exists()
+
+
 def test_failing_function_names_its_row_and_publishes_nothing(ask: Ask, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": [f"n{i}" for i in range(100)]}), tmp_path / "in.parquet")
     (tmp_path / "bad.py").write_text("def f(row):\n    return 'x' if row['name'] != 'n70' else 1 / 0\n")

@@ -33,7 +33,7 @@ def shaped(texts: list[str | None], postprocess: Any = None, **given: Any) -> pa
             "finished_at": [1.0] * n,
         }
     )  # fmt: skip
-    return AnswerShape(job, postprocess)(table)
+    return AnswerShape(job, postprocess, lambda unit, offset: f"row {offset + 1} of the file")(table)
 
 
 def test_text_is_published_as_it_is() -> None:
@@ -90,6 +90,23 @@ def test_postprocess_sees_the_row_and_makes_the_columns() -> None:
     assert table.column("n").to_pylist() == [1, 1]
     assert "answer" not in table.column_names
     assert shaped(["a"], lambda row: row["answer"].upper()).column("answer").to_pylist() == ["A"]
+
+
+def test_answer_that_breaks_the_schema_or_every_number_is_null_and_stops_nothing() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    table = shaped(['{"n": 1}', '{"n": 99999999999999999999}', "{}", '{"n": "x"}'], output_schema=schema)
+    assert table.column("answer").to_pylist() == [{"n": 1}, None, None, None]
+
+
+def test_failing_postprocess_names_its_row() -> None:
+    with pytest.raises(SliceError, match="postprocess failed on row 1 of the file: KeyError: 'nope'"):
+        shaped(["a"], lambda row: row["nope"])
+
+
+@pytest.mark.parametrize("name", ["output_tokens", "finished_at", "text"])
+def test_answer_column_may_have_any_usual_name(name: str) -> None:
+    table = shaped(["a"], output_column=name).drop_columns(list(MEASURED))
+    assert table.column(name).to_pylist() == ["a"]
 
 
 def test_postprocess_cannot_take_the_providers_names_or_mix_types() -> None:

@@ -65,6 +65,10 @@ def test_something_else_at_the_address_is_told() -> None:
 
 
 def test_fresh_head_is_waited_for_and_a_dead_one_is_not_for_ever() -> None:
+    assert (
+        step(jobs_api.version(), answer(429, "slow down"), answer(200, {"ray_version": "2.60.0"}))[0]
+        == "2.60.0"
+    )
     fresh = answer(500, "No available agent to submit job")
     assert step(jobs_api.version(), DOWN, fresh, answer(200, {"ray_version": "2.60.0"}))[0] == "2.60.0"
     with pytest.raises(RayUnreachableError, match="refused"):

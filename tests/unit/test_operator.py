@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import datetime as dt
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pydantic
 import pytest
-from airflow.sdk import ObjectStoragePath
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, literal
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
@@ -60,6 +63,41 @@ def test_schema_class_becomes_a_json_schema_and_template_fields_are_plain() -> N
 def test_paths_may_be_object_storage_paths() -> None:
     made = operator(input_path=ObjectStoragePath("file:///data/in"), output_path="s3://bucket/out")
     assert (made.input_path, made.output_path) == ("/data/in", "s3://bucket/out")
+
+
+def test_arguments_may_come_from_upstream_tasks() -> None:
+    with DAG("d", schedule=None):
+        upstream = EmptyOperator(task_id="up").output
+        operator(input_path=upstream, prompt=upstream, choices=upstream)
+    operator(output_path=literal("/out/{{x}}"))
+
+
+def test_what_is_no_schema_or_no_json_is_refused() -> None:
+    with pytest.raises(ValueError, match="output_schema"):
+        operator(output_schema=dict)
+    with pytest.raises(RayLLMInputError, match="cannot be sent"):
+        operator(engine_kwargs={"dtype": object()})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "key"),
+    [
+        (CronDataIntervalTimetable("0 0 * * *", timezone="Asia/Taipei"), "2026-01-31"),
+        (CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), "2026-01-30"),
+        (None, "2026-01-30"),
+    ],
+)
+def test_key_is_in_the_schedules_timezone(schedule: Any, key: str) -> None:
+    with DAG("d", schedule=schedule, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC)) as dag:
+        made = operator()
+    midnight_in_taipei = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
+    context = {
+        "dag": dag, "dag_run": SimpleNamespace(run_type="scheduled"), "params": {},
+        "data_interval_start": midnight_in_taipei,
+    }  # fmt: skip
+    job, _ = made.slice_job(context)  # type: ignore[arg-type]
+    assert job.slice_key == key
+    assert job.slice_instant == midnight_in_taipei.isoformat()
 
 
 def test_submission_id_is_safe_and_never_used_twice() -> None:

@@ -64,7 +64,7 @@ def test_answers_stand_beside_their_rows_in_input_order_whatever_order_they_came
 ) -> None:
     monkeypatch.setattr(fragments_module, "FRAGMENT_ROWS", fragment_rows)
     store = Store(job.slice_path)
-    entry = publish.write_part(store, plan, finished(store, ALL[::-1]))
+    entry = publish.write_part(store, job, plan, finished(store, ALL[::-1]))
     part = Path(job.slice_path) / "part-00000.parquet"
     assert pq.read_table(part).to_pylist() == [{"x": i, "answer": f"{u}-{o}"} for i, (u, o) in enumerate(ALL)]
     assert entry == {
@@ -80,13 +80,13 @@ def test_slice_never_publishes_short_or_twice(job: SliceJob, plan: Plan, rows: l
     store = Store(job.slice_path)
     made = finished(store, rows)
     with pytest.raises(SliceError):
-        publish.write_part(store, plan, made)
+        publish.write_part(store, job, plan, made)
     assert [n for n in store.names() if not n.startswith("_checkpoint")] == []
 
 
 def test_success_is_written_last_and_the_folder_reads_as_a_table(job: SliceJob, plan: Plan) -> None:
     store = Store(job.slice_path)
-    files = [publish.write_part(store, plan, finished(store, ALL))]
+    files = [publish.write_part(store, job, plan, finished(store, ALL))]
     assert publish.published(store) is None
     report = Report(
         outcome="published", slice_key="k", output_path=job.slice_path, fingerprint=job.fingerprint(),
@@ -108,9 +108,27 @@ def test_folder_of_somebody_else_is_not_touched(job: SliceJob) -> None:
         publish.published(Store(job.slice_path))
 
 
-def test_answer_column_never_overwrites_an_input_column(plan: Plan) -> None:
+def test_answer_column_never_overwrites_an_input_column(job: SliceJob, plan: Plan) -> None:
     with pytest.raises(SliceError, match="'x'"):
-        publish.check_columns(plan, [pa.field("x", pa.string())])
+        publish.check_columns(job, plan, [pa.field("x", pa.string())])
+    with pytest.raises(SliceError, match="slice folder"):
+        publish.check_columns(job, plan, [pa.field("ds", pa.string())])
+
+
+def test_columns_that_parquet_cannot_hold_are_found_before_anything_is_spent(
+    job: SliceJob, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"meta": {}}\n')
+    other = SliceJob.model_validate({**job.model_dump(), "input_path": str(tmp_path / "in.jsonl")})
+    with pytest.raises(SliceError, match=r"cannot be written as Parquet.*columns="):
+        publish.check_columns(other, make_plan(other), [])
+
+
+def test_run_that_died_while_publishing_does_not_block_the_next(job: SliceJob, plan: Plan) -> None:
+    store = Store(job.slice_path)
+    publish.write_part(store, job, plan, finished(store, ALL))
+    store.remove("_checkpoint")
+    assert publish.published(store) is None
 
 
 def test_postprocess_columns_of_different_fragments_are_united(
@@ -124,7 +142,7 @@ def test_postprocess_columns_of_different_fragments_are_united(
         value = values[i % 4]
         made.add(answers([(u, o)]).append_column("n", pa.array([value])))
     made.flush()
-    publish.write_part(store, plan, made)
+    publish.write_part(store, job, plan, made)
     table = pq.read_table(Path(job.slice_path) / "part-00000.parquet")
     assert table.column("n").to_pylist() == [values[i % 4] for i in range(10)]
     assert table.schema.field("n").type == pa.float64()

@@ -21,6 +21,12 @@ from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.spec import Counts, Report, SliceJob
 
 
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of this is decided without Ray: importing it is an error here."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> SliceJob:
     (tmp_path / "in").mkdir()
@@ -60,7 +66,6 @@ def test_finished_slice_is_a_no_op(job: SliceJob) -> None:
     assert run(job) == report.model_copy(update={"outcome": "unchanged"})
     assert run(changed(job, batch_size=7)).outcome == "unchanged"
     assert slice_status(job) == report
-    assert "ray" not in sys.modules
 
 
 def test_changed_configuration_follows_the_policy(job: SliceJob) -> None:
@@ -101,6 +106,14 @@ def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     assert pq.read_table(job.slice_path).num_rows == 0
 
 
+def test_slice_that_became_empty_leaves_no_old_rows_behind(job: SliceJob) -> None:
+    published(job)
+    (Path(job.input_path) / "a.parquet").unlink()
+    report = run(changed(job, on_empty="publish", on_input_change="recompute"))
+    assert report.outcome == "empty"
+    assert {p.name for p in Path(job.slice_path).iterdir()} == {"_SUCCESS", "_manifest.json", "_report.json"}
+
+
 def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
     run(changed(job, slice_column="x", slice_key="nobody", on_empty="publish"))
     assert pq.read_table(changed(job, slice_key="nobody").slice_path).schema.names == ["x", "answer"]
@@ -128,7 +141,6 @@ def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
     with pytest.raises(SliceError, match=says):
         run(changed(job, **given))
     assert not Path(job.slice_path).exists()
-    assert "ray" not in sys.modules
 
 
 def test_output_inside_the_input_is_refused(job: SliceJob) -> None:
@@ -163,6 +175,9 @@ def test_root_error_is_found_under_what_wraps_it() -> None:
     wrapped.__cause__ = outer
     assert root_error(wrapped) == ("cluster", "the real thing")
     assert root_error(KeyError("k")) == ("run", "KeyError: 'k'")
+    died = RuntimeError("The actor died:\n  File x\nValueError: no GPU\nfor you")
+    died.__cause__ = Exception()
+    assert root_error(died) == ("run", "ValueError: no GPU\nfor you")
 
 
 def test_program_without_a_nonce_speaks_to_people(

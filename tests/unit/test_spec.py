@@ -35,7 +35,8 @@ def job(**given: Any) -> SliceJob:
         ({"sampling_params": {"n": 2}}, "one answer a row"),
         ({"on_empty": "ignore"}, "on_empty"),
         ({"max_rows": 0}, "max_rows"),
-        ({"output_column": "__unit"}, "reserved"),
+        ({"output_column": "__unit"}, "begin with __"),
+        ({"columns": ["x", "x"]}, "different names"),
         ({"slice_key": ""}, "slice_key"),
     ],
 )

@@ -61,8 +61,8 @@ class RayLLMBatchOperator(BaseOperator):
     """Run an LLM over one slice of a table on a Ray cluster and publish the answers as Parquet.
 
     The slice key is, in this order: `slice_key`; the run's partition key; the Param `slice`; the data
-    interval's start; the logical date (both formatted by `slice_format` in the DAG's timezone). All input
-    columns are kept, in input order; the answers stand beside them. The slice folder also gets
+    interval's start; the logical date (both formatted by `slice_format` in the schedule's timezone). All
+    input columns are kept, in input order; the answers stand beside them. The slice folder also gets
     `_manifest.json`, `_report.json` and `_SUCCESS`.
 
     A slice that is already published with the same configuration and unchanged input is left as it is: no

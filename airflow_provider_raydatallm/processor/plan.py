@@ -288,7 +288,8 @@ def _refuse_other_slices(files: Sequence[InputFile], column: str | None, job: Sl
         if value != job.slice_key:
             raise SliceError(
                 f"input_path {job.input_path} also holds {column}={value}, which is not of slice "
-                f"{job.slice_key!r} ({file.path}): set slice_column={column!r}, or put {{slice}} into input_path"
+                f"{job.slice_key!r} ({file.path}): set slice_column={column!r}, or put {{slice}} into "
+                "input_path"
             )
 
 
@@ -324,7 +325,8 @@ def _unify(
             if _loses(field.type, schema.field(field.name).type):
                 raise SliceError(
                     f"{file.path}: column {field.name!r} is {field.type}, and "
-                    f"{schema.field(field.name).type} in other files, which would change values: give the files one type"
+                    f"{schema.field(field.name).type} in other files, which would change values: give the "
+                    "files one type"
                 )
     # A column that a file lacks is null in its rows, whatever another file declares.
     for index, field in enumerate(schema):

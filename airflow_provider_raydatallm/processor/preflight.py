@@ -90,7 +90,9 @@ def _most_resources() -> dict[str, float] | None:
     bounds = getattr(state, "get_max_resources_from_cluster_config", lambda: None)()
     if bounds is not None:
         return dict(bounds)
-    # One of the first generation reports itself in its status only, which Ray's monitor writes without one
-    # too (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS).
+    # One of the first generation is known by its status only
+    # (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS). Without an autoscaler Ray writes one too, in
+    # which each node is of a type of its own, named after it.
     status = json.loads(_internal_kv_get(b"__autoscaling_status") or b"{}")
-    return None if status.get("autoscaler_report") else {}
+    types = (status.get("autoscaler_report") or {}).get("node_type_mapping") or {}
+    return None if any(kind != f"node_{node}" for node, kind in types.items()) else {}

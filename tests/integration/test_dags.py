@@ -132,6 +132,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     assert (mapped["outcome"], mapped["slice_key"]) == ("unchanged", "2026-01-01")
     with sqlite3.connect(airflow_db) as connection:
         shown = connection.execute(
-            "select rendered_map_index from task_instance where dag_id = 'customers_mapped' and map_index >= 0"
+            "select rendered_map_index from task_instance where dag_id = 'customers_mapped' and map_index "
+            ">= 0"
         ).fetchall()
     assert shown == [("2026-01-01",)]

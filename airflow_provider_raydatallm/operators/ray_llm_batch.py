@@ -256,6 +256,8 @@ class RayLLMBatchOperator(BaseOperator):
 
         submission = shipment.submit(hook, "run")
         self._submission_id, url = submission.id, hook.job_url(submission.id)
+        if self._killed:
+            self.on_kill()  # the signal came while the job was being submitted
         ti.xcom_push(RayJobLink.xcom_key, url)
         self.log.info("Submitted Ray job %s: %s", submission.id, url)
         verdict, info = self._follow(hook, submission)

@@ -102,7 +102,14 @@ def test_killed_task_stops_its_job_and_starts_no_other(
         dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1, xcom_push=lambda key, value: None
     )
     context = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
-    threading.Timer(4, operator.on_kill).start()
+
+    def kill() -> None:
+        while not submitted:
+            time.sleep(0.1)
+        time.sleep(2)
+        operator.on_kill()
+
+    threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(RayLLMJobError, match="the task was killed"):
         operator.execute(context)  # type: ignore[arg-type]
     assert len(submitted) == 1

@@ -203,9 +203,10 @@ def _function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:
         found = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as e:
+    except Exception as e:  # importing runs the user's module, which may raise anything
+        what = f"{type(e).__name__}: {e}"
         raise SliceError(
-            f"{reference!r} cannot be loaded on the cluster: {e}. Ship its code with code_paths"
+            f"{reference!r} cannot be loaded on the cluster ({what}). Ship its code with code_paths"
         ) from e
     if not callable(found):
         raise SliceError(f"{reference!r} is no function")

@@ -19,15 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.read import (
-    FORMATS,
-    Format,
-    FormatName,
-    Range,
-    Scan,
-    conform,
-    format_of,
-)
+from airflow_provider_raydatallm.processor.input_format import Format, Range, Scan
+from airflow_provider_raydatallm.processor.read import FORMATS, FormatName, conform, format_of
 from airflow_provider_raydatallm.processor.store import open_fs
 from airflow_provider_raydatallm.spec import SliceJob, encode_slice_key
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor import read
+from airflow_provider_raydatallm.processor import read_text
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.plan import Plan, make_plan
 from airflow_provider_raydatallm.spec import SliceJob
@@ -35,7 +35,7 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "TEXT_RANGE_BYTES", 64)
+    monkeypatch.setattr(read_text, "TEXT_RANGE_BYTES", 64)
 
 
 def test_same_files_give_the_same_plan(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_nothing_there_is_an_empty_plan(tmp_path: Path) -> None:
 
 
 def test_broken_csv_line_names_file_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "TEXT_RANGE_BYTES", 1000)
+    monkeypatch.setattr(read_text, "TEXT_RANGE_BYTES", 1000)
     lines = [f"{i},x" for i in range(1, 1001)]
     lines[699] = "700,x,too many"
     (tmp_path / "a.csv").write_text("\n".join(["n,x", *lines]))
@@ -256,7 +256,7 @@ def test_broken_csv_line_names_file_and_record(tmp_path: Path, monkeypatch: pyte
 
 
 def test_broken_json_line_names_file_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "TEXT_RANGE_BYTES", 1000)
+    monkeypatch.setattr(read_text, "TEXT_RANGE_BYTES", 1000)
     lines = [f'{{"n": {i}}}' for i in range(1, 1001)]
     lines[699] = '{"n": 700'
     (tmp_path / "a.jsonl").write_text("\n".join(lines))

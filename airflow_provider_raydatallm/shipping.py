@@ -103,8 +103,7 @@ def merged_runtime_env(
             if value is not None and "://" not in str(value):
                 raise RayLLMInputError(
                     f"runtime_env[{argument!r}] names the local {value!r}, which the cluster does not "
-                    "have: use code_paths, "
-                    "or a URL"
+                    "have: use code_paths, or a URL"
                 )
     env["py_modules"] = [*py_modules, *modules]
     if theirs or env_vars:

@@ -52,8 +52,7 @@ def resolve_slice_key(
     if partitioned:
         raise SliceKeyError(
             "this run of a partitioned DAG has no partition_key, and neither slice_key nor a Param 'slice' "
-            "is set: "
-            "trigger it with a partition key, or set slice_key"
+            "is set: trigger it with a partition key, or set slice_key"
         )
     instant = data_interval_start or logical_date
     if instant is None:

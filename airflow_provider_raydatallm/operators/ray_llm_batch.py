@@ -19,6 +19,7 @@ import pydantic
 import pydantic_core
 from airflow.sdk import BaseOperator, CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.log import mask_secret
 
 from airflow_provider_raydatallm import shipping
 from airflow_provider_raydatallm.exceptions import (
@@ -370,6 +371,7 @@ class RayLLMBatchOperator(BaseOperator):
             raise RayLLMInputError(
                 f"model_conn_id: connection {self.model_conn_id!r} has no password, which is the access token"
             )
+        mask_secret(token)
         return {"HF_TOKEN": token}
 
     def _follow(self, hook: RayHook, submission: Submission) -> tuple[Verdict, jobs_api.JobInfo | None]:

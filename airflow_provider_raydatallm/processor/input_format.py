@@ -84,6 +84,5 @@ def parse_type(column: str, text: str) -> pa.DataType:
     except ValueError:
         raise SliceError(
             f"column_types[{column!r}] is {text!r}, which is no Arrow type: use string, int64, float64, "
-            "bool, date32, "
-            "timestamp[us], timestamp[us, tz=UTC], decimal(10, 2), ..."
+            "bool, date32, timestamp[us], timestamp[us, tz=UTC], decimal(10, 2), ..."
         ) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,9 +19,6 @@ from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder, as_text
 from airflow_provider_raydatallm.processor.sizing import light_tasks, read_tasks
-
-if TYPE_CHECKING:
-    pass
 
 
 class MakeRequests:

@@ -126,6 +126,10 @@ class Plan:
     def locate(self, index: int, offset: int) -> str:
         """Where a row is, for people."""
         unit = self.units[index]
+        if self.slice_filter is not None:  # offsets count the rows that the filter keeps
+            return (
+                f"row {offset + 1:,} of the slice in {unit.file.path}, from row {unit.range.first_row + 1:,}"
+            )
         return f"row {unit.range.first_row + offset + 1:,} of {unit.file.path}"
 
     def check_unchanged(self) -> None:
@@ -328,8 +332,7 @@ def _unify(
     if drop in schema.names:
         raise SliceError(
             f"the input has a column {drop!r} and the slice folder would be named {drop}=...: readers of the "
-            "whole table would "
-            "find it twice. Name the folder yourself: output_path='.../slice={slice}'"
+            "whole table would find it twice. Name the folder yourself: output_path='.../slice={slice}'"
         )
     for name in dict.fromkeys(name for file in files for name, _ in file.partition):
         if name != drop and name not in schema.names:

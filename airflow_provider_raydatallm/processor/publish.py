@@ -2,8 +2,8 @@
 shows it to readers.
 
 Order, types and memory are right by construction: nothing is sorted or collected. Invariants: a slice never
-publishes short; `_SUCCESS` is the last file written and the first removed; what `_manifest.json` names is
-what is there.
+publishes short; `_SUCCESS` is the last file written and the first removed; while it is there, what
+`_manifest.json` names is what is there.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def published(store: Store) -> dict[str, Any] | None:
     if foreign and manifest is None and PUBLISHING not in names:
         raise SliceError(
             f"{store.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not "
-            "publish: "
-            "choose another output_path, or empty that folder"
+            "publish: choose another output_path, or empty that folder"
         )
     return None
 

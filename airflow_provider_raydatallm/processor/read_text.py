@@ -101,8 +101,7 @@ class Text(Format):
                     if not end and len(block) > MAX_RECORD_BYTES:
                         raise SliceError(
                             f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} "
-                            "MiB; "
-                            "is a quote in it never closed?"
+                            "MiB; is a quote in it never closed?"
                         )
                     if end:
                         yield start, block[:end]

@@ -95,8 +95,7 @@ def _already_published(job: SliceJob, plan: Plan, store: Store) -> Report | None
         raise SliceError(
             f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now holds "
             f"(then {manifest['input']['files']} file(s), {manifest['input']['rows']:,} rows; now "
-            f"{plan.files} and {plan.rows:,}). "
-            "Set on_input_change='recompute' to replace it"
+            f"{plan.files} and {plan.rows:,}). Set on_input_change='recompute' to replace it"
         )
     return None
 

@@ -17,6 +17,8 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_provider_raydatallm.processor.errors import SliceError
+
 # s3fs answers `ls` and `exists` from its cache after another client's writes.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"use_listings_cache": False, "skip_instance_cache": True},
@@ -29,10 +31,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """The filesystem of a URL or path, and the path inside it.
 
-    :raises ImportError: when the filesystem's package is not installed; fsspec's message names it.
+    :raises SliceError: when no filesystem has such URLs, or its package is not installed here.
     """
     protocol = url.split("://", 1)[0] if "://" in url else "file"
-    fs, path = fsspec.core.url_to_fs(url, **_OPTIONS.get(protocol, {}))
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **_OPTIONS.get(protocol, {}))
+    except ImportError as e:
+        raise SliceError(f"{url} cannot be opened: {e}, on every node of the cluster", kind="cluster") from e
+    except ValueError as e:
+        raise SliceError(f"{url} cannot be opened: {e}") from e
     return fs, path
 
 

@@ -116,3 +116,18 @@ def test_parsing_the_example_dags_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(DAGS) >= 6
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_model_token_reaches_the_job_and_never_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HUB", '{"conn_type": "generic", "password": "hub-sesame"}')
+    monkeypatch.setenv("AIRFLOW_CONN_EMPTY", '{"conn_type": "generic"}')
+    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
+    with DAG("d", schedule=None) as dag:
+        made = operator(slice_key="k", model_conn_id="hub")
+    context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
+    shipment = made._shipment(context)
+    assert shipment.env_vars == {"HF_TOKEN": "hub-sesame"}
+    assert "hub-sesame" not in shipment.job.model_dump_json() + str(shipment.metadata)
+    made.model_conn_id = "empty"
+    with pytest.raises(RayLLMInputError, match="has no password"):
+        made._shipment(context)

@@ -305,3 +305,9 @@ def test_file_that_changes_after_planning_is_noticed(tmp_path: Path) -> None:
         plan.check_unchanged()
     with pytest.raises(SliceError, match="changed while the slice ran"):
         rows_of(plan)
+
+
+@pytest.mark.parametrize(("url", "says"), [("gs://bucket/x", "gcsfs"), ("nonsense://x", "nonsense")])
+def test_storage_that_cannot_be_opened_says_what_is_missing(url: str, says: str) -> None:
+    with pytest.raises(SliceError, match=says):
+        plan_of(url)

@@ -13,7 +13,7 @@ WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find
 TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint format bench clean
+.PHONY: help setup demo test unit lint format bench chaos clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 
 bench: $(STAMP)  ## measurements, printed as tables
 	@$(BIN)/python -m benchmarks $(CASES)
+
+chaos: $(STAMP)  ## kill everything at random, again and again, and audit what is published (about an hour; goes on where it was)
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 clean:  ## remove what demo and tests made, and the embedded Ray
 	@test ! -x $(BIN)/airflow-ray-llm || $(BIN)/airflow-ray-llm local stop

@@ -61,6 +61,7 @@ def progress_text(progress: dict[str, Any]) -> str:
         "start": "starting the engine",
         "answer": "answering",
         "publish": "publishing",
+        "attach": f"waiting for {progress.get('holder')}, which is at work on this slice",
     }
     step = steps.get(str(progress.get("step")), str(progress.get("step")))
     return f"{step}: {', '.join(parts)}" if parts else step

@@ -21,6 +21,9 @@ from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.spec import SliceJob
 
 MAX_PACKAGE_BYTES = 100 << 20
+#: How long a job that is told to stop has to put its last finished rows, before Ray ends it. Ray reads this
+#: from the job's environment.
+STOP_VARIABLE, STOP_SECONDS = "RAY_JOB_STOP_WAIT_TIME_S", "30"
 _SKIPPED = frozenset({"__pycache__", "node_modules", ".git", ".venv", "venv"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can hold: equal files make equal zips
 
@@ -106,8 +109,7 @@ def merged_runtime_env(
                     "have: use code_paths, or a URL"
                 )
     env["py_modules"] = [*py_modules, *modules]
-    if theirs or env_vars:
-        env["env_vars"] = {**theirs, **env_vars}
+    env["env_vars"] = {STOP_VARIABLE: STOP_SECONDS, **theirs, **env_vars}
     return env
 
 

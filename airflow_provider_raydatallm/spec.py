@@ -14,6 +14,7 @@ This module imports only pydantic and the standard library: a DAG file imports i
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import re
@@ -24,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 ANSWER_VERSION = 1
 
+_ASCII = r"^[\x01-\x7f]$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 Concurrency = Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
@@ -31,6 +33,24 @@ Concurrency = Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], A
 
 class Contract(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class CsvOptions(Contract):
+    """How a CSV file is written, where it is not RFC 4180 in UTF-8."""
+
+    delimiter: str = Field(default=",", pattern=_ASCII)
+    quote_char: str = Field(default='"', pattern=_ASCII)
+    #: Character that makes the next one plain, such as a backslash.
+    escape_char: str | None = Field(default=None, pattern=_ASCII)
+    encoding: str = "utf-8"
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            return codecs.lookup(value).name
+        except LookupError:
+            raise ValueError(f"{value!r} is no text encoding that Python knows") from None
 
 
 class SliceJob(Contract):
@@ -52,12 +72,25 @@ class SliceJob(Contract):
     input_format: Literal["auto", "parquet", "csv", "jsonl"] = "auto"
     columns: tuple[str, ...] | None = None
     column_types: dict[str, str] = Field(default_factory=dict)
+    csv_options: CsvOptions = CsvOptions()
     max_rows: int | None = Field(default=None, ge=1)
     on_empty: Literal["fail", "skip", "publish"] = "fail"
     output_path: str = Field(min_length=1)
     output_column: str = Field(default="answer", min_length=1)
+    max_file_bytes: int = Field(default=1 << 30, ge=1 << 20)
+    file_per_input: bool = False
+    keep_versions: int = Field(default=0, ge=0)
+
+    # What happens when the slice is there already, or another run is at it
     on_config_change: Literal["fail", "recompute"] = "fail"
-    on_input_change: Literal["fail", "recompute"] = "fail"
+    on_input_change: Literal["fail", "recompute", "extend"] = "fail"
+    on_running: Literal["attach", "fail"] = "attach"
+    force_rerun: bool = False
+    retry_quarantined: bool = False
+
+    # Rows that fail for their own reasons
+    max_row_attempts: int = Field(default=1, ge=1)
+    max_quarantine_fraction: float = Field(default=0.1, ge=0, le=1)
 
     # What is asked about a row
     system_prompt: str | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_raydatallm import shipping
@@ -32,8 +32,8 @@ class Shipment:
 
     job: SliceJob
     packages: Sequence[shipping.Package]
-    runtime_env: Mapping[str, Any] | None
-    env_vars: Mapping[str, str]
+    runtime_env: Mapping[str, Any] | None = field(repr=False)
+    env_vars: Mapping[str, str] = field(repr=False)
     metadata: Mapping[str, str]
 
     def submit(self, hook: RayHook, command: Literal["run", "status"]) -> Submission:
@@ -47,10 +47,12 @@ class Shipment:
         uris = [hook.call(jobs_api.upload_package(p.name, p.content)) for p in packages]
         nonce = uuid.uuid4().hex
         processor = "python -m airflow_provider_raydatallm.processor"
+        name = submission_id_of(self.metadata, command)
         submission_id = hook.call(
             jobs_api.submit(
-                submission_id=submission_id_of(self.metadata, command),
-                entrypoint=f"{processor} {command} package:{spec_name} --nonce {nonce}",
+                submission_id=name,
+                entrypoint=f"{processor} {command} package:{spec_name} --nonce {nonce}"
+                + (f" --name {name}" if command == "run" else ""),
                 runtime_env=shipping.merged_runtime_env(
                     self.runtime_env, py_modules=uris, env_vars=self.env_vars
                 ),

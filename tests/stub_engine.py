@@ -31,18 +31,26 @@ class StubEngine(Engine):
         from ray.data import TaskPoolStrategy
 
         return requests.map_batches(
-            _answer, batch_size=self.batch_size, batch_format="pyarrow", compute=TaskPoolStrategy(1)
+            answer, batch_size=self.batch_size, batch_format="pyarrow", compute=TaskPoolStrategy(1)
         )
 
 
-def _answer(batch: pa.Table) -> pa.Table:
-    texts, began = [], time.time()
+def answer(batch: pa.Table) -> pa.Table:
+    """A message that begins with "fail" fails in the engine."""
+    texts: list[str | None] = []
+    errors: list[str | None] = []
+    began = time.time()
     for text in batch.column("__request").to_pylist():
         request = json.loads(text)
         choices = request["sampling_params"].get("structured_outputs", {}).get("choice")
-        texts.append(choices[0] if choices else request["messages"][-1]["content"])
+        said = choices[0] if choices else request["messages"][-1]["content"]
+        failed = said.startswith("fail")
+        texts.append(None if failed else said)
+        errors.append("ValueError: it begins with fail" if failed else None)
     n = batch.num_rows
-    values = [texts, [7] * n, [3] * n, [time.time() - began] * n, [time.time()] * n]
+    tokens = [[None if e else count for e in errors] for count in (7, 3)]
+    kinds = [error and "ValueError" for error in errors]
+    values = [texts, *tokens, [time.time() - began] * n, [time.time()] * n, kinds, errors]
     answers = [pa.array(v, f.type) for v, f in zip(values, ANSWER_FIELDS, strict=True)]
     kept = [c for c in batch.schema.names if c != "__request"]
     return pa.table(

@@ -36,7 +36,7 @@ _BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 class Send:
     method: str
     path: str
-    json: Any = None
+    json: Any = field(default=None, repr=False)
     content: bytes | None = field(default=None, repr=False)
     read_timeout: float = 30.0
 

@@ -7,6 +7,7 @@ the job does lives in `processor/`, how the cluster is spoken to in `hooks/`, wh
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,10 @@ from airflow_provider_raydatallm.polling import (
     Verdict,
     Wait,
 )
+from airflow_provider_raydatallm.processor.status import finished_report
 from airflow_provider_raydatallm.slices import SliceKey, SliceKeyError, resolve_slice_key
 from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.storage import session_env
 from airflow_provider_raydatallm.submission import Shipment, Submission
 
 if TYPE_CHECKING:
@@ -103,14 +106,27 @@ class RayLLMBatchOperator(BaseOperator):
     :param columns: input columns to keep; all by default. Leaves heavy ones out of the output. (templated)
     :param column_types: Arrow types of CSV and JSON Lines columns, such as `{"amount": "float64"}`; CSV
         columns are strings otherwise.
+    :param csv_options: `delimiter`, `quote_char`, `escape_char` and `encoding` of CSV files that are not RFC
+        4180 in UTF-8.
     :param max_rows: answer only the first rows, into `_trial/` beside the real slices. (templated; empty
         means all)
     :param on_empty: what to do when the slice has no rows: `fail`, `skip` the task, or `publish` an empty
         slice.
     :param on_config_change: what to do when the slice is published with another configuration: `fail`, or
         `recompute` and replace it.
-    :param on_input_change: what to do when the slice is published from other input files: `fail`, or
-        `recompute` and replace it.
+    :param on_input_change: what to do when the slice is published, or half finished, from other input files:
+        `fail`, `recompute` and replace it, or `extend`: new files are added, and finished rows stay as they
+        are.
+    :param on_running: what to do when another run is at work on the slice: `attach` and wait for its result
+        (a run that died is taken over), or `fail`.
+    :param force_rerun: answer a finished slice again, every time the task runs.
+    :param max_row_attempts: how often a row is tried in all before it goes to quarantine.
+    :param max_quarantine_fraction: share of the slice's rows that may fail for their own reasons; with more,
+        the task fails and publishes nothing. What was answered is kept for the next run.
+    :param retry_quarantined: of a finished slice, answer the rows in its quarantine again.
+    :param max_file_bytes: a slice is published as one file up to about this size, in several beyond.
+    :param file_per_input: publish one file for each input file instead.
+    :param keep_versions: published versions that are kept, under `_versions/`, when a slice is replaced.
     :param preprocess: `"package.module:function"`, which makes a row (dict) into a prompt, or into a dict
         with `prompt` or `messages` and optionally `sampling_params`. Takes the place of `prompt`.
     :param postprocess: `"package.module:function"`, which makes a row (dict of the request's columns and the
@@ -127,6 +143,11 @@ class RayLLMBatchOperator(BaseOperator):
         secrets in it: Ray shows it. (templated)
     :param model_conn_id: connection whose password is the model hub's access token; goes to the job as
         HF_TOKEN. Ray shows a job's environment to holders of the cluster's token. (templated)
+    :param storage_conn_id: AWS connection that lends the job its credentials for `s3://` addresses: those of
+        a session, which end by themselves. By default the job has the identity of the cluster's nodes. Ray
+        shows a job's environment to holders of the cluster's token. (templated)
+    :param allow_static_credentials: let the keys of `storage_conn_id` go to the job as they are, for stores
+        without STS. Whoever sees them can use them until they are replaced.
     :param poll_interval: seconds between two looks at the job; at least 1.
     """
 
@@ -147,6 +168,7 @@ class RayLLMBatchOperator(BaseOperator):
         "engine_kwargs",
         "runtime_env",
         "model_conn_id",
+        "storage_conn_id",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "sampling_params": "json",
@@ -178,10 +200,19 @@ class RayLLMBatchOperator(BaseOperator):
         input_format: Literal["auto", "parquet", "csv", "jsonl"] = "auto",
         columns: Sequence[str] | None = None,
         column_types: dict[str, str] | None = None,
+        csv_options: dict[str, str] | None = None,
         max_rows: int | str | None = None,
         on_empty: Literal["fail", "skip", "publish"] = "fail",
         on_config_change: Literal["fail", "recompute"] = "fail",
-        on_input_change: Literal["fail", "recompute"] = "fail",
+        on_input_change: Literal["fail", "recompute", "extend"] = "fail",
+        on_running: Literal["attach", "fail"] = "attach",
+        force_rerun: bool = False,
+        max_row_attempts: int = 1,
+        max_quarantine_fraction: float = 0.1,
+        retry_quarantined: bool = False,
+        max_file_bytes: int = 1 << 30,
+        file_per_input: bool = False,
+        keep_versions: int = 0,
         preprocess: str | None = None,
         postprocess: str | None = None,
         code_paths: Sequence[str] | None = None,
@@ -194,6 +225,8 @@ class RayLLMBatchOperator(BaseOperator):
         runtime_env: dict[str, Any] | None = None,
         ray_conn_id: str = RayHook.default_conn_name,
         model_conn_id: str | None = None,
+        storage_conn_id: str | None = None,
+        allow_static_credentials: bool = False,
         poll_interval: float = 5.0,
         **kwargs: Any,
     ) -> None:
@@ -216,10 +249,19 @@ class RayLLMBatchOperator(BaseOperator):
         self.input_format = input_format
         self.columns = columns
         self.column_types = column_types
+        self.csv_options = csv_options
         self.max_rows = max_rows
         self.on_empty = on_empty
         self.on_config_change = on_config_change
         self.on_input_change = on_input_change
+        self.on_running = on_running
+        self.force_rerun = force_rerun
+        self.max_row_attempts = max_row_attempts
+        self.max_quarantine_fraction = max_quarantine_fraction
+        self.retry_quarantined = retry_quarantined
+        self.max_file_bytes = max_file_bytes
+        self.file_per_input = file_per_input
+        self.keep_versions = keep_versions
         self.preprocess = preprocess
         self.postprocess = postprocess
         self.code_paths = code_paths
@@ -232,11 +274,16 @@ class RayLLMBatchOperator(BaseOperator):
         self.runtime_env = runtime_env
         self.ray_conn_id = ray_conn_id
         self.model_conn_id = model_conn_id
+        self.storage_conn_id = storage_conn_id
+        self.allow_static_credentials = allow_static_credentials
         self.poll_interval = poll_interval
         self._submission_id: str | None = None
         self._killed = False
         if poll_interval < 1:
             raise ValueError(f"poll_interval is {poll_interval!r}: at least 1 second")
+        if not isinstance(allow_static_credentials, bool):
+            # The text "false" would allow them.
+            raise ValueError(f"allow_static_credentials is {allow_static_credentials!r}: True or False")
         # What is templated or comes from another task is not known yet and is checked when it is rendered.
         known = {k: v for k, v in self._spec_arguments().items() if not _rendered_later(v)}
         stand_ins = {"input_path": "x", "output_path": "x", "model_source": "x"} | (
@@ -254,6 +301,17 @@ class RayLLMBatchOperator(BaseOperator):
             # Mapped tasks show their slice instead of a number.
             named = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
             cast("dict[str, Any]", context).update(named)
+
+        report = None if self._elsewhere(shipment) else finished_report(job)
+        if report is not None:
+            self.log.info("unchanged: %s rows in %s", f"{report.counts.succeeded:,}", job.slice_path)
+            return report.to_xcom(
+                report_path=job.report_path,
+                ray_job_id=None,
+                dashboard_url=None,
+                queued=None,
+                total=round(time.monotonic() - began, 3),
+            )
 
         submission = shipment.submit(hook, "run")
         self._submission_id, url = submission.id, hook.job_url(submission.id)
@@ -303,6 +361,13 @@ class RayLLMBatchOperator(BaseOperator):
                 "slice_key": job.slice_key,
             },
         )
+
+    @staticmethod
+    def _elsewhere(shipment: Shipment) -> bool:
+        """Whether the job is sent to another store than this machine's: looked for here, its buckets may be
+        somebody else's of the same name."""
+        given = {**((shipment.runtime_env or {}).get("env_vars") or {}), **shipment.env_vars}
+        return any(n.startswith("AWS_ENDPOINT_URL") and os.environ.get(n) != v for n, v in given.items())
 
     def slice_job(self, context: Context) -> tuple[SliceJob, list[shipping.Package]]:
         """The run's spec, and the user's code that it needs.
@@ -364,15 +429,22 @@ class RayLLMBatchOperator(BaseOperator):
             raise RayLLMInputError(f"{self.task_id}: {'; '.join(problems)}") from None
 
     def _env_vars(self) -> dict[str, str]:
+        variables: dict[str, str] = {}
+        if self.storage_conn_id is not None:
+            variables |= session_env(
+                self.storage_conn_id,
+                allow_static=self.allow_static_credentials,
+                session_name=f"airflow-{self.dag_id[:27]}-{self.task_id[:28]}",
+            )
         if self.model_conn_id is None:
-            return {}
+            return variables
         token = RayHook.get_connection(self.model_conn_id).password
         if not token:
             raise RayLLMInputError(
                 f"model_conn_id: connection {self.model_conn_id!r} has no password, which is the access token"
             )
         mask_secret(token)
-        return {"HF_TOKEN": token}
+        return {**variables, "HF_TOKEN": token}
 
     def _follow(self, hook: RayHook, submission: Submission) -> tuple[Verdict, jobs_api.JobInfo | None]:
         """Look at a job until it has said its word, or is over without one; show its progress meanwhile."""

@@ -36,16 +36,25 @@ def main(argv: list[str] | None = None) -> int:
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the processor's commands to a command line."""
-    for name, what in (
-        ("run", "answer and publish a slice"),
-        ("status", "what is published for a spec; starts no engine"),
+    for name, run, what in (
+        ("run", _run, "answer and publish a slice"),
+        ("retry-quarantined", _retry, "answer the rows in the slice's quarantine again"),
+        ("status", _status, "what is published for a spec; starts no engine"),
+        ("files", _files, "the published files of a slice, and nothing that is not published"),
     ):
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument(
             "spec", metavar="SPEC", help="JSON file of the slice's job: a path, a URL, or package:NAME"
         )
         command.add_argument("--nonce", help="say everything in marked lines that carry this text")
-        command.set_defaults(run=_run if name == "run" else _status)
+        if run in (_run, _retry):
+            command.add_argument("--name", help="what runs that wait for this one call it")
+        command.set_defaults(run=run)
+    gc = commands.add_parser("gc", help="remove checkpoints that abandoned runs of a table left")
+    gc.add_argument("spec", metavar="SPEC", help="the job of any slice of the table")
+    gc.add_argument("--days", type=float, default=7, help="untouched for so long (default: 7)")
+    gc.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    gc.set_defaults(run=_gc, nonce=None)
 
 
 def load_spec(source: str) -> SliceJob:
@@ -67,10 +76,25 @@ def load_spec(source: str) -> SliceJob:
 
 
 def _run(args: argparse.Namespace) -> int:
+    return _make(args, {})
+
+
+def _retry(args: argparse.Namespace) -> int:
+    return _make(args, {"retry_quarantined": True})
+
+
+def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
+    from airflow_provider_raydatallm.processor.cluster import Stopped, stop_on_sigterm
     from airflow_provider_raydatallm.processor.run import run_slice
 
+    stop_on_sigterm()
     try:
-        report = run_slice(load_spec(args.spec), lambda value: _say("progress", args.nonce, value))
+        job = load_spec(args.spec).model_copy(update=changes)
+        report = run_slice(job, lambda value: _say("progress", args.nonce, value), name=args.name)
+    except Stopped:
+        return _failed(
+            SliceError("the job was told to stop; its finished rows are kept", kind="run"), args.nonce
+        )
     except Exception as e:
         return _failed(e, args.nonce)
     _say("report", args.nonce, report.model_dump(mode="json"))
@@ -78,13 +102,39 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.run import slice_status
+    from airflow_provider_raydatallm.processor.status import slice_status
 
     try:
         report = slice_status(load_spec(args.spec))
     except Exception as e:
         return _failed(e, args.nonce)
     _say("report", args.nonce, None if report is None else report.model_dump(mode="json"))
+    return 0
+
+
+def _files(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.reader import published_files
+
+    try:
+        files = published_files(load_spec(args.spec).slice_path)
+    except Exception as e:
+        return _failed(e, args.nonce)
+    for path in files:
+        print(path)
+    return 0
+
+
+def _gc(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.gc import abandoned, collect
+
+    try:
+        for store, age in abandoned(load_spec(args.spec), args.days):
+            verb = "would remove" if args.dry_run else "removed"
+            print(f"{verb} {store.path('_checkpoint')}, {age:.1f} days old")
+            if not args.dry_run:
+                collect(store)
+    except Exception as e:
+        return _failed(e, None)
     return 0
 
 

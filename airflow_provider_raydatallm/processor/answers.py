@@ -1,8 +1,8 @@
 """From an engine's text to the columns that are published.
 
 What an answer must be is known before the first one comes: a text, one of `choices`, or JSON of
-`output_schema`. An answer that is not what it must be (cut at max_tokens, say) becomes null and is counted as
-invalid.
+`output_schema`. A row whose answer is not what it must be (cut at max_tokens, say), or whose postprocess
+fails, has failed for its own reason: it goes to quarantine and stops no other row.
 """
 
 from __future__ import annotations
@@ -19,49 +19,70 @@ from airflow_provider_raydatallm.processor.engines.base import ROW_ID_FIELDS
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.spec import SliceJob
 
-#: Columns of an answered row that are measured or needed on the way, and not published.
-MEASURED = ("__input_tokens", "__output_tokens", "__engine_seconds", "__finished_at", "__invalid")
+#: Columns of answered rows that are kept for the report, and not published.
+TOKEN_FIELDS = [pa.field("__input_tokens", pa.int64()), pa.field("__output_tokens", pa.int64())]
+#: Rows that failed.
+FAILED_FIELDS = [*ROW_ID_FIELDS, pa.field("error_type", pa.string()), pa.field("error", pa.string())]
+INVALID_ANSWER = "InvalidAnswer"
 
+_MESSAGE_CHARACTERS = 2000
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 
 
 class AnswerShape:
-    """Turns a table of answers into a table of row ids, published columns and measures.
+    """Turns a table of answers into a table of row ids, published columns and tokens, and one of failed rows.
 
     Picklable: it runs in the tasks that take rows from the engine.
     """
 
-    def __init__(
-        self,
-        job: SliceJob,
-        postprocess: Callable[[dict[str, Any]], Any] | None,
-        locate: Callable[[int, int], str],
-    ) -> None:
-        """:param locate: says where a row (unit, offset) is, for people."""
+    def __init__(self, job: SliceJob, postprocess: Callable[[dict[str, Any]], Any] | None) -> None:
         self._column = job.output_column
         self._choices = frozenset(job.choices) if job.choices else None
         self._type = arrow_type(job.output_schema) if job.output_schema is not None else pa.string()
         self._schema = job.output_schema
         self._postprocess = postprocess
-        self._locate = locate
+
+    @property
+    def needs_row(self) -> bool:
+        """Whether answers must come with the row that they answer."""
+        return self._postprocess is not None
 
     @property
     def fields(self) -> list[pa.Field] | None:
         """Published columns; None when only the postprocess function knows them."""
         return [pa.field(self._column, self._type)] if self._postprocess is None else None
 
-    def __call__(self, answers: pa.Table) -> pa.Table:
-        parsed = [self._parse(t) for t in answers.column("text").to_pylist()]
-        invalid = pa.array([value is None for value in parsed], pa.bool_())
-        if self._postprocess is None:
-            published = {self._column: pa.array(parsed, self._type)}
-        else:
-            published = self._published(answers, parsed)
-        columns = {f.name: answers.column(f.name).cast(f.type) for f in ROW_ID_FIELDS}
-        measured = {n: answers.column(n[2:]) for n in MEASURED if n != "__invalid"}
-        return pa.table({**columns, **published, **measured, "__invalid": invalid})
+    def __call__(self, answers: pa.Table) -> tuple[pa.Table, pa.Table]:
+        good: list[int] = []
+        values: list[Any] = []
+        failures: list[tuple[int, str, str]] = []
+        errors = answers.column("error").to_pylist()
+        kinds = answers.column("error_type").to_pylist()
+        rows = answers.column("__row").to_pylist() if self._postprocess else []
+        for i, text in enumerate(answers.column("text").to_pylist()):
+            if errors[i] is not None:
+                failures.append((i, kinds[i] or "EngineError", errors[i]))
+            elif (value := self._parse(text)) is None:
+                failures.append((i, INVALID_ANSWER, f"{self._wanted}: {text!r}"))
+            else:
+                if self._postprocess is not None:
+                    try:
+                        value = self._process(rows[i], value)
+                    except SliceError:
+                        raise
+                    except Exception as e:
+                        failures.append((i, type(e).__name__, f"postprocess: {e}"))
+                        continue
+                good.append(i)
+                values.append(value)
+        taken = answers.take(pa.array(good, pa.int64()))
+        columns = {f.name: taken.column(f.name).cast(f.type) for f in ROW_ID_FIELDS}
+        columns |= self._columns(values)
+        columns |= {f.name: taken.column(f.name[2:]).cast(f.type) for f in TOKEN_FIELDS}
+        return pa.table(columns), failed_table(answers, failures)
 
     def _parse(self, text: str | None) -> Any:
+        """The answer's value, None for what is none."""
         if text is None or (self._choices is not None and text not in self._choices):
             return None
         if self._schema is None:
@@ -71,35 +92,48 @@ class AnswerShape:
             pa.array([value], self._type)
         except (ValueError, OverflowError, RecursionError, pa.ArrowException):
             return None
-        if not self._validator.is_valid(value):
+        if value is None or not self._validator.is_valid(value):
             return None
         return text if self._type == pa.string() else value
+
+    @property
+    def _wanted(self) -> str:
+        if self._choices is not None:
+            return "the answer is none of the choices"
+        return "the answer is not valid by output_schema" if self._schema is not None else "no answer"
 
     @cached_property
     def _validator(self) -> jsonschema.protocols.Validator:
         assert self._schema is not None
         return jsonschema.validators.validator_for(self._schema)(self._schema)
 
-    def _published(self, answers: pa.Table, parsed: list[Any]) -> dict[str, pa.Array]:
+    def _process(self, row: str, value: Any) -> Mapping[str, Any]:
         assert self._postprocess is not None
-        rows = []
-        carried = answers.select(["__unit", "__offset", "__row"]).to_pylist()
-        for row, value in zip(carried, parsed, strict=True):
-            try:
-                made = self._postprocess({**json.loads(row["__row"]), self._column: value})
-            except Exception as e:
-                where = self._locate(row["__unit"], row["__offset"])
-                raise SliceError(f"postprocess failed on {where}: {type(e).__name__}: {e}") from e
-            rows.append(made if isinstance(made, Mapping) else {self._column: made})
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        if taken := [n for n in names if n.startswith("__")]:
+        made = self._postprocess({**json.loads(row), self._column: value})
+        made = made if isinstance(made, Mapping) else {self._column: made}
+        if taken := [n for n in made if str(n).startswith("__")]:
             raise SliceError(
                 f"postprocess returned the column {taken[0]!r}: names that begin with __ are the provider's"
             )
+        return made
+
+    def _columns(self, values: list[Any]) -> dict[str, pa.Array]:
+        if self._postprocess is None:
+            return {self._column: pa.array(values, self._type)}
+        names = list(dict.fromkeys(name for row in values for name in row))
         try:
-            return {name: pa.array([row.get(name) for row in rows]) for name in names}
+            return {name: pa.array([row.get(name) for row in values]) for name in names}
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
             raise SliceError(f"postprocess returned values of different types for one column: {e}") from e
+
+
+def failed_table(rows: pa.Table, failures: list[tuple[int, str, str]]) -> pa.Table:
+    """The failed rows of a table that has row ids: (its index, error type, message) each."""
+    ids = rows.select([f.name for f in ROW_ID_FIELDS]).take(pa.array([i for i, _, _ in failures], pa.int64()))
+    columns = [ids.column(f.name).cast(f.type) for f in ROW_ID_FIELDS]
+    columns.append(pa.array([kind for _, kind, _ in failures], pa.string()))
+    columns.append(pa.array([message[:_MESSAGE_CHARACTERS] for _, _, message in failures], pa.string()))
+    return pa.Table.from_arrays(columns, schema=pa.schema(FAILED_FIELDS))
 
 
 def arrow_type(schema: Mapping[str, Any]) -> pa.DataType:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.spec import CsvOptions
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,14 @@ class Scan:
 class Format(ABC):
     """How files of one format are scanned and read."""
 
-    def __init__(self, fs: fsspec.AbstractFileSystem, column_types: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        fs: fsspec.AbstractFileSystem,
+        column_types: Mapping[str, str],
+        csv_options: CsvOptions | None = None,
+    ) -> None:
         self.fs = fs
+        self.csv_options = csv_options or CsvOptions()
         self.column_types = {name: parse_type(name, text) for name, text in column_types.items()}
 
     @abstractmethod
@@ -63,6 +70,15 @@ class Format(ABC):
         if isinstance(self.fs, LocalFileSystem):
             return pa.OSFile(path, "rb")
         return pa.PythonFile(self.fs.open(path, "rb"), mode="r")
+
+
+def unreadable(path: str, error: Exception, what: str) -> SliceError:
+    """Of a file that could not be read: its content is wrong, or the storage did not give it, which a later
+    try may mend."""
+    refused = isinstance(error, (PermissionError, ConnectionError, TimeoutError))
+    if refused or getattr(error, "errno", None) is not None:
+        return SliceError(f"{path} could not be read: {error}", kind="run")
+    return SliceError(f"{path}{what}: {error}")
 
 
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]")

@@ -1,4 +1,4 @@
-"""What a run measures: rows, tokens, seconds, and the rates drawn from them."""
+"""Counts and rates of a run, from what leaves the engine."""
 
 from __future__ import annotations
 
@@ -8,44 +8,57 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.spec import Counts, Seconds, Throughput, Tokens
+from airflow_provider_raydatallm.spec import Seconds, Throughput
+
+_SUMMARY = pa.schema(
+    [
+        ("rows", pa.int64()), ("failed", pa.int64()),
+        ("input_tokens", pa.int64()), ("output_tokens", pa.int64()),
+        ("first_request", pa.float64()), ("last_row", pa.float64()), ("schema", pa.binary()),
+    ]
+)  # fmt: skip
+
+
+def summary(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.Table:
+    """One row for a group of rows that left the engine: counts, epoch seconds, and the schema of its answers.
+
+    A row's request entered the engine at `finished_at - engine_seconds`, so that the first request is known
+    without a word from the engine.
+    """
+    entered = pc.subtract(answers.column("finished_at"), answers.column("engine_seconds"))
+    fields = pa.schema([f for f in rows.schema if not f.name.startswith("__")])
+    values = [
+        rows.num_rows, failed.num_rows,
+        pc.sum(answers.column("input_tokens")).as_py(), pc.sum(answers.column("output_tokens")).as_py(),
+        pc.min(entered).as_py(), pc.max(answers.column("finished_at")).as_py(),
+        fields.serialize().to_pybytes() if rows.num_rows else None,
+    ]  # fmt: skip
+    return pa.table([pa.array([v], f.type) for v, f in zip(values, _SUMMARY, strict=True)], schema=_SUMMARY)
 
 
 class Meter:
-    """Adds up answered rows as they leave the engine.
+    """Adds up what this run answers, from `summary` tables; `resumed` rows were finished before it."""
 
-    Answer tables carry `__input_tokens`, `__output_tokens`, `__engine_seconds` and `__finished_at` (epoch
-    seconds). A row's request entered the engine at `finished_at - engine_seconds`, so that the first request
-    is known without a word from the engine.
-    """
-
-    def __init__(self, planned: int) -> None:
+    def __init__(self, planned: int, resumed: int) -> None:
         self.planned = planned
+        self.resumed = resumed
         self.rows = 0
-        self.invalid = 0
         self.input_tokens = 0
         self.output_tokens = 0
-        self.tokens_known = True
         self._began = time.time()
         self._first_request: float | None = None
         self._last_row: float | None = None
         self._publish: float | None = None
 
-    def add(self, answers: pa.Table) -> None:
-        self.rows += answers.num_rows
-        self.invalid += pc.sum(answers.column("__invalid")).as_py() or 0
-        for name in ("input_tokens", "output_tokens"):
-            column = answers.column(f"__{name}")
-            self.tokens_known &= column.null_count == 0
-            setattr(self, name, getattr(self, name) + (pc.sum(column).as_py() or 0))
-        entered = pc.min(
-            pc.subtract(answers.column("__finished_at"), answers.column("__engine_seconds"))
-        ).as_py()
-        finished = pc.max(answers.column("__finished_at")).as_py()
-        if entered is not None:
-            self._first_request = min(entered, self._first_request or entered)
-        if finished is not None:
-            self._last_row = max(finished, self._last_row or finished)
+    def add(self, summaries: pa.Table) -> None:
+        for one in summaries.to_pylist():
+            self.rows += one["rows"] + one["failed"]
+            self.input_tokens += one["input_tokens"] or 0
+            self.output_tokens += one["output_tokens"] or 0
+            if (entered := one["first_request"]) is not None:
+                self._first_request = min(entered, self._first_request or entered)
+            if (finished := one["last_row"]) is not None:
+                self._last_row = max(finished, self._last_row or finished)
 
     def published(self, seconds: float) -> None:
         self._publish = seconds
@@ -56,28 +69,23 @@ class Meter:
         elapsed = time.time() - self._first_request if self._first_request else None
         rate = self.rows / elapsed if elapsed and elapsed > 0 else None
         return {
-            "rows": self.rows,
+            "rows": self.resumed + self.rows,
             "planned": self.planned,
             "rows_per_s": _rounded(rate),
             "tokens_per_s": _rounded((self.input_tokens + self.output_tokens) / elapsed)
             if rate and elapsed
             else None,
-            "eta_s": _rounded((self.planned - self.rows) / rate) if rate else None,
+            "eta_s": _rounded((self.planned - self.resumed - self.rows) / rate) if rate else None,
             "elapsed_s": _rounded(time.time() - self._began),
         }
 
     def figures(self) -> dict[str, Any]:
-        """The measured parts of a `Report`."""
+        """The measured parts of a `Report`: seconds and rates of this run. Nothing was measured in a run that
+        had nothing left to answer."""
         inference = None
         if self._first_request is not None and self._last_row is not None:
             inference = max(self._last_row - self._first_request, 1e-6)
-        tokens = self.tokens_known and self.rows > 0
         return {
-            "counts": Counts(planned=self.planned, succeeded=self.rows, invalid_output=self.invalid),
-            "tokens": Tokens(
-                input=self.input_tokens if tokens else None,
-                output=self.output_tokens if tokens else None,
-            ),
             "seconds": Seconds(
                 engine_start=_rounded(self._first_request - self._began) if self._first_request else None,
                 inference=_rounded(inference),
@@ -85,12 +93,14 @@ class Meter:
             ),
             "throughput": Throughput(
                 rows_per_s=_rounded(self.rows / inference) if inference else None,
-                input_tokens_per_s=_rounded(self.input_tokens / inference) if inference and tokens else None,
-                output_tokens_per_s=_rounded(self.output_tokens / inference)
-                if inference and tokens
-                else None,
+                input_tokens_per_s=_rate(self.input_tokens, inference),
+                output_tokens_per_s=_rate(self.output_tokens, inference),
             ),
         }
+
+
+def _rate(tokens: int, seconds: float | None) -> float | None:
+    return _rounded(tokens / seconds) if seconds and tokens else None
 
 
 def _rounded(value: float | None) -> float | None:

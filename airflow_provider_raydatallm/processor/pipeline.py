@@ -1,28 +1,37 @@
-"""The streaming pipeline on Ray Data: units -> requests -> engine -> answers.
+"""The streaming pipeline on Ray Data: missing rows -> requests -> engine -> answers -> the node's fragment
+writer.
 
 Only the row id and the columns that the request needs enter it: Ray Data LLM carries rows as Python dicts,
-which changes or breaks many Arrow types. Memory is bounded by the work in flight.
+which changes or breaks many Arrow types. Answers do not come back to the driver, which sees counts only.
+Memory is bounded by the work in flight.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.answers import AnswerShape
+from airflow_provider_raydatallm.processor.answers import AnswerShape, failed_table
 from airflow_provider_raydatallm.processor.engines.base import ROW_ID_FIELDS, Engine
 from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.ledger import Span
+from airflow_provider_raydatallm.processor.measure import summary
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder, as_text
 from airflow_provider_raydatallm.processor.sizing import light_tasks, read_tasks
+from airflow_provider_raydatallm.processor.writers import Writers
+
+#: What is left to answer: the index of a unit and the ranges of its rows.
+Work = Sequence[tuple[int, Sequence[Span]]]
 
 
 class MakeRequests:
-    """Reads units and yields their rows' requests."""
+    """Reads units and yields the requests of their missing rows. Rows without a request have failed."""
 
     def __init__(self, plan: Plan, builder: RequestBuilder, *, carry_row: bool) -> None:
         self._plan = plan
@@ -33,40 +42,73 @@ class MakeRequests:
             + [pa.field("__row", pa.string())] * carry_row
         )
 
-    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
-        for index in batch.column("index").to_pylist():
-            offset = 0
-            for table in self._plan.read(self._plan.units[index], self._builder.columns):
-                yield self._requests(index, offset, table)
-                offset += table.num_rows
+    def __call__(self, index: int, spans: Sequence[Span]) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Tables of requests and of failed rows."""
+        offset, last = 0, spans[-1][1]
+        starts, stops = np.array([s for s, _ in spans]), np.array([s for _, s in spans])
+        for table in self._plan.read(self._plan.units[index], self._builder.columns):
+            here = np.arange(offset, offset + table.num_rows)
+            at = np.searchsorted(starts, here, side="right") - 1
+            wanted = here[(at >= 0) & (here < stops[at])]
+            if len(wanted):
+                rows = table if len(wanted) == len(here) else table.take(pa.array(wanted - offset))
+                yield self._requests(index, wanted, rows, len(wanted))
+            offset += table.num_rows
+            if offset >= last:
+                return
 
-    def _requests(self, index: int, offset: int, table: pa.Table) -> pa.Table:
-        rows = table.to_pylist() if table.num_columns else [{}] * table.num_rows
-        columns: list[Any] = [[index] * len(rows), list(range(offset, offset + len(rows)))]
-        columns.append(
-            [json.dumps(self._build(index, offset + i, row), default=as_text) for i, row in enumerate(rows)]
-        )
+    def _requests(
+        self, index: int, offsets: np.ndarray, table: pa.Table, count: int
+    ) -> tuple[pa.Table, pa.Table]:
+        rows = table.to_pylist() if table.num_columns else [{}] * count
+        requests: list[str | None] = []
+        failures: list[tuple[int, str, str]] = []
+        for i, row in enumerate(rows):
+            try:
+                requests.append(json.dumps(self._builder.build(row), default=as_text))
+            except Exception as e:
+                requests.append(None)
+                kind = "InvalidRequest" if isinstance(e, SliceError) else type(e).__name__
+                failures.append((i, kind, str(e) if isinstance(e, SliceError) else f"preprocess: {e}"))
+        columns: list[Any] = [[index] * count, offsets, requests]
         if self._carry_row:
             columns.append([json.dumps(row, default=as_text) for row in rows])
-        return pa.table(
+        made = pa.table(
             [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)], schema=self._schema
         )
-
-    def _build(self, index: int, offset: int, row: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return self._builder.build(row)
-        except SliceError:
-            raise
-        except Exception as e:
-            where = self._plan.locate(index, offset)
-            raise SliceError(f"preprocess failed on {where}: {type(e).__name__}: {e}") from e
+        return made.filter(made.column("__request").is_valid()), failed_table(made, failures)
 
 
-def answered(
-    plan: Plan, builder: RequestBuilder, engine: Engine, shape: AnswerShape, *, carry_row: bool
+class _Read:
+    def __init__(self, make_requests: MakeRequests, writers: Writers) -> None:
+        self._make_requests = make_requests
+        self._writers = writers
+
+    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
+        for item in batch.to_pylist():
+            for requests, failed in self._make_requests(item["index"], item["spans"]):
+                self._writers.add("failed", failed)
+                yield requests
+
+
+class _Deliver:
+    """Shapes answers, hands them to the writer and passes on their summary."""
+
+    def __init__(self, shape: AnswerShape, writers: Writers) -> None:
+        self._shape = shape
+        self._writers = writers
+
+    def __call__(self, answers: pa.Table) -> pa.Table:
+        rows, failed = self._shape(answers)
+        self._writers.add("rows", rows)
+        self._writers.add("failed", failed)
+        return summary(answers, rows, failed)
+
+
+def answer_rows(
+    plan: Plan, work: Work, builder: RequestBuilder, engine: Engine, shape: AnswerShape, writers: Writers
 ) -> Iterator[pa.Table]:
-    """Run the pipeline and yield tables of row ids, published columns and measures as batches leave the
-    engine."""
+    """Answer the missing rows; yields `measure.summary` tables as groups of rows leave the engine."""
     import ray
     from ray.data import DataContext, TaskPoolStrategy
 
@@ -76,19 +118,20 @@ def answered(
     logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     cpus = ray.cluster_resources().get("CPU", 1)
-    tasks = read_tasks(len(plan.units), cpus)
+    tasks = read_tasks(len(work), cpus)
     light: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
-    units = ray.data.from_items([{"index": i} for i in range(len(plan.units))], override_num_blocks=tasks)
+    units = ray.data.from_items([{"index": i, "spans": list(s)} for i, s in work], override_num_blocks=tasks)
+    make_requests = MakeRequests(plan, builder, carry_row=shape.needs_row)
     requests = units.map_batches(
-        MakeRequests(plan, builder, carry_row=carry_row).__call__,
+        _Read(make_requests, writers).__call__,
         compute=TaskPoolStrategy(min(tasks, light_tasks(cpus))),
         **light,
     )
     # The block is the grain at which a stage takes and releases rows, so a block is one batch of the engine.
     requests = requests.repartition(target_num_rows_per_block=engine.batch_size)
-    answers = engine.answer(requests).map_batches(
-        shape.__call__, compute=TaskPoolStrategy(light_tasks(cpus)), **light
+    summaries = engine.answer(requests).map_batches(
+        _Deliver(shape, writers).__call__, compute=TaskPoolStrategy(light_tasks(cpus)), **light
     )
-    for block in answers.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+    for block in summaries.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         if block.num_rows:
             yield block

@@ -7,74 +7,48 @@ the rows is fixed here, once for all files.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, astuple, dataclass
+from functools import cached_property
 from typing import Any
-from urllib.parse import unquote
 
-import fsspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.input_format import Format, Range, Scan
+from airflow_provider_raydatallm.processor.listing import (
+    InputFile,
+    Listing,
+    describe,
+    digest,
+    folder_column,
+    list_input,
+)
 from airflow_provider_raydatallm.processor.read import FORMATS, FormatName, conform, format_of
+from airflow_provider_raydatallm.processor.slice_filter import SliceFilter, slice_filter
 from airflow_provider_raydatallm.processor.store import open_fs
-from airflow_provider_raydatallm.spec import SliceJob, encode_slice_key
+from airflow_provider_raydatallm.spec import CsvOptions, SliceJob
 
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-
-
-@dataclass(frozen=True)
-class InputFile:
-    """A file as it was when planned. `version` is its etag, or its modification time where there is none."""
-
-    path: str
-    size: int
-    version: str
-    partition: tuple[tuple[str, str | None], ...] = ()
-    columns: tuple[str, ...] = ()
+#: Files that are looked into at once: each look waits for storage rather than computes.
+_LOOKS = 16
 
 
 @dataclass(frozen=True)
 class Unit:
-    """`rows` counts the slice's rows in the range: fewer than the range's when `slice_column` filters it."""
+    """`rows` counts the slice's rows in the range: fewer than the range's when `slice_column` filters it.
+    `header` is the file's columns, in its order."""
 
-    id: str
     file: InputFile
+    header: tuple[str, ...]
     range: Range
     rows: int
 
-
-@dataclass(frozen=True)
-class SliceFilter:
-    """Rows whose `column` equals the slice key. Dates and times are formatted first, in the slice's
-    timezone."""
-
-    column: str
-    key: str
-    format: str
-    timezone: str
-
-    def mask(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        kind = values.type
-        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            # Whole seconds: %S would print the fraction of finer units.
-            text = pc.strftime(
-                self._in_timezone(pc.floor_temporal(values, unit="second")), format=self.format
-            )
-        else:
-            text = values.cast(pa.string())
-        return pc.fill_null(pc.equal(text, self.key), False)
-
-    def _in_timezone(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        if getattr(values.type, "tz", None) is not None:
-            return values.cast(pa.timestamp("s", tz=self.timezone), safe=False)
-        values = values.cast(pa.timestamp("s"), safe=False)
-        # A time without a zone is taken to be in the slice's; it matters to a format with a zone only.
-        return pc.assume_timezone(values, self.timezone, ambiguous="earliest", nonexistent="earliest")
+    @cached_property
+    def id(self) -> str:
+        """16 hex digits that name this range of rows of this version of the file."""
+        return digest([*self.file.identity, self.range.first_row, self.range.rows, self.rows])
 
 
 @dataclass(frozen=True)
@@ -89,6 +63,7 @@ class Plan:
     input_hash: str
     files: int
     column_types: Mapping[str, str]
+    csv_options: CsvOptions
     slice_filter: SliceFilter | None = None
 
     @property
@@ -107,10 +82,13 @@ class Plan:
         """
         fs, _ = open_fs(self.url)
         names = self.columns if columns is None else columns
-        reader = FORMATS[self.format](fs, self.column_types)
+        reader = FORMATS[self.format](fs, self.column_types, self.csv_options)
         left = unit.rows
         try:
-            for table in _read(reader, unit.file, unit.range, self.source_schema, self.slice_filter, names):
+            found = _read(
+                reader, unit.file, unit.header, unit.range, self.source_schema, self.slice_filter, names
+            )
+            for table in found:
                 table = table.slice(0, left)
                 left -= table.num_rows
                 if table.num_rows:
@@ -132,31 +110,77 @@ class Plan:
             )
         return f"row {unit.range.first_row + offset + 1:,} of {unit.file.path}"
 
-    def check_unchanged(self) -> None:
-        """:raises SliceError: when an input file is no longer the one that was planned."""
+    def check_unchanged(self, units: Iterable[Unit]) -> None:
+        """:raises SliceError: when a file of these units is no longer the one that was planned."""
         fs, _ = open_fs(self.url)
-        for file in dict.fromkeys(u.file for u in self.units):
-            now = _describe(fs, file.path)
-            if (now.size, now.version) != (file.size, file.version):
-                raise SliceError(f"{file.path} changed while the slice ran; run it again", kind="run")
+        files = list(dict.fromkeys(u.file for u in units))
+        with ThreadPoolExecutor(_LOOKS) as pool:
+            for file, now in zip(files, pool.map(lambda f: describe(fs, f.path), files), strict=True):
+                if now.identity != file.identity:
+                    raise SliceError(f"{file.path} changed while the slice ran; run it again", kind="run")
+
+    def to_json(self) -> dict[str, Any]:
+        files = list(dict.fromkeys(u.file for u in self.units))
+        headers = list(dict.fromkeys(u.header for u in self.units))
+        file_at, header_at = ({v: i for i, v in enumerate(values)} for values in (files, headers))
+        return {
+            "url": self.url,
+            "format": self.format,
+            "schema": base64.b64encode(self.source_schema.serialize()).decode(),
+            "columns": self.columns,
+            "input_hash": self.input_hash,
+            "files": self.files,
+            "column_types": dict(self.column_types),
+            "csv_options": self.csv_options.model_dump(),
+            "slice_filter": asdict(self.slice_filter) if self.slice_filter else None,
+            "input_files": [astuple(f) for f in files],
+            "headers": headers,
+            "units": [[file_at[u.file], header_at[u.header], u.rows, *astuple(u.range)] for u in self.units],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        files = [
+            InputFile(path, size, version, tuple((k, v) for k, v in partition))
+            for path, size, version, partition in value["input_files"]
+        ]
+        headers = [tuple(h) for h in value["headers"]]
+        return cls(
+            url=value["url"],
+            format=value["format"],
+            source_schema=pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value["schema"]))),
+            columns=tuple(value["columns"]),
+            units=tuple(
+                Unit(files[file], headers[header], Range(*place), rows)
+                for file, header, rows, *place in value["units"]
+            ),
+            input_hash=value["input_hash"],
+            files=value["files"],
+            column_types=value["column_types"],
+            csv_options=CsvOptions(**value["csv_options"]),
+            slice_filter=SliceFilter(**value["slice_filter"]) if value["slice_filter"] else None,
+        )
 
 
-def make_plan(job: SliceJob) -> Plan:
-    """List the input, scan its files, cut the units.
+def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
+    """Look into the files of the slice and cut the units.
 
     The plan of an input that matches nothing has no units and, when no file was found, no columns.
 
     :raises SliceError: for an input that cannot be read as what it claims to be, naming file and position.
     """
     url = job.resolved_input_path
-    fs, root = open_fs(url)
-    files = _list_files(fs, root, job)
+    fs, _ = open_fs(url)
+    listing = listing or list_input(job)
+    files: Sequence[InputFile] = listing.files
     fmt = _format(files, job)
-    reader = FORMATS[fmt](fs, job.column_types)
+    reader = FORMATS[fmt](fs, job.column_types, job.csv_options)
     if fmt == "parquet" and job.column_types:
         raise SliceError("column_types is for CSV and JSON Lines; a Parquet file has types of its own")
     files = [f for f in files if f.size or fmt == "parquet"]
-    scans = [reader.scan(f.path) for f in files]
+    # A footer is little work and much waiting; a text is parsed as a whole, one file after another.
+    with ThreadPoolExecutor(_LOOKS if fmt == "parquet" else 1) as pool:
+        scans = list(pool.map(lambda f: reader.scan(f.path), files))
     in_folder = folder_column(job.slice_path)
     _refuse_other_slices(files, in_folder, job)
     schema = _unify(files, scans, drop=in_folder, lossless=fmt == "parquet")
@@ -164,50 +188,39 @@ def make_plan(job: SliceJob) -> Plan:
         raise SliceError(
             f"column_types names {unknown}, which the input does not have. Columns: {schema.names}"
         )
-    slice_filter = _slice_filter(job, files, schema)
+    keep = slice_filter(job, files, schema)
     units: list[Unit] = []
     left = job.max_rows
     for file, scan in zip(files, scans, strict=True):
-        file = InputFile(file.path, file.size, file.version, file.partition, tuple(scan.schema.names))
+        header = tuple(scan.schema.names)
         for part in scan.ranges:
             rows = part.rows
-            if slice_filter is not None:
-                found = _read(reader, file, part, schema, slice_filter, [slice_filter.column])
+            if keep is not None:
+                found = _read(reader, file, header, part, schema, keep, [keep.column])
                 rows = sum(t.num_rows for t in found)
             if left is not None:
                 rows = min(rows, left)
                 left -= rows
             if rows:
-                units.append(Unit(unit_id(file, part.first_row, part.rows), file, part, rows))
+                units.append(Unit(file, header, part, rows))
     return Plan(
         url=url,
         format=fmt,
         source_schema=schema,
         columns=_selected(schema, job),
         units=tuple(units),
-        input_hash=_hash([fmt, vars(slice_filter) if slice_filter else None, *map(_identity, files)]),
+        input_hash=listing.hash,
         files=len(files),
         column_types=dict(job.column_types),
-        slice_filter=slice_filter,
+        csv_options=job.csv_options,
+        slice_filter=keep,
     )
-
-
-def unit_id(file: InputFile, first_row: int, rows: int) -> str:
-    """16 hex digits that name a range of rows of one version of one file."""
-    return _hash([file.path, file.version, file.size, first_row, rows])
-
-
-def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
-
-
-def _identity(file: InputFile) -> list[object]:
-    return [file.path, file.size, file.version]
 
 
 def _read(
     reader: Format,
     file: InputFile,
+    header: Sequence[str],
     part: Range,
     schema: pa.Schema,
     keep: SliceFilter | None,
@@ -215,68 +228,12 @@ def _read(
 ) -> Iterator[pa.Table]:
     wanted = list(dict.fromkeys([*columns, *([keep.column] if keep else [])]))
     shape = pa.schema([schema.field(n) for n in wanted])
-    here = [n for n in wanted if n in file.columns]
-    for table in reader.read(file.path, part, header=file.columns, schema=schema, columns=here):
+    here = [n for n in wanted if n in header]
+    for table in reader.read(file.path, part, header=header, schema=schema, columns=here):
         table = conform(table, shape, dict(file.partition))
         if keep is not None:
             table = table.filter(keep.mask(table.column(keep.column)))
         yield table.select(list(columns))
-
-
-def _list_files(fs: fsspec.AbstractFileSystem, root: str, job: SliceJob) -> list[InputFile]:
-    """Files of the input in the order of their paths; names that begin with `_` or `.` are skipped."""
-    root = root.rstrip("/")
-    if any(c in root for c in "*?["):
-        base = root[: min(root.index(c) for c in "*?[" if c in root)].rpartition("/")[0]
-        found: dict[str, dict[str, Any]] = {}
-        for path, info in fs.glob(root, detail=True).items():
-            found.update(fs.find(path, detail=True) if info["type"] == "directory" else {path: info})
-    else:
-        base = root
-        one_slice = f"{root}/{job.slice_column}={encode_slice_key(job.slice_key)}"
-        within = one_slice if job.slice_column and fs.isdir(one_slice) else root
-        found = fs.find(within, detail=True)
-        if not found and fs.isfile(root):
-            found = {root: fs.info(root)}
-    own = open_fs(job.slice_path)[1].rstrip("/") + "/"
-    files = []
-    for path, info in sorted(found.items()):
-        parts = path[len(base) :].strip("/").split("/") if path != base else [path.rpartition("/")[2]]
-        if info.get("type") == "directory" or any(p.startswith(("_", ".")) for p in parts):
-            continue
-        if path.startswith(own):
-            continue  # what this slice published before, where a glob matches it
-        partition = _partition(parts[:-1])
-        if job.slice_column in partition and partition[job.slice_column] != job.slice_key:
-            continue
-        files.append(InputFile(path, int(info["size"] or 0), _version(info), tuple(partition.items())))
-    return files
-
-
-def _describe(fs: fsspec.AbstractFileSystem, path: str) -> InputFile:
-    try:
-        info = fs.info(path)
-    except FileNotFoundError:
-        return InputFile(path, -1, "")
-    return InputFile(path, int(info["size"] or 0), _version(info))
-
-
-def _version(info: Mapping[str, Any]) -> str:
-    for name in ("ETag", "etag", "mtime", "LastModified", "updated", "last_modified", "created"):
-        if info.get(name) is not None:
-            return str(info[name]).strip('"')
-    return ""
-
-
-def _partition(folders: Sequence[str]) -> dict[str, str | None]:
-    pairs = (f.split("=", 1) for f in folders if "=" in f)
-    return {unquote(k): None if v == _HIVE_NULL else unquote(v) for k, v in pairs}
-
-
-def folder_column(slice_path: str) -> str | None:
-    """The column that a Hive reader takes from the slice folder's name, such as `ds` of `ds=2026-01-31`."""
-    folder = slice_path.rpartition("/")[2]
-    return unquote(folder.split("=", 1)[0]) if "=" in folder else None
 
 
 def _refuse_other_slices(files: Sequence[InputFile], column: str | None, job: SliceJob) -> None:
@@ -345,18 +302,6 @@ def _loses(one: pa.DataType, wider: pa.DataType) -> bool:
     if pa.types.is_timestamp(one) and pa.types.is_timestamp(wider):
         return bool(one.unit != wider.unit)
     return bool(pa.types.is_integer(one) and pa.types.is_floating(wider))
-
-
-def _slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Schema) -> SliceFilter | None:
-    column = job.slice_column
-    if column is None or not files or all(column in dict(f.partition) for f in files):
-        return None
-    if column not in schema.names:
-        raise SliceError(
-            f"slice_column {column!r} is neither a column of the input nor a Hive folder in its path. "
-            f"Columns: {schema.names}"
-        )
-    return SliceFilter(column, job.slice_key, job.slice_format, job.slice_timezone)
 
 
 def _selected(schema: pa.Schema, job: SliceJob) -> tuple[str, ...]:

@@ -1,56 +1,63 @@
-"""Publishing a slice: the input is read again, the answers are placed beside it by position, and one put
-shows it to readers.
+"""Publishing a slice: seal, parts, commit, and what derives from the commit.
 
-Order, types and memory are right by construction: nothing is sorted or collected. Invariants: a slice never
-publishes short; `_SUCCESS` is the last file written and the first removed; while it is there, what
-`_manifest.json` names is what is there.
+Invariants:
+
+* `seal-<plan>.json` (create-only) names the exact fragments that count: whoever publishes this plan publishes
+  the same rows.
+* `commit-<version>.json` (create-only) is the publish. Manifest, report and `_SUCCESS` derive from it, in
+  this order.
+* A slice of one file replaces it in one step, for every reader. With several files `_SUCCESS` is gone from
+  before the first new part to after the last old one; parts carry the version and the seal in their names.
+* Nothing of what is published is removed before its successor's manifest is there.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import hashlib
+import math
+import re
 import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.fragments import Fragments
-from airflow_provider_raydatallm.processor.plan import Plan, folder_column
-from airflow_provider_raydatallm.processor.store import Store
+from airflow_provider_raydatallm.processor.fragments import fields_of
+from airflow_provider_raydatallm.processor.lease import CHECKPOINT, Lease, LeaseLostError
+from airflow_provider_raydatallm.processor.ledger import Fragment
+from airflow_provider_raydatallm.processor.listing import folder_column
+from airflow_provider_raydatallm.processor.parts import Part, PartPlan, Totals, build_part, put_part
+from airflow_provider_raydatallm.processor.plan import Plan
+from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.versions import (
+    MANIFEST,
+    REPORT,
+    SUCCESS,
+    VERSIONS,
+    Version,
+    commit_name,
+    plan_name,
+)
 from airflow_provider_raydatallm.spec import Report, SliceJob
 
-MANIFEST, REPORT, SUCCESS = "_manifest.json", "_report.json", "_SUCCESS"
-CHECKPOINT, PUBLISHING = "_checkpoint", "_publishing"
 PART = "part-00000.parquet"
+QUARANTINE = "_quarantine"
 
-_ROW_GROUP_ROWS = 65_536
-_ROW_GROUP_BYTES = 64 << 20
+#: Files of one version (`part-00000.parquet` is of none), and the folder of one that is kept.
+_VERSIONED = re.compile(r"(?:part|plan|commit)-(\d{6})[-.].*|(\d{6})")
+_RUN_FOLDER = re.compile(r"v(\d{6,})-.*")
 
-
-def published(store: Store) -> dict[str, Any] | None:
-    """The manifest of the slice that is published here, or None.
-
-    :raises SliceError: when the folder holds data files that no run of this provider put there.
-    """
-    names = store.names()
-    manifest = store.read_json(MANIFEST) if MANIFEST in names else None
-    if manifest is not None and {SUCCESS, REPORT} <= set(names):
-        return dict(manifest)
-    foreign = [n for n in names if not n.startswith(("_", "."))]
-    if foreign and manifest is None and PUBLISHING not in names:
-        raise SliceError(
-            f"{store.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not "
-            "publish: choose another output_path, or empty that folder"
-        )
-    return None
+#: Runs a function on each of some values, anywhere, and gives the results in their order.
+Map = Callable[[Callable[[PartPlan], Part], Sequence[PartPlan]], Iterable[Part]]
 
 
-def check_columns(job: SliceJob, plan: Plan, fields: list[pa.Field]) -> None:
+def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None:
     """:raises SliceError: when the answer columns cannot stand beside the input's, or the whole cannot be
     Parquet."""
     names = [f.name for f in fields]
@@ -70,74 +77,213 @@ def check_columns(job: SliceJob, plan: Plan, fields: list[pa.Field]) -> None:
         ) from e
 
 
-def write_part(store: Store, job: SliceJob, plan: Plan, fragments: Fragments) -> dict[str, Any]:
-    """Write the slice's rows, in input order, as one Parquet file, and put it in one step. Returns its
-    manifest entry."""
-    fields = fragments.fields
-    check_columns(job, plan, fields)
-    schema = pa.schema([*plan.schema, *fields])
-    plan.check_unchanged()
-    with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as folder:
-        path = Path(folder) / PART
-        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-            pending: list[pa.Table] = []
-            for index, unit in enumerate(plan.units):
-                answers = fragments.of_unit(index, unit.rows)
-                offset = 0
-                for table in plan.read(unit):
-                    beside = answers.slice(offset, table.num_rows)
-                    offset += table.num_rows
-                    pending.append(pa.Table.from_arrays([*table.columns, *beside.columns], schema=schema))
-                    if _large(pending):
-                        writer.write_table(pa.concat_tables(pending))
-                        pending = []
-            if pending or not plan.units:
-                writer.write_table(pa.concat_tables(pending) if pending else schema.empty_table())
-        plan.check_unchanged()
-        begin(store)
-        store.put_file(PART, path)
-        return {"path": PART, "rows": plan.rows, "bytes": path.stat().st_size, "sha256": _sha256(path)}
+@dataclass(frozen=True)
+class Seal:
+    """The fragments that count, and the published columns that their answers make."""
+
+    name: str
+    fragments: tuple[str, ...]
+    fields: tuple[pa.Field, ...]
+
+    @property
+    def tag(self) -> str:
+        """Tells files of this seal from those of others."""
+        return hashlib.sha256("\n".join(self.fragments).encode()).hexdigest()[:8]
 
 
-def begin(store: Store) -> None:
-    """From here until `_SUCCESS` is back, readers that wait for it see no slice, and the next run knows whose
-    files these are."""
-    store.put_bytes(PUBLISHING, b"")
-    store.remove(SUCCESS)
+def seal(
+    store: Store, folder: str, plan: Plan, fragments: Sequence[Fragment], fields: Sequence[pa.Field] | None
+) -> Seal:
+    """Decide which fragments count; when that was decided before, it stays so.
+
+    :param fields: the published columns; None to take them from the fragments.
+    """
+    name = f"{folder}/seal-{plan.input_hash}.json"
+    if (found := _read_seal(store, name)) is None:
+        known = list(fields) if fields is not None else fields_of(store, folder, fragments)
+        schema = base64.b64encode(pa.schema(known).serialize()).decode()
+        store.create_document(name, {"fragments": [f.name for f in fragments], "schema": schema})
+        found = _read_seal(store, name)
+        assert found is not None
+    return found
 
 
-def write_manifest(
-    store: Store, job: SliceJob, plan: Plan, files: list[dict[str, Any]], report: Report
-) -> None:
-    """Write what derives from the published files; `_SUCCESS` last."""
-    manifest = {
-        "version": 1,
-        "slice_key": job.slice_key,
-        "slice_instant": job.slice_instant,
-        "fingerprint": job.fingerprint(),
-        "input": {
-            "path": job.resolved_input_path,
-            "files": plan.files,
-            "rows": plan.rows,
-            "hash": plan.input_hash,
-        },
-        "model_source": job.model_source,
-        "output_column": job.output_column,
-        "files": files,
-        "published_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "provider_version": __version__,
-    }
-    store.put_json(MANIFEST, manifest)
-    store.put_json(REPORT, report.model_dump(mode="json"))
-    store.put_bytes(SUCCESS, b"")
-    store.remove(PUBLISHING)
+def _read_seal(store: Store, name: str) -> Seal | None:
+    try:
+        body = store.read_document(name)
+    except CorruptFileError as e:
+        print(
+            f"warning: {e}; it is kept as {store.set_aside(name)}, and the slice is sealed again", flush=True
+        )
+        return None
+    if body is None:
+        return None
+    schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(body["schema"])))
+    return Seal(name, tuple(body["fragments"]), tuple(schema))
 
 
-def _large(tables: list[pa.Table]) -> bool:
-    rows, size = sum(t.num_rows for t in tables), sum(t.nbytes for t in tables)
-    return bool(rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES)
+@dataclass(frozen=True)
+class Publication:
+    """A sealed slice on its way to its readers."""
+
+    store: Store
+    job: SliceJob
+    plan: Plan
+    folder: str
+    fragments: Sequence[Fragment]
+    seal: Seal
+    number: int
+    lease: Lease
+    previous: Version | None
+
+    def publish(self, run_all: Map, report: Callable[[Totals], Report]) -> Report:
+        """Build the parts and commit them.
+
+        :param report: the report of what the parts hold.
+        :raises CorruptFileError: naming a damaged fragment; nothing was published then.
+        :raises LeaseLostError: when another run has the slice now.
+        """
+        check_columns(self.job, self.plan, self.seal.fields)
+        groups = self._groups()
+        single = len(groups) <= 1 and not self.job.file_per_input
+        plans = self._part_plans(groups, single)
+        with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as scratch:
+            before = self.store.version(PART)
+            if single:
+                built = [build_part(p, Path(scratch)) for p in plans]
+                parts, ready = [p for p, _ in built], [path for _, path in built]
+            self.lease.check()
+            self._keep_previous()
+            if (
+                not single
+                or self.previous is None
+                or any(f["path"] != PART for f in self.previous.data_files)
+            ):
+                self.store.remove(SUCCESS)
+            if single:
+                for path in ready:
+                    self.store.replace(PART, path, self.lease.check, expected=before)
+            else:
+                parts = list(run_all(put_part, plans))
+        result = report(sum((p.totals for p in parts), Totals()))
+        self._commit(parts, result)
+        return result
+
+    def _groups(self) -> list[list[int]]:
+        """Units of each published file, in plan order."""
+        units = self.plan.units
+        if not self.plan.columns:
+            return []
+        if self.job.file_per_input:
+            by_file: dict[str, list[int]] = {}
+            for index, unit in enumerate(units):
+                by_file.setdefault(unit.file.path, []).append(index)
+            return list(by_file.values())
+        names = {f.name for f in self.fragments}
+        answers = sum(f.size for f in self.store.files(self.folder) if f.name in names)
+        rows = max(self.plan.rows, 1)
+        in_file: dict[str, int] = {}
+        for unit in units:
+            in_file[unit.file.path] = in_file.get(unit.file.path, 0) + unit.rows
+        sizes = [u.file.size * u.rows / in_file[u.file.path] + answers * u.rows / rows for u in units]
+        count = max(1, math.ceil(sum(sizes) / self.job.max_file_bytes))
+        groups: list[list[int]] = [[]]
+        limit, filled = sum(sizes) / count, 0.0
+        for index, size in enumerate(sizes):
+            if groups[-1] and filled + size / 2 > limit * len(groups):
+                groups.append([])
+            groups[-1].append(index)
+            filled += size
+        return groups
+
+    def _part_plans(self, groups: Sequence[Sequence[int]], single: bool) -> list[PartPlan]:
+        group_of = {self.plan.units[i].id: g for g, units in enumerate(groups) for i in units}
+        fragments: list[list[Fragment]] = [[] for _ in groups]
+        for fragment in self.fragments:
+            for group in dict.fromkeys(group_of[r.unit] for r in fragment.ranges if r.unit in group_of):
+                fragments[group].append(fragment)
+        plans = []
+        for index, units in enumerate(groups):
+            name = f"part-{self.number:06}-{self.seal.tag}-{index:05}.parquet"
+            plans.append(
+                PartPlan(
+                    url=self.store.url,
+                    plan=replace(self.plan, units=tuple(self.plan.units[i] for i in units)),
+                    folder=self.folder,
+                    fragments=fragments[index],
+                    fields=self.seal.fields,
+                    data_name=PART if single else name,
+                    quarantine_name=f"{QUARANTINE}/{name}",
+                )
+            )
+        return plans
+
+    def _keep_previous(self) -> None:
+        if self.previous is not None and self.job.keep_versions:
+            for file in self.previous.files:
+                kept = f"{VERSIONS}/{self.previous.number:06}/{file['path']}"
+                if self.store.version(kept) is None:
+                    self.store.copy(file["path"], kept)
+
+    def _commit(self, parts: Sequence[Part], report: Report) -> None:
+        plan_file = plan_name(self.number).replace(".json", f"-{self.seal.tag}.json")
+        self.store.create_document(plan_file, self.plan.to_json())
+        manifest = {
+            "version": 1,
+            "number": self.number,
+            "epoch": self.lease.epoch,
+            "slice_key": self.job.slice_key,
+            "slice_instant": self.job.slice_instant,
+            "fingerprint": self.job.fingerprint(),
+            "input": {
+                "path": self.job.resolved_input_path,
+                "files": self.plan.files,
+                "rows": self.plan.rows,
+                "hash": self.plan.input_hash,
+            },
+            "model_source": self.job.model_source,
+            "output_column": self.job.output_column,
+            "files": [p.data for p in parts],
+            "quarantine": [p.quarantine for p in parts if p.quarantine],
+            "plan": plan_file,
+            "published_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "provider_version": __version__,
+        }
+        body = {"manifest": manifest, "report": report.model_dump(mode="json")}
+        self.lease.check()
+        if not self.store.create_document(commit_name(self.number), body):
+            raise LeaseLostError(f"another run published version {self.number} of {self.store.url} first")
+        derive(self.store, Version(self.number, manifest, body["report"]), self.lease, self.job.keep_versions)
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
+def derive(store: Store, version: Version, lease: Lease, keep_versions: int) -> None:
+    """Write what derives from a commit and remove what it replaced; again and again, if need be."""
+    lease.check()
+    store.put_json(MANIFEST, version.manifest)
+    store.put_json(REPORT, version.report)
+    lease.check()
+    named = {f["path"] for f in version.files} | {version.manifest["plan"], commit_name(version.number)}
+    for folder, keep in (("", 0), (QUARANTINE, 0), (VERSIONS, keep_versions)):
+        for name in store.names(folder):
+            path = f"{folder}/{name}".lstrip("/")
+            if path in named:
+                continue
+            found = _VERSIONED.fullmatch(name)
+            # Files of later versions are another run's: one that comes late must not touch them.
+            if found is not None:
+                number = int(found[1] or found[2])
+                if number == version.number or number < version.number - keep:
+                    store.remove(path)
+            elif path == PART:
+                lease.check()
+                store.remove(path)
+    store.remove_empty(QUARANTINE)
+    store.put(SUCCESS, b"")
+
+
+def remove_checkpoints(store: Store, number: int) -> None:
+    """Remove what was kept for versions up to the published one."""
+    for name in store.names(CHECKPOINT):
+        found = _RUN_FOLDER.fullmatch(name)
+        if found is not None and int(found[1]) <= number:
+            store.remove(f"{CHECKPOINT}/{name}")

@@ -8,8 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.input_format import Format, Range, Scan
+from airflow_provider_raydatallm.processor.input_format import Format, Range, Scan, unreadable
 from airflow_provider_raydatallm.processor.read_text import COMPRESSIONS, Csv, JsonLines
 
 FormatName = Literal["parquet", "csv", "jsonl"]
@@ -38,7 +37,7 @@ class Parquet(Format):
                 meta = pq.ParquetFile(f).metadata
                 schema = meta.schema.to_arrow_schema()
         except (pa.ArrowInvalid, OSError) as e:
-            raise SliceError(f"{path} is no readable Parquet file (truncated or not Parquet): {e}") from e
+            raise unreadable(path, e, " is no readable Parquet file (truncated or not Parquet)") from e
         ranges, first = [], 0
         for group in range(meta.num_row_groups):
             rows = meta.row_group(group).num_rows
@@ -61,7 +60,7 @@ class Parquet(Format):
                     # A column's own name may hold dots, which Parquet also uses for nested fields.
                     yield table.select(wanted)
             except (pa.ArrowInvalid, OSError) as e:
-                raise SliceError(f"{path}, row group {part.row_group}: {e}") from e
+                raise unreadable(path, e, f", row group {part.row_group}") from e
 
 
 FORMATS: dict[FormatName, type[Format]] = {"parquet": Parquet, "csv": Csv, "jsonl": JsonLines}

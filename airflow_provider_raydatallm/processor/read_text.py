@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.input_format import Format, Range, Scan
+from airflow_provider_raydatallm.processor.input_format import Format, Range, Scan, unreadable
 
 #: Bytes of text in a range: small enough to parse in memory, large enough to make its parsing the only cost.
 TEXT_RANGE_BYTES = 16 << 20
@@ -32,7 +32,10 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 class Text(Format):
     """A text file as blocks of whole records. Compressed files are one range, since no byte of them can be
-    sought."""
+    sought; so are those whose records cannot be told apart without parsing all before them
+    (`parsed_whole`)."""
+
+    parsed_whole = False
 
     #: What the parser's message calls a record, and how far its number is from the first record's 1.
     _row_in_message = re.compile(r"(?!)")
@@ -53,7 +56,7 @@ class Text(Format):
         return (), 3 if first.startswith(b"\xef\xbb\xbf") else 0
 
     def scan(self, path: str) -> Scan:
-        compressed = self._compression(path) is not None
+        one_range = self.parsed_whole or self._compression(path) is not None
         header: tuple[str, ...] | None = None
         schema, ranges, first = pa.schema([]), [], 0
         for start, block in self._blocks(path):
@@ -66,7 +69,7 @@ class Text(Format):
             schema = self._merge(path, schema, table.schema)
             ranges.append(Range(first_row=first, rows=table.num_rows, start=start, end=start + len(block)))
             first += table.num_rows
-        if compressed and ranges:
+        if one_range and ranges:
             ranges = [Range(first_row=0, rows=first)]
         if not ranges and header:
             schema = self._parse(path, 0, b"", header, None, None).schema
@@ -95,6 +98,9 @@ class Text(Format):
         try:
             with self.open(path) as raw:
                 stream = pa.CompressedInputStream(raw, codec) if codec else raw
+                if self.parsed_whole:
+                    yield 0, self._as_utf8(path, stream.read())
+                    return
                 while chunk := stream.read(TEXT_RANGE_BYTES):
                     block = rest + chunk
                     end = self.last_record_end(block)
@@ -107,13 +113,20 @@ class Text(Format):
                         yield start, block[:end]
                     start, rest = start + end, block[end:]
         except (pa.ArrowInvalid, OSError, EOFError) as e:
-            raise SliceError(f"{path}, after byte {start:,}: cannot be read ({e}); is it truncated?") from e
+            raise unreadable(path, e, f", after byte {start:,}: is it truncated?") from e
         if rest:
             if self.last_record_end(rest + b"\n") != len(rest) + 1:
                 raise SliceError(
                     f"{path}: a quote after byte {start:,} is never closed; is the file truncated?"
                 )
             yield start, rest
+
+    def _as_utf8(self, path: str, data: bytes) -> bytes:
+        encoding = self.csv_options.encoding
+        try:
+            return data if encoding == "utf-8" else data.decode(encoding).encode()
+        except UnicodeDecodeError as e:
+            raise SliceError(f"{path} is not written in {encoding}: {e}. Set csv_options") from e
 
     def _parse(
         self,
@@ -150,17 +163,29 @@ class Text(Format):
 
 
 class Csv(Text):
-    """RFC 4180: comma, double quotes, quotes doubled inside quotes, newlines allowed inside quotes. UTF-8."""
+    """RFC 4180: comma, double quotes, quotes doubled inside quotes, newlines allowed inside quotes, in UTF-8;
+    or what `csv_options` says instead."""
 
     _row_in_message = re.compile(r"Row #(\d+)")
     _numbered_from = 1
 
+    @property
+    def parsed_whole(self) -> bool:  # type: ignore[override]
+        return self.csv_options.escape_char is not None or self.csv_options.encoding != "utf-8"
+
     def read_header(self, first: bytes, path: str) -> tuple[tuple[str, ...], int]:
         skip = super().read_header(first, path)[1]
-        end = _first_record_end(first[skip:])
+        options = self.csv_options
+        end = _first_record_end(first[skip:], options.quote_char.encode())
         try:
             text = first[skip : skip + end].decode()
-            names = tuple(next(csv.reader([text.rstrip("\r\n")]), []))
+            lines = csv.reader(
+                [text.rstrip("\r\n")],
+                delimiter=options.delimiter,
+                quotechar=options.quote_char,
+                escapechar=options.escape_char,
+            )
+            names = tuple(next(lines, []))
         except (UnicodeDecodeError, csv.Error) as e:
             raise SliceError(
                 f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends"
@@ -184,7 +209,12 @@ class Csv(Text):
             read_options=pa_csv.ReadOptions(
                 column_names=list(header), use_threads=False, block_size=len(block) + 1
             ),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            parse_options=pa_csv.ParseOptions(
+                newlines_in_values=True,
+                delimiter=self.csv_options.delimiter,
+                quote_char=self.csv_options.quote_char,
+                escape_char=self.csv_options.escape_char or False,
+            ),
             convert_options=pa_csv.ConvertOptions(
                 column_types=types,
                 include_columns=None if columns is None else [c for c in columns if c in types],
@@ -197,19 +227,20 @@ class Csv(Text):
 
     def last_record_end(self, block: bytes) -> int:
         data = np.frombuffer(block, np.uint8)
-        if b'"' not in block:
+        quote = self.csv_options.quote_char.encode()
+        if quote not in block:
             return block.rfind(b"\n") + 1
         # A newline ends a record when an even number of quotes stands before it; the sum may wrap, its parity
         # does not.
-        open_quote = np.cumsum(data == ord('"'), dtype=np.uint8) & 1
+        open_quote = np.cumsum(data == quote[0], dtype=np.uint8) & 1
         ends = np.flatnonzero((data == ord("\n")) & (open_quote == 0))
         return int(ends[-1]) + 1 if ends.size else 0
 
 
-def _first_record_end(block: bytes) -> int:
+def _first_record_end(block: bytes, quote: bytes) -> int:
     inside = False
-    for match in re.finditer(rb'["\n]', block):
-        if match.group() == b'"':
+    for match in re.finditer(b"[" + re.escape(quote) + b"\n]", block):
+        if match.group() == quote:
             inside = not inside
         elif not inside:
             return match.end()
@@ -262,8 +293,8 @@ def _refuse_rounded_integers(table: pa.Table, block: bytes) -> None:
                 if float(found.group()) in floats and int(float(found.group())) != int(found.group()):
                     raise pa.ArrowInvalid(
                         f"field {name!r} mixes floats with integers that they cannot hold, such as "
-                        f"{found.group().decode()}: "
-                        f"set column_types={{{name!r}: 'uint64'}}, or 'decimal128(38, 3)'"
+                        f"{found.group().decode()}: set column_types={{{name!r}: 'uint64'}}, or "
+                        "'decimal128(38, 3)'"
                     )
 
 

@@ -1,197 +1,174 @@
-"""The life of one slice, step by step: look at what is published, plan, check, run, publish.
+"""The life of one slice: look at what is published, take the lease, plan, answer what is missing, publish.
 
-A run that fails publishes nothing and leaves what was published before as it was.
+A crash at any instant, of any process, followed by another run gives the same published rows: none lost, none
+twice, and no finished row answered again. A run that fails publishes nothing and leaves what was published
+before as it was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import sys
+import os
+import socket
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_raydatallm.processor import publish
+from airflow_provider_raydatallm.processor import publish, versions
 from airflow_provider_raydatallm.processor.answers import AnswerShape
+from airflow_provider_raydatallm.processor.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.cluster import Cluster, Question, RayCluster
+from airflow_provider_raydatallm.processor.decide import (
+    Mode,
+    as_published,
+    next_version,
+    published,
+    to_be_made_again,
+)
 from airflow_provider_raydatallm.processor.engines.base import load_engine
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.fragments import Fragments
-from airflow_provider_raydatallm.processor.measure import Meter
-from airflow_provider_raydatallm.processor.pipeline import answered
+from airflow_provider_raydatallm.processor.lease import Holder, Lease
+from airflow_provider_raydatallm.processor.listing import Listing, list_input
+from airflow_provider_raydatallm.processor.make import PROGRESS_SECONDS, Making, Say, report_of
 from airflow_provider_raydatallm.processor.plan import Plan, make_plan
-from airflow_provider_raydatallm.processor.preflight import check_model, check_resources
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder, structured_outputs
+from airflow_provider_raydatallm.processor.status import is_same
 from airflow_provider_raydatallm.processor.store import Store
+from airflow_provider_raydatallm.processor.versions import Version
 from airflow_provider_raydatallm.spec import Counts, Report, SliceJob
 
-#: Seconds between two words of progress.
-PROGRESS_SECONDS = 5.0
 
-Progress = Callable[[dict[str, Any]], None]
-
-
-def run_slice(job: SliceJob, progress: Progress) -> Report:
+def run_slice(
+    job: SliceJob, progress: Say, cluster: Cluster | None = None, name: str | None = None
+) -> Report:
     """Answer and publish a slice.
 
     :param progress: called every few seconds with a step and, while rows are answered, the figures of
         `Meter.progress`.
-    :raises SliceError: when the slice cannot be answered; nothing was published then.
+    :param cluster: who answers; the Ray cluster that this process can reach by default.
+    :param name: what runs that wait for this one call it; its process and host by default.
+    :raises SliceError: when the slice cannot be answered; nothing was published then, and the finished rows
+        are kept.
     """
     _refuse_output_inside_input(job)
     store = Store(job.slice_path)
     progress({"step": "plan"})
-    plan = make_plan(job)
-    if (report := _already_published(job, plan, store)) is not None:
-        return report
-    if not plan.rows:
-        return _empty(job, plan, store)
-    return _answer(job, plan, store, progress)
+    before = versions.highest(store)  # what is published after this was published by a run that we waited for
+    cluster = cluster or RayCluster()
+    making, report = _look(job, store, before, None, progress)
+    if making is not None:
+        making.check(cluster)  # before anything is written
+    while report is None:
+        lease = _acquire(job, store, before, progress, name)
+        if lease is None:
+            making, report = _look(job, store, before, making, progress)
+            continue
+        with contextlib.closing(lease):
+            # What was seen before the lease was had may be another run's past.
+            _complete(job, store, lease)
+            making, report = _look(job, store, before, making, progress)
+            if report is None:
+                assert making is not None
+                return making.finish(lease, cluster)
+    return report
 
 
-def slice_status(job: SliceJob) -> Report | None:
-    """The report of the slice that is published for this very job and the input as it is now; None when there
-    is none."""
-    store = Store(job.slice_path)
-    manifest = publish.published(store)
-    if manifest is None or not _same(manifest, job, make_plan(job)):
-        return None
-    return Report.model_validate(store.read_json(publish.REPORT))
+def _look(
+    job: SliceJob, store: Store, before: int, known: Making | None, progress: Say
+) -> tuple[Making | None, Report | None]:
+    """What is to be made, or the report when nothing is.
 
-
-def _same(manifest: dict[str, Any], job: SliceJob, plan: Plan) -> bool:
-    return bool(manifest["fingerprint"] == job.fingerprint() and manifest["input"]["hash"] == plan.input_hash)
-
-
-def _already_published(job: SliceJob, plan: Plan, store: Store) -> Report | None:
-    """The no-op's report, when what is published is what this job would publish; None when it is to be
-    computed.
-
-    :raises SliceError: when something else is published and the policy is to fail.
+    :param known: what an earlier look found: its plan is kept if it still holds.
     """
-    manifest = publish.published(store)
-    if manifest is None:
-        return None
-    then, now = manifest.get("slice_instant"), job.slice_instant
-    if then and now and then != now:
-        raise SliceError(
-            f"slice {job.slice_key!r} was published for {then} and this run is for {now}: two runs share "
-            "one key. "
-            f"slice_format {job.slice_format!r} is too coarse for this schedule; an hourly DAG needs "
-            "'%Y-%m-%dT%H', say"
-        )
-    if _same(manifest, job, plan):
-        report = Report.model_validate(store.read_json(publish.REPORT))
-        return report.model_copy(update={"outcome": "unchanged"})
-    same_question = manifest["fingerprint"] == job.fingerprint()
-    if not same_question and job.on_config_change == "fail":
-        raise SliceError(
-            f"slice {job.slice_key!r} is published with another configuration (fingerprint "
-            f"{manifest['fingerprint']}, "
-            f"now {job.fingerprint()}): model, prompt, sampling, schema or code changed. Set "
-            "on_config_change='recompute' to replace it"
-        )
-    if manifest["input"]["hash"] != plan.input_hash and job.on_input_change == "fail":
-        raise SliceError(
-            f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now holds "
-            f"(then {manifest['input']['files']} file(s), {manifest['input']['rows']:,} rows; now "
-            f"{plan.files} and {plan.rows:,}). Set on_input_change='recompute' to replace it"
-        )
-    return None
+    version, listing = published(job, store), list_input(job)
+    if (report := as_published(job, store, listing, version, before)) is not None:
+        return None, report
+    if version is not None and is_same(version, job, listing) and not to_be_made_again(job, version):
+        return None, None  # only what derives from its commit is missing
+    number, mode = next_version(job, listing, store, version)
+    checkpoint = Checkpoint(store, number, job.fingerprint(), mode)
+    if known is not None and (known.plan.input_hash, known.checkpoint.folder) == (
+        listing.hash,
+        checkpoint.folder,
+    ):
+        return known, None
+    making = _prepare(job, store, listing, version, checkpoint, mode, progress)
+    if not making.plan.rows and job.on_empty != "publish":
+        return None, _nothing(job, making.plan)
+    return making, None
 
 
-def _empty(job: SliceJob, plan: Plan, store: Store) -> Report:
-    found = f"{plan.files} file(s) without a row of it" if plan.files else "no file"
+def _acquire(job: SliceJob, store: Store, before: int, progress: Say, name: str | None) -> Lease | None:
+    """The lease; None when the run that had it published what this one would have."""
+
+    said = 0.0
+
+    def finished(other: Holder) -> bool:
+        nonlocal said
+        if time.monotonic() - said >= PROGRESS_SECONDS:
+            progress({**other.says, "step": "attach", "holder": str(other)})
+            said = time.monotonic()
+        if versions.highest(store) == before:
+            return False
+        version = published(job, store)
+        return as_published(job, store, list_input(job), version, before) is not None
+
+    return Lease.acquire(
+        store,
+        me=name or f"process {os.getpid()} on {socket.gethostname()}",
+        floor=lambda: versions.epoch(store),
+        wait=job.on_running == "attach",
+        waiting=finished,
+    )
+
+
+def _complete(job: SliceJob, store: Store, lease: Lease) -> None:
+    """Write what derives from the newest commit, if the run that made it died before it could."""
+    version = published(job, store)
+    if version is not None and not versions.is_complete(store, version):
+        publish.derive(store, version, lease, job.keep_versions)
+        publish.remove_checkpoints(store, version.number)
+
+
+def _nothing(job: SliceJob, plan: Plan) -> Report:
     if job.on_empty == "fail":
+        found = f"{plan.files} file(s) without a row of it" if plan.files else "no file"
         raise SliceError(
             f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {found}. "
             "Check the path, or set on_empty='skip' or 'publish'"
         )
-    report = _report(job, "empty", counts=Counts(planned=0, succeeded=0))
-    if job.on_empty == "publish":
-        files = []
-        if plan.columns:
-            shape = AnswerShape(job, _function(job.postprocess), plan.locate)
-            files = [publish.write_part(store, job, plan, Fragments(store, publish.CHECKPOINT, shape.fields))]
-        else:
-            publish.begin(store)
-            store.remove(publish.PART)
-        publish.write_manifest(store, job, plan, files, report)
-    return report
+    return report_of(job, "empty", counts=Counts(planned=0, succeeded=0))
 
 
-def _answer(job: SliceJob, plan: Plan, store: Store, progress: Progress) -> Report:
+def _prepare(
+    job: SliceJob,
+    store: Store,
+    listing: Listing,
+    version: Version | None,
+    checkpoint: Checkpoint,
+    mode: Mode,
+    progress: Say,
+) -> Making:
+    """Plan the slice and check all that can be checked before anything is written or spent."""
+    plan = checkpoint.load_plan(listing.hash) or make_plan(job, listing)
     preprocess, postprocess = _function(job.preprocess), _function(job.postprocess)
-    shape = AnswerShape(job, postprocess, plan.locate)
-    publish.check_columns(job, plan, shape.fields or [])
-    builder = RequestBuilder(
-        plan.columns,
-        prompt=job.prompt,
-        system_prompt=job.system_prompt,
-        sampling_params=job.sampling_params,
-        structured_outputs=structured_outputs(
-            choices=job.choices, output_schema=job.output_schema, regex=job.regex, grammar=job.grammar
-        ),
-        preprocess=preprocess,
-    )
-    engine = load_engine(job.engine)(job, plan.rows)
-    progress({"step": "check", "rows": 0, "planned": plan.rows})
-    _connect()
-    check_resources(engine.resources, job.accelerator_type)
-    check_model(job.model_source)
-
-    meter = Meter(plan.rows)
-    attempt = f"{publish.CHECKPOINT}/{uuid.uuid4().hex}"
-    fragments = Fragments(store, attempt)
-    progress({"step": "start", **meter.progress()})
-    said = time.monotonic()
-    try:
-        for answers in answered(plan, builder, engine, shape, carry_row=postprocess is not None):
-            if not meter.rows:
-                publish.check_columns(job, plan, [f for f in answers.schema if not f.name.startswith("__")])
-            meter.add(answers)
-            fragments.add(answers)
-            if time.monotonic() - said >= PROGRESS_SECONDS:
-                progress({"step": "answer", **meter.progress()})
-                said = time.monotonic()
-        fragments.flush()
-        progress({"step": "publish", **meter.progress()})
-        began = time.monotonic()
-        files = [publish.write_part(store, job, plan, fragments)]
-        meter.published(time.monotonic() - began)
-        report = _report(job, "published", **meter.figures())
-        publish.write_manifest(store, job, plan, files, report)
-    finally:
-        _clean_up(store, attempt)
-    return report
-
-
-def _clean_up(store: Store, attempt: str) -> None:
-    """Remove an attempt's fragments; what goes wrong with that must not hide what the attempt failed of."""
-    try:
-        store.remove(attempt)
-        if not Store(f"{store.url}/{publish.CHECKPOINT}").names():
-            store.remove(publish.CHECKPOINT)
-    except OSError as e:
-        print(f"warning: {store.path(attempt)} could not be removed: {e}", file=sys.stderr)
-
-
-def _report(job: SliceJob, outcome: str, **figures: Any) -> Report:
-    return Report.model_validate(
-        {
-            "outcome": outcome,
-            "slice_key": job.slice_key,
-            "output_path": job.slice_path,
-            "fingerprint": job.fingerprint(),
-            **figures,
-        }
-    )
-
-
-def _connect() -> None:
-    import ray
-
-    ray.init(ignore_reinit_error=True, logging_level="warning")
+    shape = AnswerShape(job, postprocess)
+    question = None
+    if plan.rows:
+        publish.check_columns(job, plan, shape.fields or [])
+        builder = RequestBuilder(
+            plan.columns,
+            prompt=job.prompt,
+            system_prompt=job.system_prompt,
+            sampling_params=job.sampling_params,
+            structured_outputs=structured_outputs(
+                choices=job.choices, output_schema=job.output_schema, regex=job.regex, grammar=job.grammar
+            ),
+            preprocess=preprocess,
+        )
+        question = Question(job, plan, builder, load_engine(job.engine)(job, plan.rows), shape)
+    return Making(job, store, checkpoint, plan, shape, question, version, mode, progress)
 
 
 def _function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:

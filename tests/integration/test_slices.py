@@ -90,7 +90,7 @@ def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> N
     assert pq.read_table(folder, partitioning=None).column("answer").equals(out.column("answer"))
     assert pd.read_parquet(folder)["answer"].tolist() == out.column("answer").to_pylist()
     assert result["counts"] == {
-        "planned": N, "succeeded": N, "resumed": None, "quarantined": 0, "invalid_output": 0,
+        "planned": N, "succeeded": N, "resumed": 0, "quarantined": 0, "invalid_output": 0,
         "truncated": None,
     }  # fmt: skip
     assert result["tokens"] == {"input": 7 * N, "output": 3 * N, "cached": None}
@@ -146,7 +146,7 @@ def test_second_run_is_a_no_op_and_xcom_equals_the_report(ask: Ask, tmp_path: Pa
     assert first["seconds"].pop("total") >= first["seconds"].pop("queued") >= 0
     assert first == report
     assert {p.name for p in Path(first["output_path"]).iterdir()} == {
-        "part-00000.parquet", "_manifest.json", "_report.json", "_SUCCESS",
+        "part-00000.parquet", "_manifest.json", "_report.json", "_SUCCESS", "_versions",
     }  # fmt: skip
 
 
@@ -162,15 +162,24 @@ def test_changed_prompt_replaces_the_slice_when_told_to(ask: Ask, tmp_path: Path
     assert (Path(result["output_path"]) / "_SUCCESS").exists()
 
 
-def test_failing_function_names_its_row_and_publishes_nothing(ask: Ask, tmp_path: Path) -> None:
+def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": [f"n{i}" for i in range(100)]}), tmp_path / "in.parquet")
     (tmp_path / "bad.py").write_text("def f(row):\n    return 'x' if row['name'] != 'n70' else 1 / 0\n")
+    arguments = {
+        "input_path": f"{tmp_path}/in.parquet", "prompt": None, "preprocess": "bad:f",
+        **STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "bad.py")],
+    }  # fmt: skip
     with pytest.raises(RayLLMInputError, match=r"row 71 of .*in\.parquet: ZeroDivisionError"):
-        ask(
-            input_path=f"{tmp_path}/in.parquet", prompt=None, preprocess="bad:f",
-            **{**STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "bad.py")]},
-        )  # fmt: skip
+        ask(**arguments, max_quarantine_fraction=0.0)
     assert not list((tmp_path / "out").rglob("*.parquet"))
+    result = ask(**arguments)
+    assert result["counts"] == {
+        "planned": 100, "succeeded": 99, "resumed": 100, "quarantined": 1, "invalid_output": 0,
+        "truncated": None,
+    }  # fmt: skip
+    assert published(result).num_rows == 99
+    [aside] = (Path(result["output_path"]) / "_quarantine").iterdir()
+    assert pq.read_table(aside, partitioning=None).column("__row").to_pylist() == [71]
     assert not list((tmp_path / "out").rglob("_checkpoint"))
 
 
@@ -254,8 +263,8 @@ def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:
     assert (first["outcome"], again["outcome"]) == ("published", "unchanged")
     assert first["report_path"] == "s3://lake/out/ds=2026-01-31/_report.json"
     fs.invalidate_cache()
-    assert {p.rsplit("/", 1)[1] for p in fs.find("lake/out")} == {
-        "part-00000.parquet", "_manifest.json", "_report.json", "_SUCCESS",
+    assert {p.rsplit("/", 1)[1].partition("-0")[0] for p in fs.find("lake/out")} == {
+        "part", "_manifest.json", "_report.json", "_SUCCESS", "commit", "plan",
     }  # fmt: skip
     table = pq.read_table("lake/out/ds=2026-01-31/part-00000.parquet", filesystem=fs, partitioning=None)
     assert table.to_pylist() == [

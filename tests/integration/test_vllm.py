@@ -32,32 +32,62 @@ def companies(tmp_path: Path) -> list[str]:
         return [row["Company"] for row in csv.DictReader(f)]
 
 
-def test_schema_is_followed_and_a_row_may_have_its_own_budget(
+_ASK = """
+def ask(row):
+    if row["n"] == 5:
+        return {"messages": []}  # nothing that a chat template could end with
+    text = row["company"] if row["n"] != 77 else "far too long " * 500
+    return {
+        "messages": [
+            {"role": "system", "content": "You infer a company's industry."},
+            {"role": "user", "content": "What industry is this company in: " + text},
+        ],
+        "sampling_params": {"max_tokens": 2 if row["n"] >= 190 else 40},
+    }
+"""
+
+
+def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
     ask: Ask, tiny_model: Path, companies: list[str], tmp_path: Path
 ) -> None:
-    # The last rows may not say enough for the schema: their answers are cut, null, and counted.
-    rows = [{"company": c, "budget": 40 if i < 190 else 2} for i, c in enumerate(companies)]
+    rows = [{"company": c, "n": n} for n, c in enumerate(companies)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "asking.py").write_text(_ASK)
     result: dict[str, Any] = ask(
         input_path=f"{tmp_path}/in.jsonl",
-        prompt="What industry is this company in: {company}",
-        system_prompt="You infer a company's industry.",
+        prompt=None,
+        preprocess="asking:ask",
+        code_paths=[str(tmp_path / "asking.py")],
         output_schema=SCHEMA,
-        sampling_params={"temperature": 0, "max_tokens": "{budget}"},
+        sampling_params={"temperature": 0, "max_tokens": 40},
         output_column="found",
         model_source=str(tiny_model),
         engine_kwargs={"max_model_len": 256},
         poll_interval=1.0,
     )
-    table = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    folder = Path(result["output_path"])
+    table = pq.read_table(folder / "part-00000.parquet")
     assert table.schema.field("found").type == pa.struct(
         [("industry", pa.string()), ("confidence", pa.string())]
     )
+    # The last rows may not say enough for the schema: their answers are cut.
+    failed = [5, 77, *range(190, 200)]
+    assert table.column("n").to_pylist() == [n for n in range(200) if n not in failed]
     found = table.column("found").to_pylist()
-    assert [f is None for f in found] == [False] * 190 + [True] * 10
-    assert result["counts"]["invalid_output"] == 10
-    assert sum(f["industry"] == industry_of(c) for f, c in zip(found[:190], companies, strict=False)) >= 150
-    assert {f["confidence"] for f in found[:190]} <= {"high", "low"}
+    right = sum(
+        f["industry"] == industry_of(companies[n])
+        for f, n in zip(found, table.column("n").to_pylist(), strict=True)
+    )
+    assert right >= 150
+    assert {f["confidence"] for f in found} <= {"high", "low"}
+    counts = result["counts"]
+    assert (counts["succeeded"], counts["quarantined"], counts["invalid_output"]) == (188, 12, 10)
+    [aside] = (folder / "_quarantine").iterdir()
+    why = {r["n"]: (r["__error_type"], r["__error"]) for r in pq.read_table(aside).to_pylist()}
+    assert sorted(why) == failed
+    assert why[5] == ("IndexError", "IndexError: list index out of range")
+    assert "256" in why[77][1]
+    assert why[190][0] == "InvalidAnswer"
 
 
 def test_engine_that_cannot_start_says_why(ask: Ask, tiny_model: Path, tmp_path: Path) -> None:

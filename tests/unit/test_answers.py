@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.answers import MEASURED, AnswerShape, arrow_type
+from airflow_provider_raydatallm.processor.answers import TOKEN_FIELDS, AnswerShape, arrow_type
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.spec import SliceJob
 
@@ -21,35 +21,58 @@ SCHEMA = {
 }
 
 
-def shaped(texts: list[str | None], postprocess: Any = None, **given: Any) -> pa.Table:
+def both(
+    texts: list[str | None], postprocess: Any = None, errors: list[str | None] | None = None, **given: Any
+) -> tuple[pa.Table, pa.Table]:
+    """Answered and failed rows."""
     least = {"slice_key": "k", "input_path": "/i", "output_path": "/o", "model_source": "m", "prompt": "x"}
     job = SliceJob.model_validate({**least, **given})
     n = len(texts)
+    errors = errors or [None] * n
     table = pa.table(
         {
             "__unit": [0] * n, "__offset": list(range(n)), "__row": ['{"c": 1}'] * n,
             "text": pa.array(texts, pa.string()),
             "input_tokens": [1] * n, "output_tokens": [1] * n, "engine_seconds": [0.1] * n,
             "finished_at": [1.0] * n,
+            "error_type": pa.array([e and "ValueError" for e in errors], pa.string()),
+            "error": pa.array(errors, pa.string()),
         }
     )  # fmt: skip
-    return AnswerShape(job, postprocess, lambda unit, offset: f"row {offset + 1} of the file")(table)
+    return AnswerShape(job, postprocess)(table)
+
+
+def shaped(texts: list[str | None], postprocess: Any = None, **given: Any) -> pa.Table:
+    return both(texts, postprocess, **given)[0]
+
+
+def why(table: pa.Table) -> list[tuple[int, str, str]]:
+    return [(r["__offset"], r["error_type"], r["error"]) for r in table.to_pylist()]
 
 
 def test_text_is_published_as_it_is() -> None:
     table = shaped(["a", ""])
     assert table.column("answer").to_pylist() == ["a", ""]
-    assert set(MEASURED) <= set(table.column_names)
+    assert {f.name for f in TOKEN_FIELDS} <= set(table.column_names)
 
 
-def test_answer_outside_the_choices_is_null_and_counted() -> None:
-    table = shaped(["a", "ab", None], choices=["a", "b"])
-    assert table.column("answer").to_pylist() == ["a", None, None]
-    assert table.column("__invalid").to_pylist() == [False, True, True]
+def test_answer_outside_the_choices_has_failed() -> None:
+    rows, failed = both(["a", "ab", None], choices=["a", "b"])
+    assert rows.column("answer").to_pylist() == ["a"]
+    assert why(failed) == [
+        (1, "InvalidAnswer", "the answer is none of the choices: 'ab'"),
+        (2, "InvalidAnswer", "the answer is none of the choices: None"),
+    ]
+
+
+def test_row_that_failed_in_the_engine_keeps_its_error_and_no_other_from_its_answer() -> None:
+    rows, failed = both(["a", None, "c"], errors=[None, "ValueError: too long", None])
+    assert rows.column("__offset").to_pylist() == [0, 2]
+    assert why(failed) == [(1, "ValueError", "ValueError: too long")]
 
 
 def test_schema_that_says_all_becomes_a_struct() -> None:
-    table = shaped(
+    rows, failed = both(
         [
             '{"industry": "A", "score": 1, "tags": ["x"], "inner": {"n": 3}}',
             '{"industry": "A", "sco',
@@ -57,10 +80,10 @@ def test_schema_that_says_all_becomes_a_struct() -> None:
         ],
         output_schema=SCHEMA,
     )
-    assert table.column("answer").to_pylist() == [
-        {"industry": "A", "score": 1.0, "tags": ["x"], "inner": {"n": 3}}, None, None,
-    ]  # fmt: skip
-    assert table.column("__invalid").to_pylist() == [False, True, True]
+    assert rows.column("answer").to_pylist() == [
+        {"industry": "A", "score": 1.0, "tags": ["x"], "inner": {"n": 3}},
+    ]
+    assert [r[:2] for r in why(failed)] == [(1, "InvalidAnswer"), (2, "InvalidAnswer")]
 
 
 @pytest.mark.parametrize(
@@ -92,20 +115,24 @@ def test_postprocess_sees_the_row_and_makes_the_columns() -> None:
     assert shaped(["a"], lambda row: row["answer"].upper()).column("answer").to_pylist() == ["A"]
 
 
-def test_answer_that_breaks_the_schema_or_every_number_is_null_and_stops_nothing() -> None:
+def test_answer_that_breaks_the_schema_or_every_number_fails_alone() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    table = shaped(['{"n": 1}', '{"n": 99999999999999999999}', "{}", '{"n": "x"}'], output_schema=schema)
-    assert table.column("answer").to_pylist() == [{"n": 1}, None, None, None]
+    rows, failed = both(
+        ['{"n": 1}', '{"n": 99999999999999999999}', "{}", '{"n": "x"}', "null"], output_schema=schema
+    )
+    assert rows.column("answer").to_pylist() == [{"n": 1}]
+    assert [r[0] for r in why(failed)] == [1, 2, 3, 4]
 
 
-def test_failing_postprocess_names_its_row() -> None:
-    with pytest.raises(SliceError, match="postprocess failed on row 1 of the file: KeyError: 'nope'"):
-        shaped(["a"], lambda row: row["nope"])
+def test_failing_postprocess_fails_its_row_alone() -> None:
+    rows, failed = both(["a", "b"], lambda row: {"x": {"a": 1}[row["answer"]]})
+    assert rows.column("x").to_pylist() == [1]
+    assert why(failed) == [(1, "KeyError", "postprocess: 'b'")]
 
 
 @pytest.mark.parametrize("name", ["output_tokens", "finished_at", "text"])
 def test_answer_column_may_have_any_usual_name(name: str) -> None:
-    table = shaped(["a"], output_column=name).drop_columns(list(MEASURED))
+    table = shaped(["a"], output_column=name)
     assert table.column(name).to_pylist() == ["a"]
 
 

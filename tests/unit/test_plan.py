@@ -302,7 +302,7 @@ def test_file_that_changes_after_planning_is_noticed(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     pq.write_table(pa.table({"x": range(5)}), path)
     with pytest.raises(SliceError, match="changed while the slice ran"):
-        plan.check_unchanged()
+        plan.check_unchanged(plan.units)
     with pytest.raises(SliceError, match="changed while the slice ran"):
         rows_of(plan)
 
@@ -311,3 +311,40 @@ def test_file_that_changes_after_planning_is_noticed(tmp_path: Path) -> None:
 def test_storage_that_cannot_be_opened_says_what_is_missing(url: str, says: str) -> None:
     with pytest.raises(SliceError, match=says):
         plan_of(url)
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (b'name,n\n"a \\"b\\", c",1\nd\\,e,2\n"two\nlines",3\n', {"escape_char": "\\"}),
+        ('name;n\n"a ""b"", c";1\n\'d,e\';2\n'.encode("latin-1"), {"delimiter": ";"}),
+        ("name,n\né,1\n".encode("utf-16"), {"encoding": "utf-16"}),
+        ("name,n\né,1\n".encode("latin-1"), {"encoding": "latin-1"}),
+    ],
+)
+def test_csv_in_another_dialect_is_read_as_the_options_say(
+    tmp_path: Path, data: bytes, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_text, "TEXT_RANGE_BYTES", 16)
+    (tmp_path / "a.csv").write_bytes(data)
+    plan = plan_of(tmp_path / "a.csv", csv_options=options)
+    wanted = {
+        "escape_char": [('a "b", c', "1"), ("d,e", "2"), ("two\nlines", "3")],
+        "delimiter": [('a "b", c', "1"), ("'d,e'", "2")],
+        "encoding": [("é", "1")],
+    }[next(iter(options))]
+    assert rows_of(plan) == [{"name": a, "n": b} for a, b in wanted]
+    if "delimiter" not in options:
+        assert len(plan.units) == 1
+    assert plan_of(tmp_path / "a.csv", csv_options=options).input_hash == plan.input_hash
+
+
+def test_wrong_encoding_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("name\né\n".encode("latin-1"))
+    with pytest.raises(SliceError, match=r"a\.csv.*UTF"):
+        plan_of(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_bytes(b"name\n\x81\n")
+    with pytest.raises(SliceError, match=r"b\.csv is not written in ascii"):
+        plan_of(tmp_path / "b.csv", csv_options={"encoding": "ascii"})
+    with pytest.raises(ValueError, match="'klingon' is no text encoding"):
+        plan_of(tmp_path / "b.csv", csv_options={"encoding": "klingon"})

@@ -1,4 +1,4 @@
-"""Fragments and publishing on a local folder, without Ray."""
+"""Publishing on a local folder, without Ray: what readers see, and when."""
 
 from __future__ import annotations
 
@@ -11,93 +11,130 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor import fragments as fragments_module
 from airflow_provider_raydatallm.processor import publish
+from airflow_provider_raydatallm.processor import store as store_module
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.fragments import Fragments
-from airflow_provider_raydatallm.processor.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.fragments import put_fragment
+from airflow_provider_raydatallm.processor.plan import make_plan
+from airflow_provider_raydatallm.processor.run import run_slice
 from airflow_provider_raydatallm.processor.store import Store
-from airflow_provider_raydatallm.spec import Counts, Report, SliceJob
-
-
-def answers(rows: list[tuple[int, int]]) -> pa.Table:
-    return pa.table(
-        {
-            "__unit": pa.array([u for u, _ in rows], pa.int32()),
-            "__offset": pa.array([o for _, o in rows], pa.int64()),
-            "answer": [f"{u}-{o}" for u, o in rows],
-        }
-    )
+from airflow_provider_raydatallm.reader import published_dataset, published_files
+from airflow_provider_raydatallm.spec import Report, SliceJob
+from tests.in_process import InProcess, changed, job_of
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> SliceJob:
-    pq.write_table(pa.table({"x": range(10)}), tmp_path / "in.parquet", row_group_size=4)
-    return SliceJob(
-        slice_key="k",
-        input_path=str(tmp_path / "in.parquet"),
-        output_path=str(tmp_path / "out"),
-        model_source="m",
-        prompt="x",
-    )
+    (tmp_path / "in").mkdir()
+    for f in range(3):
+        table = pa.table({"name": [f"{f}-{i}" for i in range(100)], "x": range(100)})
+        pq.write_table(table, tmp_path / "in" / f"{f}.parquet", row_group_size=40)
+    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out")
 
 
-@pytest.fixture
-def plan(job: SliceJob) -> Plan:
-    return make_plan(job)
+def run(job: SliceJob, cluster: InProcess | None = None) -> Report:
+    return run_slice(job, lambda progress: None, cluster or InProcess())
 
 
-def finished(store: Store, rows: list[tuple[int, int]]) -> Fragments:
-    made = Fragments(store, "_checkpoint/a")
-    for start in range(0, len(rows), 3):
-        made.add(answers(rows[start : start + 3]))
-    made.flush()
-    return made
+def names(job: SliceJob) -> set[str]:
+    return {p.name for p in Path(job.slice_path).iterdir()}
 
 
-ALL = [(u, o) for u, n in enumerate((4, 4, 2)) for o in range(n)]
+ALL = [f"{f}-{i}" for f in range(3) for i in range(100)]
 
 
-@pytest.mark.parametrize("fragment_rows", [1, 5, 100])
-def test_answers_stand_beside_their_rows_in_input_order_whatever_order_they_came_in(
-    job: SliceJob, plan: Plan, fragment_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fragments_module, "FRAGMENT_ROWS", fragment_rows)
-    store = Store(job.slice_path)
-    entry = publish.write_part(store, job, plan, finished(store, ALL[::-1]))
-    part = Path(job.slice_path) / "part-00000.parquet"
-    assert pq.read_table(part).to_pylist() == [{"x": i, "answer": f"{u}-{o}"} for i, (u, o) in enumerate(ALL)]
-    assert entry == {
-        "path": "part-00000.parquet", "rows": 10, "bytes": part.stat().st_size,
-        "sha256": hashlib.sha256(part.read_bytes()).hexdigest(),
+def test_slice_is_one_file_with_its_manifest_and_nothing_else(job: SliceJob) -> None:
+    run(job)
+    assert names(job) == {
+        "part-00000.parquet", "_SUCCESS", "_manifest.json", "_report.json", "_versions",
     }  # fmt: skip
+    folder = Path(job.slice_path)
+    manifest = json.loads((folder / "_manifest.json").read_text())
+    data = (folder / "part-00000.parquet").read_bytes()
+    assert manifest["files"] == [
+        {"path": "part-00000.parquet", "rows": 300, "bytes": len(data),
+         "sha256": hashlib.sha256(data).hexdigest()},
+    ]  # fmt: skip
+    table = pq.read_table(folder, partitioning=None)
+    assert table.column("answer").to_pylist() == table.column("name").to_pylist() == ALL
+    assert table.schema.field("x").type == pa.int64()
+
+
+def test_success_is_written_last(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    put = Store.put
+    monkeypatch.setattr(Store, "put", lambda self, name, data: (written.append(name), put(self, name, data)))
+    run(job)
+    top = [n for n in written if "/" not in n]
+    assert top == ["_manifest.json", "_report.json", "_SUCCESS"]
 
 
 @pytest.mark.parametrize(
-    "rows", [ALL[:-1], [*ALL, ALL[3]], [r for r in ALL if r[0] != 1], [*ALL[:-1], ALL[0]]]
+    "given", [{"file_per_input": True}, {"max_file_bytes": 1 << 20}], ids=["per input", "by size"]
 )
-def test_slice_never_publishes_short_or_twice(job: SliceJob, plan: Plan, rows: list[tuple[int, int]]) -> None:
-    store = Store(job.slice_path)
-    made = finished(store, rows)
-    with pytest.raises(SliceError):
-        publish.write_part(store, job, plan, made)
-    assert [n for n in store.names() if not n.startswith("_checkpoint")] == []
+def test_several_files_carry_their_version_and_read_in_order(
+    job: SliceJob, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "max_file_bytes" in given:  # the least that can be set is more than this test wants to write
+        job = job.model_copy(update={"max_file_bytes": 2000})
+    else:
+        job = changed(job, **given)
+    run(job)
+    files = published_files(job.slice_path)
+    assert len(files) > 2
+    assert all(Path(f).name.startswith("part-000001-") for f in files)
+    assert published_dataset(job.slice_path).to_table().column("answer").to_pylist() == ALL
+    assert pq.read_table(job.slice_path, partitioning=None).column("answer").to_pylist() == ALL
+    if job.file_per_input:
+        assert [pq.read_metadata(f).num_rows for f in files] == [100, 100, 100]
+
+    run(job.model_copy(update={"force_rerun": True}))
+    again = published_files(job.slice_path)
+    assert all(Path(f).name.startswith("part-000002-") for f in again)
+    assert {Path(f).name for f in again} == {n for n in names(job) if n.startswith("part-")}
+    run(changed(job, force_rerun=True, file_per_input=False, max_file_bytes=1 << 30))
+    assert {n for n in names(job) if n.startswith("part-")} == {"part-00000.parquet"}
 
 
-def test_success_is_written_last_and_the_folder_reads_as_a_table(job: SliceJob, plan: Plan) -> None:
-    store = Store(job.slice_path)
-    files = [publish.write_part(store, job, plan, finished(store, ALL))]
-    assert publish.published(store) is None
-    report = Report(
-        outcome="published", slice_key="k", output_path=job.slice_path, fingerprint=job.fingerprint(),
-        counts=Counts(planned=10, succeeded=10),
-    )  # fmt: skip
-    publish.write_manifest(store, job, plan, files, report)
-    manifest = publish.published(store)
-    assert manifest is not None
-    assert manifest["files"] == files
-    assert pq.read_table(job.slice_path).num_rows == 10
-    assert Report.model_validate(json.loads((Path(job.slice_path) / "_report.json").read_text())) == report
+def test_old_version_stays_readable_until_the_new_one_is_published(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(job)
+    other = changed(job, prompt="new {name}", on_config_change="recompute")
+    seen: list[Any] = []
+
+    def look(batch: pa.Table) -> None:
+        table = pq.read_table(job.slice_path, partitioning=None)
+        seen.append((table.column("answer").to_pylist() == ALL, "_SUCCESS" in names(job)))
+
+    run(other, InProcess(batch=100, before_batch=look))
+    assert seen
+    assert set(seen) == {(True, True)}
+    assert published_dataset(job.slice_path).to_table().column("answer").to_pylist() == [
+        f"new {a}" for a in ALL
+    ]
+
+
+def test_kept_versions_can_be_read_and_are_removed_in_their_turn(job: SliceJob) -> None:
+    def prompt(text: str) -> SliceJob:
+        return changed(job, prompt=text + " {name}", on_config_change="recompute", keep_versions=1)
+
+    for text in ("one", "two", "three"):
+        run(prompt(text))
+
+    def first(**version: int) -> Any:
+        return published_dataset(job.slice_path, **version).head(1).column("answer")[0].as_py()
+
+    assert first() == "three 0-0"
+    assert first(version=2) == "two 0-0"
+    with pytest.raises(FileNotFoundError, match=r"version 1 of .* is not kept; the newest is 3"):
+        first(version=1)
+    assert pq.read_table(job.slice_path, partitioning=None).num_rows == 300
+
+
+def test_nothing_published_is_told(job: SliceJob) -> None:
+    with pytest.raises(FileNotFoundError, match="no slice is published"):
+        published_files(job.slice_path)
 
 
 def test_folder_of_somebody_else_is_not_touched(job: SliceJob) -> None:
@@ -105,10 +142,12 @@ def test_folder_of_somebody_else_is_not_touched(job: SliceJob) -> None:
     folder.mkdir(parents=True)
     (folder / "precious.parquet").write_bytes(b"x")
     with pytest.raises(SliceError, match=r"precious\.parquet"):
-        publish.published(Store(job.slice_path))
+        run(job)
+    assert names(job) == {"precious.parquet"}
 
 
-def test_answer_column_never_overwrites_an_input_column(job: SliceJob, plan: Plan) -> None:
+def test_answer_column_never_overwrites_an_input_column(job: SliceJob) -> None:
+    plan = make_plan(job)
     with pytest.raises(SliceError, match="'x'"):
         publish.check_columns(job, plan, [pa.field("x", pa.string())])
     with pytest.raises(SliceError, match="slice folder"):
@@ -119,30 +158,72 @@ def test_columns_that_parquet_cannot_hold_are_found_before_anything_is_spent(
     job: SliceJob, tmp_path: Path
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"meta": {}}\n')
-    other = SliceJob.model_validate({**job.model_dump(), "input_path": str(tmp_path / "in.jsonl")})
+    other = changed(job, input_path=str(tmp_path / "in.jsonl"))
     with pytest.raises(SliceError, match=r"cannot be written as Parquet.*columns="):
         publish.check_columns(other, make_plan(other), [])
 
 
-def test_run_that_died_while_publishing_does_not_block_the_next(job: SliceJob, plan: Plan) -> None:
+def test_sealed_slice_publishes_what_was_sealed(job: SliceJob) -> None:
+    """Fragments that a late writer puts after the seal change nothing."""
+    calls = []
+
+    def die(self: Store, *args: Any, **kwargs: Any) -> None:
+        calls.append(args[0])
+        raise SliceError("dies here", kind="run")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "replace", die)
+        with pytest.raises(SliceError, match="dies here"):
+            run(job)
+    assert calls == ["part-00000.parquet"]
     store = Store(job.slice_path)
-    publish.write_part(store, job, plan, finished(store, ALL))
-    store.remove("_checkpoint")
-    assert publish.published(store) is None
+    [folder] = [n for n in store.names("_checkpoint") if n.startswith("v")]
+    plan = make_plan(job)
+    late = pa.table(
+        {"__unit": pa.array([0], pa.int32()), "__offset": pa.array([0], pa.int64()), "answer": ["late"],
+         "__input_tokens": [1], "__output_tokens": [1]},
+    )  # fmt: skip
+    for epoch in (0, 9):
+        put_fragment(store, f"_checkpoint/{folder}", "rows", late, [u.id for u in plan.units], epoch)
+    cluster = InProcess()
+    run(job, cluster)
+    assert cluster.answered == 0
+    assert pq.read_table(job.slice_path, partitioning=None).column("answer").to_pylist() == ALL
 
 
-def test_postprocess_columns_of_different_fragments_are_united(
-    job: SliceJob, plan: Plan, monkeypatch: pytest.MonkeyPatch
+def test_row_without_an_answer_is_never_published(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last guard: what a seal names must be one answer for each row."""
+    store = Store(job.slice_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "replace", lambda *a, **k: (_ for _ in ()).throw(SliceError("dies", kind="run")))
+        with pytest.raises(SliceError, match="dies"):
+            run(job)
+    [folder] = [n for n in store.names("_checkpoint") if n.startswith("v")]
+    [seal] = [n for n in store.names(f"_checkpoint/{folder}") if n.startswith("seal-")]
+    body = store.read_document(f"_checkpoint/{folder}/{seal}")
+    body["fragments"].pop()
+    store.remove(f"_checkpoint/{folder}/{seal}")
+    store.create_document(f"_checkpoint/{folder}/{seal}", body)
+    with pytest.raises(SliceError, match=r"and \d+ answers and 0 failures for them"):
+        run(job)
+    assert not published_before(job)
+
+
+def published_before(job: SliceJob) -> bool:
+    return any(not n.startswith("_") for n in names(job))
+
+
+def test_disk_that_is_full_fails_with_the_path_and_resumes(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fragments_module, "FRAGMENT_ROWS", 1)
-    store = Store(job.slice_path)
-    made = Fragments(store, "_checkpoint/a")
-    values: list[Any] = [1, None, 2.5, 4]
-    for i, (u, o) in enumerate(ALL):
-        value = values[i % 4]
-        made.add(answers([(u, o)]).append_column("n", pa.array([value])))
-    made.flush()
-    publish.write_part(store, job, plan, made)
-    table = pq.read_table(Path(job.slice_path) / "part-00000.parquet")
-    assert table.column("n").to_pylist() == [values[i % 4] for i in range(10)]
-    assert table.schema.field("n").type == pa.float64()
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module.shutil, "copyfileobj", full)
+        with pytest.raises(SliceError, match=r"cannot write .*part-00000\.parquet: No space left") as e:
+            run(job)
+    assert e.value.kind == "run"
+    cluster = InProcess()
+    assert run(job, cluster).counts.resumed == 300
+    assert cluster.answered == 0

@@ -62,8 +62,12 @@ def test_users_runtime_env_is_merged_and_conflicts_are_named() -> None:
     user = {"env_vars": {"A": "1"}, "py_modules": ["s3://b/x.zip"], "pip": ["y"]}
     merged = shipping.merged_runtime_env(user, py_modules=["gcs://p.zip"], env_vars={"HF_TOKEN": "t"})
     assert merged == {
-        "env_vars": {"A": "1", "HF_TOKEN": "t"}, "py_modules": ["gcs://p.zip", "s3://b/x.zip"], "pip": ["y"],
-    }  # fmt: skip
+        "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "30", "A": "1", "HF_TOKEN": "t"},
+        "py_modules": ["gcs://p.zip", "s3://b/x.zip"],
+        "pip": ["y"],
+    }
+    stops = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "5"}}
+    assert shipping.merged_runtime_env(stops, py_modules=[], env_vars={})["env_vars"] == stops["env_vars"]
     with pytest.raises(RayLLMInputError, match="HF_TOKEN"):
         shipping.merged_runtime_env(
             {"env_vars": {"HF_TOKEN": "x"}}, py_modules=[], env_vars={"HF_TOKEN": "t"}

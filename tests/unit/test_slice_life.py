@@ -1,5 +1,4 @@
-"""What a run decides before it starts an engine: on real folders, and without a cluster, since none is needed
-yet."""
+"""What a run decides: on real folders, with the store's own code, and without a cluster: none is needed."""
 
 from __future__ import annotations
 
@@ -12,13 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor import publish
 from airflow_provider_raydatallm.processor.__main__ import load_spec, main, root_error
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.plan import make_plan
-from airflow_provider_raydatallm.processor.run import run_slice, slice_status
-from airflow_provider_raydatallm.processor.store import Store
-from airflow_provider_raydatallm.spec import Counts, Report, SliceJob
+from airflow_provider_raydatallm.processor.run import run_slice
+from airflow_provider_raydatallm.processor.status import finished_report, slice_status
+from airflow_provider_raydatallm.spec import Report, SliceJob
+from tests.in_process import InProcess, changed, job_of
 
 
 @pytest.fixture(autouse=True)
@@ -31,64 +29,132 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def job(tmp_path: Path) -> SliceJob:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"x": ["a", "b"]}), tmp_path / "in" / "a.parquet")
-    return SliceJob(
-        slice_key="2026-01-31",
-        input_path=f"{tmp_path}/in/",
-        output_path=f"{tmp_path}/out",
-        model_source="m/m",
-        prompt="{x}",
-    )
+    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", prompt="{x}")
 
 
-def changed(job: SliceJob, **given: Any) -> SliceJob:
-    return SliceJob.model_validate({**job.model_dump(), **given})
+def run(job: SliceJob, cluster: InProcess | None = None) -> Report:
+    return run_slice(job, lambda progress: None, cluster or InProcess())
 
 
-def run(job: SliceJob) -> Report:
-    return run_slice(job, lambda progress: None)
+def answers(job: SliceJob) -> list[Any]:
+    column: list[Any] = pq.read_table(job.slice_path, partitioning=None).column("answer").to_pylist()
+    return column
 
 
-def published(job: SliceJob) -> Report:
-    """Publish the slice as a run would have, with an answer for each row."""
-    plan, store = make_plan(job), Store(job.slice_path)
-    report = Report(
-        outcome="published", slice_key=job.slice_key, output_path=job.slice_path,
-        fingerprint=job.fingerprint(),
-        counts=Counts(planned=plan.rows, succeeded=plan.rows),
-    )  # fmt: skip
-    store.put_bytes("part-00000.parquet", b"")
-    publish.write_manifest(store, job, plan, [], report)
-    return report
+def add_file(job: SliceJob, name: str, values: list[str]) -> None:
+    pq.write_table(pa.table({"x": values}), Path(job.input_path) / name)
 
 
 def test_finished_slice_is_a_no_op(job: SliceJob) -> None:
-    report = published(job)
-    assert run(job) == report.model_copy(update={"outcome": "unchanged"})
-    assert run(changed(job, batch_size=7)).outcome == "unchanged"
+    report = run(job)
+    assert report.counts.planned == report.counts.succeeded == 2
+    cluster = InProcess()
+    assert run(job, cluster) == report.model_copy(update={"outcome": "unchanged"})
+    assert run(changed(job, batch_size=7), cluster).outcome == "unchanged"
+    assert cluster.answered == 0
     assert slice_status(job) == report
+    assert finished_report(job) == report.model_copy(update={"outcome": "unchanged"})
+
+
+def test_forced_run_answers_a_finished_slice_again(job: SliceJob) -> None:
+    run(job)
+    cluster = InProcess()
+    forced = changed(job, force_rerun=True)
+    assert finished_report(forced) is None
+    assert run(forced, cluster).outcome == "published"
+    assert cluster.answered == 2
 
 
 def test_changed_configuration_follows_the_policy(job: SliceJob) -> None:
-    published(job)
+    run(job)
     other = changed(job, prompt="Other {x}")
     with pytest.raises(SliceError, match="on_config_change='recompute'"):
         run(other)
-    assert slice_status(other) is None
-    with pytest.raises(SliceError, match="is no argument"):  # it went on to the engine's checks
-        run(changed(other, on_config_change="recompute", engine_kwargs={"nonsense": 1}))
+    assert slice_status(other) is finished_report(other) is None
+    assert answers(job) == ["a", "b"]
+    run(changed(other, on_config_change="recompute"))
+    assert answers(job) == ["Other a", "Other b"]
 
 
 def test_changed_input_follows_the_policy(job: SliceJob) -> None:
-    published(job)
-    pq.write_table(pa.table({"x": ["c"]}), Path(job.input_path) / "b.parquet")
-    with pytest.raises(SliceError, match=r"then 1 file\(s\), 2 rows; now 2 and 3"):
+    run(job)
+    add_file(job, "b.parquet", ["c"])
+    assert finished_report(job) is None
+    with pytest.raises(SliceError, match=r"then 1 file\(s\) of 2 rows; now 2"):
         run(job)
-    with pytest.raises(SliceError, match="is no argument"):
-        run(changed(job, on_input_change="recompute", engine_kwargs={"nonsense": 1}))
+    cluster = InProcess()
+    assert run(changed(job, on_input_change="recompute"), cluster).counts.planned == 3
+    assert cluster.answered == 3
+    assert answers(job) == ["a", "b", "c"]
+
+
+def test_extending_keeps_the_finished_rows(job: SliceJob) -> None:
+    first = run(job)
+    add_file(job, "0.parquet", ["zero"])
+    add_file(job, "b.parquet", ["c", "d"])
+    cluster = InProcess()
+    report = run(changed(job, on_input_change="extend"), cluster)
+    assert cluster.answered == 3
+    assert answers(job) == ["zero", "a", "b", "c", "d"]
+    assert (report.counts.planned, report.counts.succeeded, report.counts.resumed) == (5, 5, 2)
+    assert first.tokens.input is not None
+    assert report.tokens.input == first.tokens.input + 3 * 7
+
+
+def test_extending_refuses_a_file_that_changed(job: SliceJob) -> None:
+    run(job)
+    add_file(job, "a.parquet", ["a", "b", "more"])
+    with pytest.raises(SliceError, match=r"only adds files, but .*a\.parquet changed"):
+        run(changed(job, on_input_change="extend"))
+    assert answers(job) == ["a", "b"]
+
+
+def test_input_that_changed_half_way_follows_the_policy(job: SliceJob) -> None:
+    add_file(job, "b.parquet", ["fail"])
+    with pytest.raises(SliceError, match="1 of 3 rows failed"):
+        run(job)
+    add_file(job, "b.parquet", ["fine", "too"])
+    with pytest.raises(SliceError, match=r"half finished.*on_input_change='recompute' or 'extend'"):
+        run(job)
+    cluster = InProcess()
+    report = run(changed(job, on_input_change="recompute"), cluster)
+    assert cluster.answered == 2  # the rows of the file that did not change are kept
+    assert (report.counts.planned, report.counts.resumed) == (4, 2)
+    assert answers(job) == ["a", "b", "fine", "too"]
+
+
+def test_files_that_were_taken_away_are_made_anew(job: SliceJob) -> None:
+    run(job)
+    (Path(job.slice_path) / "part-00000.parquet").unlink()
+    assert slice_status(job) is None
+    assert run(job).outcome == "published"
+    assert answers(job) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["_SUCCESS", "_manifest.json", "_report.json"])
+def test_what_derives_from_a_commit_is_written_again_without_an_engine(job: SliceJob, name: str) -> None:
+    report = run(job)
+    path = Path(job.slice_path) / name
+    before = path.read_bytes()
+    path.unlink()
+    assert slice_status(job) is None
+    cluster = InProcess()
+    assert run(job, cluster) == report.model_copy(update={"outcome": "unchanged"})
+    assert (cluster.answered, path.read_bytes()) == (0, before)
+
+
+def test_damaged_commit_is_told_and_can_be_forced(job: SliceJob) -> None:
+    run(job)
+    commit = Path(job.slice_path) / "_versions" / "commit-000001.json"
+    commit.write_bytes(commit.read_bytes().replace(b'"rows"', b'"r0ws"'))
+    with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*force_rerun=True"):
+        run(job)
+    assert run(changed(job, force_rerun=True)).outcome == "published"
+    assert run(job).outcome == "unchanged"
 
 
 def test_two_instants_that_share_a_key_are_noticed(job: SliceJob) -> None:
-    published(changed(job, slice_instant="2026-01-31T01:00:00+00:00"))
+    run(changed(job, slice_instant="2026-01-31T01:00:00+00:00"))
     assert run(job).outcome == "unchanged"
     with pytest.raises(SliceError, match="slice_format '%Y-%m-%d' is too coarse"):
         run(changed(job, slice_instant="2026-01-31T02:00:00+00:00"))
@@ -107,11 +173,13 @@ def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
 
 
 def test_slice_that_became_empty_leaves_no_old_rows_behind(job: SliceJob) -> None:
-    published(job)
+    run(job)
     (Path(job.input_path) / "a.parquet").unlink()
     report = run(changed(job, on_empty="publish", on_input_change="recompute"))
     assert report.outcome == "empty"
-    assert {p.name for p in Path(job.slice_path).iterdir()} == {"_SUCCESS", "_manifest.json", "_report.json"}
+    assert {p.name for p in Path(job.slice_path).iterdir()} == {
+        "_SUCCESS", "_manifest.json", "_report.json", "_versions",
+    }  # fmt: skip
 
 
 def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
@@ -139,7 +207,7 @@ def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
     job: SliceJob, given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(SliceError, match=says):
-        run(changed(job, **given))
+        run(changed(job, **{"engine": "ray_data_llm", **given}))
     assert not Path(job.slice_path).exists()
 
 
@@ -149,7 +217,7 @@ def test_output_inside_the_input_is_refused(job: SliceJob) -> None:
 
 
 def test_trial_run_never_meets_the_published_slice(job: SliceJob) -> None:
-    published(job)
+    run(job)
     trial = changed(job, max_rows=1)
     assert slice_status(trial) is None
     assert trial.slice_path != job.slice_path
@@ -183,7 +251,7 @@ def test_root_error_is_found_under_what_wraps_it() -> None:
 def test_program_without_a_nonce_speaks_to_people(
     job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    published(job)
+    run(job)
     (tmp_path / "spec.json").write_text(job.model_dump_json())
     assert main(["run", str(tmp_path / "spec.json")]) == 0
     said = capsys.readouterr()

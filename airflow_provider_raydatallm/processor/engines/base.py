@@ -5,7 +5,12 @@ Nothing else in the pipeline knows which engine answers.
 
 Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSON text of messages and
 sampling_params) and, when a postprocess function wants the row, `__row` (JSON text). Answers have `__unit`,
-`__offset`, `__row` if it came in, and `ANSWER_FIELDS`. One answer for each request, in any order.
+`__offset`, `__row` if it came in, and `ANSWER_FIELDS`. One answer for each request, in any order. A request
+that fails for its own reason (a prompt that is too long, a chat template that refuses its messages) has
+`error` set and keeps no other from being answered; what breaks the engine itself is raised.
+
+Rows are safe from the moment they leave the engine: what it hands over in one block is the grain of resume.
+An engine that hands over groups of finished rows before their batch is done loses less when it dies.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ ANSWER_FIELDS = [
     pa.field("output_tokens", pa.int64()),
     pa.field("engine_seconds", pa.float64()),  # time the request spent in the engine
     pa.field("finished_at", pa.float64()),  # epoch seconds
+    pa.field("error_type", pa.string()),
+    pa.field("error", pa.string()),  # null for an answered row
 ]
 
 
@@ -59,8 +66,7 @@ class Engine(ABC):
     @property
     @abstractmethod
     def batch_size(self) -> int:
-        """Rows that are handed to the engine, and come back from it, together: the grain of progress and,
-        later, of resume."""
+        """Rows that are handed to the engine together."""
 
     @abstractmethod
     def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset: ...

@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Reading and publishing need one CPU beside the stages, and one moves rows between them.
 _CPUS_BESIDE_STAGES = 2
+#: Where Ray Data LLM keeps what a row failed of; "" for a row that did not.
+_ERROR = "__inference_error__"
 
 
 class RayDataLLM(Engine):
@@ -90,13 +93,19 @@ class RayDataLLM(Engine):
                 "concurrency": (1, self.workers[1]),
                 "chat_template_kwargs": job.chat_template_kwargs or None,
             },
+            should_continue_on_error=True,
             **options,
         )
         processor = build(
-            config,
-            preprocess=partial(_to_request, defaults=sampling_defaults(job.sampling_params)),
-            postprocess=_to_answer,
+            config, preprocess=partial(_to_request, defaults=sampling_defaults(job.sampling_params))
         )
+        # Ray Data LLM goes on after a failing row in its engine stage only, and gives such rows another
+        # schema.
+        for name in ("ChatTemplateStage", "TokenizeStage"):
+            if name in processor.list_stage_names():
+                stage = processor.get_stage_by_name(name)
+                stage.fn = _row_by_row(stage.fn)
+        processor.postprocess = partial(_to_answer, data_column=processor.DATA_COLUMN)
         answers: ray.data.Dataset = processor(requests)
         return answers
 
@@ -107,15 +116,44 @@ def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, A
     return {"messages": request["messages"], "sampling_params": {**defaults, **request["sampling_params"]}}
 
 
-def _to_answer(row: dict[str, Any]) -> dict[str, Any]:
+def _to_answer(row: dict[str, Any], *, data_column: str) -> dict[str, Any]:
+    row = row[data_column]
+    error = row.get(_ERROR) or None
     answer = {name: row[name] for name in ("__unit", "__offset", "__row") if name in row}
     return answer | {
-        "text": row["generated_text"],
-        "input_tokens": row["num_input_tokens"],
-        "output_tokens": row["num_generated_tokens"],
-        "engine_seconds": row["time_taken_llm"],
+        "text": None if error else row["generated_text"],
+        "input_tokens": None if error else row["num_input_tokens"],
+        "output_tokens": None if error else row["num_generated_tokens"],
+        "engine_seconds": None if error else row["time_taken_llm"],
         "finished_at": time.time(),
+        "error_type": error and error.partition(":")[0],
+        "error": error,
     }
+
+
+def _row_by_row(stage: type[Any]) -> type[Any]:
+    """A stage that marks the rows that fail in it, which the stages after it then leave alone, and does the
+    others."""
+
+    class RowByRow(stage):  # type: ignore[misc]
+        async def udf(self, batch: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+            try:
+                outputs = [output async for output in stage.udf(self, batch)]
+            except Exception:
+                outputs = []
+                for row in batch:
+                    try:
+                        outputs += [output async for output in stage.udf(self, [row])]
+                    except Exception as e:
+                        error = f"{type(e).__name__}: {e}"
+                        outputs.append(
+                            {self.IDX_IN_BATCH_COLUMN: row[self.IDX_IN_BATCH_COLUMN], _ERROR: error}
+                        )
+            for output in outputs:
+                # Absent, it would be null beside a failed row, which Ray Data LLM takes for an error too.
+                yield {_ERROR: "", **output}
+
+    return RowByRow
 
 
 def _vllm_is_cpu_build() -> bool:

@@ -1,0 +1,136 @@
+"""Where the work of a slice is done: on Ray. The life of a slice (`run.py`) knows no more of it than this."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor.answers import AnswerShape
+from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.parts import Part, PartPlan
+from airflow_provider_raydatallm.processor.plan import Plan
+from airflow_provider_raydatallm.processor.preflight import check_model, check_resources
+from airflow_provider_raydatallm.processor.prompt import RequestBuilder
+from airflow_provider_raydatallm.spec import SliceJob
+
+#: Seconds that the writers have to put what they hold when the job is told to stop.
+_LAST_FLUSH_SECONDS = 20.0
+_WATCH_SECONDS = 2.0
+
+
+class Stopped(BaseException):
+    """The process was told to stop (SIGTERM)."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of an engine about each row of a plan."""
+
+    job: SliceJob
+    plan: Plan
+    builder: RequestBuilder
+    engine: Engine
+    shape: AnswerShape
+
+
+@dataclass(frozen=True)
+class Task:
+    """Missing rows, and where their answers go. `work`: index of a unit and its ranges."""
+
+    question: Question
+    work: Sequence[tuple[int, Sequence[tuple[int, int]]]]
+    url: str
+    folder: str
+    epoch: int
+
+
+class Cluster(Protocol):
+    def check(self, question: Question) -> None:
+        """:raises SliceError: when the question cannot be answered here."""
+
+    def answer(
+        self, task: Task, summaries: Callable[[pa.Table], None], failures: Callable[[int], None]
+    ) -> None:
+        """Have the rows answered and their fragments put, whatever ends it.
+
+        :param summaries: told the `measure.summary` of rows as they finish.
+        :param failures: told every few seconds how many rows have failed in this call.
+        """
+
+    def run_all(self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan]) -> Iterable[Part]:
+        """`build` on each part, several at once."""
+
+
+class RayCluster:
+    """The Ray cluster that this process can reach."""
+
+    def check(self, question: Question) -> None:
+        _connect()
+        check_resources(question.engine.resources, question.job.accelerator_type)
+        check_model(question.job.model_source)
+
+    def answer(
+        self, task: Task, summaries: Callable[[pa.Table], None], failures: Callable[[int], None]
+    ) -> None:
+        from airflow_provider_raydatallm.processor.pipeline import answer_rows
+        from airflow_provider_raydatallm.processor.writers import Writers
+
+        _connect()
+        q = task.question
+        writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
+        try:
+            looked = time.monotonic()
+            for summary in answer_rows(q.plan, task.work, q.builder, q.engine, q.shape, writers):
+                summaries(summary)
+                if time.monotonic() - looked > _WATCH_SECONDS:
+                    failures(writers.failed())
+                    looked = time.monotonic()
+            writers.flush()
+        except BaseException:
+            try:
+                writers.flush(_LAST_FLUSH_SECONDS)
+            except Exception as e:
+                print(f"warning: the last finished rows could not be kept: {e}", file=sys.stderr, flush=True)
+            raise
+        finally:
+            writers.stop()
+
+    def run_all(self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan]) -> Iterable[Part]:
+        import ray
+        from ray.exceptions import RayTaskError
+
+        _connect()
+        remote: Any = ray.remote(build)
+        try:
+            return list(ray.get([remote.remote(p) for p in parts]))
+        except RayTaskError as e:
+            if isinstance(e.cause, Exception):
+                raise e.cause from e
+            raise
+
+
+def stop_on_sigterm() -> None:
+    """Raise `Stopped` in the main thread when the process is told to stop, once."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Stopped
+
+
+def _connect() -> None:
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(logging_level="warning")
+        stop_on_sigterm()  # Ray puts a handler of its own in place

@@ -1,0 +1,33 @@
+"""Saying in a line or two what rows failed of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor.fragments import FragmentReader
+from airflow_provider_raydatallm.processor.ledger import Fragment
+from airflow_provider_raydatallm.processor.plan import Plan
+from airflow_provider_raydatallm.processor.store import Store
+
+#: Fragments that are looked into for examples: an error that fails a slice is in each of them.
+_LOOKED_AT = 20
+
+
+def describe_failures(store: Store, folder: str, plan: Plan, fragments: Sequence[Fragment]) -> str:
+    """The kinds of errors with the first row of each: "12 KeyError, such as row 7 of a.csv: ..."."""
+    index = {u.id: i for i, u in enumerate(plan.units)}
+    failed = [f for f in fragments if f.kind == "failed"][:_LOOKED_AT]
+    fields = [pa.field("error_type", pa.string()), pa.field("error", pa.string())]
+    reader = FragmentReader(store, folder, failed, index, fields)
+    kinds: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    places = sorted({(index[r.unit], r.start, r.stop) for f in failed for r in f.ranges if r.unit in index})
+    for unit, start, stop in places:
+        offsets, table = reader.window(unit, start, stop)
+        for offset, kind, error in zip(offsets, *(c.to_pylist() for c in table.columns), strict=True):
+            kinds[kind] += 1
+            examples.setdefault(kind, f"{plan.locate(unit, int(offset))}: {kind}: {error}")
+    return "; ".join(f"{n:,} {kind}, such as {examples[kind]}" for kind, n in kinds.most_common(3))

@@ -1,0 +1,183 @@
+"""What is known to be finished: derived from the names of the fragments that exist, never kept apart from
+them.
+
+A fragment's name says which rows it holds when they are one range of one unit, so that the ledger of a slice
+is one listing; the others (`mixed`) say it in their first bytes. Row ranges are half-open, `(start, stop)`
+offsets in a unit. Pure, but for `read_ledger`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Span = tuple[int, int]
+
+
+class UnitRows(NamedTuple):
+    """Rows of one unit, named by the unit's id."""
+
+    unit: str
+    start: int
+    stop: int
+
+
+#: `rows`: answered; `failed`: rows that failed for their own reasons, once for each time they did.
+FragmentKind = Literal["rows", "failed"]
+
+_NAME = re.compile(
+    r"(?P<kind>rows|failed)-(?:(?P<unit>[0-9a-f]{16})-(?P<first>\d+)|mixed)-(?P<count>\d+)-e(?P<epoch>\d{6,})"
+    r"-(?P<sha>[0-9a-f]{16})\.arrow"
+)
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """An immutable file of finished rows. `ranges` in the order of its rows."""
+
+    name: str
+    kind: FragmentKind
+    epoch: int
+    ranges: tuple[UnitRows, ...]
+
+
+def fragment_name(kind: FragmentKind, ranges: Sequence[UnitRows], epoch: int, content: bytes) -> str:
+    count = sum(stop - start for _, start, stop in ranges)
+    where = f"{ranges[0].unit}-{ranges[0].start}" if len(ranges) == 1 else "mixed"
+    return f"{kind}-{where}-{count}-e{epoch:06}-{content_hash(content)}.arrow"
+
+
+def content_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def hash_in(name: str) -> str:
+    """The content hash that a fragment's name promises."""
+    match = _NAME.fullmatch(name)
+    return match["sha"] if match else ""
+
+
+def read_ledger(
+    names: Iterable[str], read_ranges: Callable[[str], tuple[UnitRows, ...] | None]
+) -> list[Fragment]:
+    """Fragments among `names`, in the order of their names.
+
+    :param read_ranges: the ranges of a fragment whose name does not say them; None when it cannot be read.
+    """
+    found: dict[str, Fragment | None] = {}
+    mixed: list[tuple[str, FragmentKind, int]] = []
+    for name in sorted(names):
+        match = _NAME.fullmatch(name)
+        if match is None:
+            continue
+        kind: FragmentKind = "rows" if match["kind"] == "rows" else "failed"
+        epoch = int(match["epoch"])
+        if match["unit"] is None:
+            mixed.append((name, kind, epoch))
+            found[name] = None  # keeps the order
+        else:
+            first = int(match["first"])
+            rows = UnitRows(match["unit"], first, first + int(match["count"]))
+            found[name] = Fragment(name, kind, epoch, (rows,))
+    if mixed:
+        with ThreadPoolExecutor(32) as pool:
+            looks = pool.map(read_ranges, (name for name, _, _ in mixed))
+            for (name, kind, epoch), ranges in zip(mixed, looks, strict=True):
+                found[name] = Fragment(name, kind, epoch, ranges) if ranges is not None else None
+    return [f for f in found.values() if f is not None]
+
+
+def finished_rows(fragments: Iterable[Fragment]) -> dict[str, list[Span]]:
+    """Answered rows of each unit, as sorted ranges that do not touch."""
+    spans: dict[str, list[Span]] = {}
+    for fragment in fragments:
+        if fragment.kind == "rows":
+            for unit, start, stop in fragment.ranges:
+                spans.setdefault(unit, []).append((start, stop))
+    return {unit: merged(found) for unit, found in spans.items()}
+
+
+def quarantined_rows(
+    fragments: Sequence[Fragment], finished: Mapping[str, Sequence[Span]], max_attempts: int
+) -> dict[str, list[Span]]:
+    """Rows that were never answered and failed at least `max_attempts` times."""
+    spans: dict[str, list[Span]] = {}
+    for fragment in fragments:
+        if fragment.kind == "failed":
+            for unit, start, stop in fragment.ranges:
+                spans.setdefault(unit, []).append((start, stop))
+    found = {
+        unit: without(covered(of_unit, max_attempts), finished.get(unit, []))
+        for unit, of_unit in spans.items()
+    }
+    return {unit: left for unit, left in found.items() if left}
+
+
+def missing_rows(
+    units: Sequence[tuple[str, int]], done: Sequence[Mapping[str, Sequence[Span]]]
+) -> list[tuple[int, list[Span]]]:
+    """What is left to answer: (index of the unit, its ranges) for each unit that has any.
+
+    :param units: (id, rows) in plan order.
+    :param done: sorted ranges by unit that need no answer any more.
+    """
+    left = []
+    for index, (unit, rows) in enumerate(units):
+        spans: list[Span] = [(0, rows)]
+        for ranges in done:
+            if unit in ranges:
+                spans = without(spans, ranges[unit])
+        if spans:
+            left.append((index, spans))
+    return left
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Sorted ranges that neither overlap nor touch and cover the same."""
+    result: list[Span] = []
+    for start, stop in sorted(spans):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(stop, result[-1][1]))
+        elif start < stop:
+            result.append((start, stop))
+    return result
+
+
+def covered(spans: Iterable[Span], times: int) -> list[Span]:
+    """What at least so many of the spans cover."""
+    edges = sorted(edge for start, stop in spans for edge in ((start, 1), (stop, -1)))
+    result: list[Span] = []
+    depth = begin = 0
+    for at, step in edges:
+        if depth >= times > depth + step:
+            result.append((begin, at))
+        elif depth < times <= depth + step:
+            begin = at
+        depth += step
+    return merged(result)
+
+
+def without(spans: Iterable[Span], taken: Sequence[Span]) -> list[Span]:
+    """`spans` less `taken`; both sorted and free of overlaps."""
+    result: list[Span] = []
+    at = 0
+    for start, stop in spans:
+        while at < len(taken) and taken[at][1] <= start:
+            at += 1
+        here = at
+        while here < len(taken) and taken[here][0] < stop:
+            if taken[here][0] > start:
+                result.append((start, taken[here][0]))
+            start = max(start, taken[here][1])
+            here += 1
+        if start < stop:
+            result.append((start, stop))
+    return result
+
+
+def count(spans: Iterable[Span]) -> int:
+    return sum(stop - start for start, stop in spans)

@@ -1,0 +1,206 @@
+"""Making one version of a slice, under the lease: answer what is missing, seal, publish."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor import publish
+from airflow_provider_raydatallm.processor.answers import AnswerShape
+from airflow_provider_raydatallm.processor.checkpoint import Checkpoint, Progress
+from airflow_provider_raydatallm.processor.cluster import Cluster, Question, Task
+from airflow_provider_raydatallm.processor.decide import Mode
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.failures import describe_failures
+from airflow_provider_raydatallm.processor.lease import Lease
+from airflow_provider_raydatallm.processor.measure import Meter
+from airflow_provider_raydatallm.processor.parts import Totals
+from airflow_provider_raydatallm.processor.plan import Plan
+from airflow_provider_raydatallm.processor.seed import seed
+from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.versions import Version
+from airflow_provider_raydatallm.spec import Counts, Report, SliceJob, Tokens
+
+#: Seconds between two words of progress.
+PROGRESS_SECONDS = 5.0
+
+Say = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Making:
+    """One version in the making."""
+
+    job: SliceJob
+    store: Store
+    checkpoint: Checkpoint
+    plan: Plan
+    shape: AnswerShape
+    question: Question | None
+    previous: Version | None
+    mode: Mode
+    progress: Say
+
+    def check(self, cluster: Cluster) -> None:
+        """:raises SliceError: when there are rows to answer and the cluster cannot."""
+        if self.question is not None and self._state().missing:
+            self.progress({"step": "check", "rows": 0, "planned": self.plan.rows})
+            cluster.check(self.question)
+
+    def finish(self, lease: Lease, cluster: Cluster) -> Report:
+        """Answer what is missing and publish."""
+        self.checkpoint.save_plan(self.plan)
+        if self.mode in ("extend", "retry"):
+            assert self.previous is not None
+            seed(self.checkpoint, self.previous, self.plan, lease.epoch)
+        state = self._state(lease)
+        meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing)
+        while True:
+            state = self._answer(state, lease, cluster, meter)
+            try:
+                report = self._publish(state, lease, cluster, meter)
+                break
+            except CorruptFileError as e:
+                self.checkpoint.set_aside(e.name, e)
+                self.store.set_aside(f"{self.checkpoint.folder}/seal-{self.plan.input_hash}.json")
+                state = self._state(lease)
+        publish.remove_checkpoints(self.store, self.checkpoint.number)
+        return report
+
+    def _state(self, lease: Lease | None = None) -> Progress:
+        since = 0
+        if self.job.retry_quarantined:
+            # What failed before this run is tried again; before the lease, that is all there is.
+            since = lease.epoch if lease is not None else sys.maxsize
+        return Progress(self.plan, self.checkpoint.fragments(), self.job.max_row_attempts, since)
+
+    def _answer(self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter) -> Progress:
+        """Until every row has its answer or has failed for good."""
+        self._check_quarantine(state)
+        while state.missing:
+            self._say("start", meter, lease)
+            self._round(state, lease, cluster, meter)
+            before, state = state, self._state(lease)
+            self._check_quarantine(state)
+            if state.missing and len(state.fragments) <= len(before.fragments):
+                unit, spans = state.missing[0]
+                raise SliceError(
+                    f"{state.rows_missing:,} row(s) came back from the engine neither answered nor failed, "
+                    f"the first of them {self.plan.locate(unit, spans[0][0])}",
+                    kind="run",
+                )
+        return state
+
+    def _round(self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter) -> None:
+        assert self.question is not None
+        schemas: set[bytes] = set()
+        said = time.monotonic()
+
+        def summaries(summary: pa.Table) -> None:
+            nonlocal said
+            if lease.lost:
+                lease.check()
+            for schema in set(summary.column("schema").to_pylist()) - schemas - {None}:
+                fields = list(pa.ipc.read_schema(pa.BufferReader(schema)))
+                publish.check_columns(self.job, self.plan, fields)
+                schemas.add(schema)
+            meter.add(summary)
+            if time.monotonic() - said >= PROGRESS_SECONDS:
+                self._say("answer", meter, lease)
+                said = time.monotonic()
+
+        def failures(count: int) -> None:
+            # Nothing that is answered from here on could be published.
+            if self.job.max_row_attempts == 1 and self._too_many(state.rows_quarantined + count):
+                raise SliceError(f"{count:,} rows failed")
+
+        work = state.missing
+        task = Task(self.question, work, self.store.url, self.checkpoint.folder, lease.epoch)
+        try:
+            cluster.answer(task, summaries, failures)
+        except SliceError:
+            self._check_quarantine(self._state(lease))  # says more about rows that failed
+            raise
+
+    def _publish(self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter) -> Report:
+        self._say("publish", meter, lease)
+        began = time.monotonic()
+        store, folder, plan = self.store, self.checkpoint.folder, self.plan
+        fields = self.shape.fields if self.shape.fields is not None or plan.rows else []
+        sealed = publish.seal(store, folder, plan, state.fragments, fields)
+        counted = self.checkpoint.fragments(only=sealed.fragments)
+        base = (self.checkpoint.seeded() or {}).get("tokens")
+
+        def report(totals: Totals) -> Report:
+            meter.published(time.monotonic() - began)
+            return report_of(
+                self.job,
+                "published" if plan.rows else "empty",
+                counts=Counts(
+                    planned=plan.rows,
+                    succeeded=totals.rows,
+                    resumed=meter.resumed,
+                    quarantined=totals.quarantined,
+                    invalid_output=totals.invalid,
+                ),
+                tokens=_tokens(totals, base),
+                **meter.figures(),
+            )
+
+        return publish.Publication(
+            store,
+            self.job,
+            plan,
+            folder,
+            counted,
+            sealed,
+            self.checkpoint.number,
+            lease,
+            self.previous,
+        ).publish(cluster.run_all, report)
+
+    def _check_quarantine(self, state: Progress) -> None:
+        failed = state.rows_quarantined
+        if self._too_many(failed):
+            said = describe_failures(self.store, self.checkpoint.folder, self.plan, state.fragments)
+            raise SliceError(
+                f"{failed:,} of {self.plan.rows:,} rows failed, which is more than max_quarantine_fraction "
+                f"{self.job.max_quarantine_fraction:g}: {said}. Nothing is published, and the answered "
+                "rows are kept. Raise that fraction, or set retry_quarantined=True to try the failed rows "
+                "again"
+            )
+
+    def _too_many(self, failed: int) -> bool:
+        return failed > self.job.max_quarantine_fraction * self.plan.rows
+
+    def _say(self, step: str, meter: Meter, lease: Lease) -> None:
+        said = {"step": step, **meter.progress()}
+        lease.say(said)
+        self.progress(said)
+
+
+def _tokens(totals: Totals, base: dict[str, int | None] | None) -> Tokens:
+    def added(name: Literal["input", "output"], value: int | None) -> int | None:
+        if not totals.rows or value is None or base is None:
+            return value if totals.rows else None
+        before = base[name]
+        return None if before is None else before + value
+
+    return Tokens(input=added("input", totals.input_tokens), output=added("output", totals.output_tokens))
+
+
+def report_of(job: SliceJob, outcome: str, **figures: Any) -> Report:
+    return Report.model_validate(
+        {
+            "outcome": outcome,
+            "slice_key": job.slice_key,
+            "output_path": job.slice_path,
+            "fingerprint": job.fingerprint(),
+            **figures,
+        }
+    )

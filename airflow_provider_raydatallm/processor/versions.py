@@ -1,0 +1,116 @@
+"""What is published: the version with the highest commit.
+
+`_versions/commit-000003.json` is created by one and never replaced, and holds the manifest and the report.
+`_manifest.json`, `_report.json` and `_SUCCESS` derive from it: they are there for readers, and are written
+again when they are missing. Only fsspec is imported: the Airflow side asks this too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.lease import CHECKPOINT
+from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
+from airflow_provider_raydatallm.spec import Report
+
+MANIFEST, REPORT, SUCCESS, VERSIONS = "_manifest.json", "_report.json", "_SUCCESS", "_versions"
+
+_COMMIT = re.compile(r"commit-(\d{6,})\.json")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A published version of a slice."""
+
+    number: int
+    manifest: dict[str, Any]
+    report: dict[str, Any]
+
+    @property
+    def epoch(self) -> int:
+        return int(self.manifest["epoch"])
+
+    @property
+    def data_files(self) -> list[dict[str, Any]]:
+        return list(self.manifest["files"])
+
+    @property
+    def files(self) -> list[dict[str, Any]]:
+        """Data files and those of the quarantine."""
+        return [*self.manifest["files"], *self.manifest["quarantine"]]
+
+    def to_report(self, outcome: str) -> Report:
+        return Report.model_validate({**self.report, "outcome": outcome})
+
+
+def commit_name(number: int) -> str:
+    return f"{VERSIONS}/commit-{number:06}.json"
+
+
+def plan_name(number: int) -> str:
+    """The plan that a version was made by, for those that build on it."""
+    return f"{VERSIONS}/plan-{number:06}.json"
+
+
+def highest(store: Store) -> int:
+    """The number of the newest commit; 0 when there is none."""
+    return max((int(m[1]) for n in store.names(VERSIONS) if (m := _COMMIT.fullmatch(n))), default=0)
+
+
+def epoch(store: Store) -> int:
+    """The epoch of the lease under which the newest commit was made; 0 when there is none that can be
+    read."""
+    number = highest(store)
+    try:
+        body = store.read_document(commit_name(number)) if number else None
+    except CorruptFileError:
+        body = None
+    return int(body["manifest"]["epoch"]) if body else 0
+
+
+def current(store: Store, *, ignore_damage: bool = False) -> Version | None:
+    """The version that is published here, or None.
+
+    :raises SliceError: when its commit is damaged, or the folder holds data files that no run of this
+        provider put there.
+    """
+    number = highest(store)
+    if number:
+        try:
+            body = store.read_document(commit_name(number))
+        except CorruptFileError as e:
+            if ignore_damage:
+                return None
+            raise SliceError(
+                f"{e}: what is published cannot be told. Restore that file, or set force_rerun=True to "
+                "answer the slice again"
+            ) from e
+        if body is not None:
+            return Version(number, body["manifest"], body["report"])
+    names = store.names()
+    foreign = [n for n in names if not n.startswith(("_", "."))]
+    if foreign and CHECKPOINT not in names and VERSIONS not in names:
+        raise SliceError(
+            f"{store.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not "
+            "publish: choose another output_path, or empty that folder"
+        )
+    return None
+
+
+def is_whole(store: Store, version: Version) -> bool:
+    """Whether the version's data files are there, with the sizes that they were published with."""
+    sizes = {f.name: f.size for f in store.files()}
+    return all(sizes.get(f["path"]) == f["bytes"] for f in version.data_files)
+
+
+def is_complete(store: Store, version: Version) -> bool:
+    """Whether everything that derives from the commit is there too."""
+    manifest = store.read_json(MANIFEST)
+    return (
+        manifest is not None
+        and manifest["number"] == version.number
+        and {REPORT, SUCCESS} <= set(store.names())
+    )

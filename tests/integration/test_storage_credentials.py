@@ -1,0 +1,191 @@
+"""A job that reaches its storage by what a connection lends it, and where those credentials are to be seen.
+
+The store (moto) checks signatures and policies; the role has the policy that the docs give, so that what they
+call enough is enough.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.local import LocalHead
+from tests.integration.conftest import ROOT, STUB, Ask
+
+
+@dataclass
+class Lake:
+    """An S3 with STS and IAM on loopback, and a bucket `lake` that keeps every version of every object."""
+
+    address: str
+    #: Of a user who may take the role, and nothing else.
+    key: str = ""
+    secret: str = ""
+    role: str = ""
+
+    def client(self, service: str) -> Any:
+        return botocore.session.Session().create_client(
+            service, region_name="us-east-1", endpoint_url=self.address,
+            aws_access_key_id="admin", aws_secret_access_key="admin",
+        )  # fmt: skip
+
+    def check_everyone(self, check: bool) -> None:
+        """Until then the server takes every request for its administrator's."""
+        body = b"0" if check else b"inf"
+        url = f"{self.address}/moto-api/reset-auth"
+        urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "text/plain"})).close()
+
+    def all_ever_written(self) -> Iterator[tuple[str, bytes]]:
+        """Every object there is and was: the job removes its checkpoint when it has published."""
+        s3 = self.client("s3")
+        for page in s3.get_paginator("list_object_versions").paginate(Bucket="lake"):
+            for found in page.get("Versions", []):
+                got = s3.get_object(Bucket="lake", Key=found["Key"], VersionId=found["VersionId"])
+                yield found["Key"], repr(got["Metadata"]).encode() + got["Body"].read()
+
+
+@pytest.fixture
+def lake() -> Iterator[Lake]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(200):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield furnished(Lake(f"http://127.0.0.1:{port}"))
+    finally:
+        server.kill()
+        server.wait()
+
+
+def furnished(lake: Lake) -> Lake:
+    s3, iam = lake.client("s3"), lake.client("iam")
+    s3.create_bucket(Bucket="lake")
+    s3.put_bucket_versioning(Bucket="lake", VersioningConfiguration={"Status": "Enabled"})
+    user = iam.create_user(UserName="airflow")["User"]["Arn"]
+    key = iam.create_access_key(UserName="airflow")["AccessKey"]
+    lake.key, lake.secret = key["AccessKeyId"], key["SecretAccessKey"]
+    takes = {"Effect": "Allow", "Action": "sts:AssumeRole"}
+    trust = {"Version": "2012-10-17", "Statement": [{**takes, "Principal": {"AWS": user}}]}
+    role = iam.create_role(RoleName="slices", AssumeRolePolicyDocument=json.dumps(trust))["Role"]
+    lake.role = role["Arn"]
+    may_take = {"Version": "2012-10-17", "Statement": [{**takes, "Resource": lake.role}]}
+    iam.put_user_policy(UserName="airflow", PolicyName="take", PolicyDocument=json.dumps(may_take))
+    (policy,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "storage.md").read_text(), re.DOTALL)
+    assert json.loads(policy)["Statement"][0]["Resource"] == "arn:aws:s3:::lake"
+    iam.put_role_policy(RoleName="slices", PolicyName="lake", PolicyDocument=policy)
+    return lake
+
+
+def test_lent_credentials_are_a_sessions_and_stand_in_the_jobs_environment_only(
+    ask: Ask,
+    ray_head: LocalHead,
+    lake: Lake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rows = "\n".join(f"n{i}" for i in range(500))
+    lake.client("s3").put_object(Bucket="lake", Key="in/ds=2026-01-31/a.csv", Body=f"name\n{rows}\n".encode())
+    lake.check_everyone(True)
+    connection = {
+        "conn_type": "aws", "login": lake.key, "password": lake.secret,
+        "extra": {"endpoint_url": lake.address, "region_name": "us-east-1", "role_arn": lake.role},
+    }  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+    caplog.set_level(logging.INFO)
+
+    result = ask(
+        input_path="s3://lake/in/ds={slice}/",
+        output_path="s3://lake/out",
+        storage_conn_id="lake",
+        batch_size=100,
+        **STUB,
+    )
+
+    assert (result["outcome"], result["counts"]["succeeded"]) == ("published", 500)
+    task_log = caplog.text + "".join(capfd.readouterr())
+    assert f"Submitted Ray job {result['ray_job_id']}" in task_log
+    hook = RayHook("ray_default")
+    with hook.get_conn() as jobs:
+        info = jobs.get(f"/api/jobs/{result['ray_job_id']}").json()
+        driver_log = jobs.get(f"/api/jobs/{result['ray_job_id']}/logs").json()["logs"]
+
+    # What Ray shows to holders of its token: a session, which ends by itself.
+    shown = info["runtime_env"]["env_vars"]
+    session = [shown[f"AWS_{n}"] for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")]
+    static = [lake.key, lake.secret]
+    assert session[0].startswith("ASIA")
+    assert all(len(s) >= 16 for s in [*static, *session])
+    assert not [s for s in static if s in json.dumps(info)]
+    # Anywhere else there is neither.
+    lake.check_everyone(False)
+    written = dict(lake.all_ever_written())
+    assert {"seal", "plan", "epoch", "_manifest", "_report", "part"} <= {
+        word for word in ("seal", "plan", "epoch", "_manifest", "_report", "part")
+        if any(word in name for name in written)
+    }  # fmt: skip
+    specs = list(ray_head.folder.rglob("ray_llm_spec_*/spec.json"))
+    assert specs
+    places = {
+        "the job's info": json.dumps({k: v for k, v in info.items() if k != "runtime_env"}),
+        "its entrypoint and metadata": f"{info['entrypoint']} {info['metadata']}",
+        "the rest of its runtime_env": json.dumps(
+            {k: v for k, v in info["runtime_env"].items() if k != "env_vars"}
+        ),
+        "the driver's log": driver_log,
+        "the task log": task_log,
+        "XCom": json.dumps(result),
+        **{f"the spec {path}": path.read_text() for path in specs},
+        **{f"s3://lake/{name}": content.decode("latin-1") for name, content in written.items()},
+    }
+    assert not [(place, s) for place, text in places.items() for s in [*static, *session] if s in text]
+    # What the job reads, writes and logs is on the head's disk: of the connection's own keys, nothing.
+    for path in ray_head.folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+            assert not [s for s in static if s.encode() in content], path
+
+    (tmp_path / "out.parquet").write_bytes(
+        lake.client("s3").get_object(Bucket="lake", Key="out/ds=2026-01-31/part-00000.parquet")["Body"].read()
+    )
+    answers = pq.read_table(tmp_path / "out.parquet").column("answer").to_pylist()
+    assert answers == [f"Who is n{i}?" for i in range(500)]
+
+
+def test_role_that_is_not_given_stops_the_task_before_anything_is_sent(
+    ask: Ask, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.check_everyone(True)
+    extra = {"endpoint_url": lake.address, "role_arn": f"{lake.role}-of-others"}
+    connection = {"conn_type": "aws", "login": lake.key, "password": lake.secret, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+    with pytest.raises(
+        RayLLMInputError, match=r"connection 'lake': AccessDenied: .*mend its keys or its role"
+    ):
+        ask(input_path="s3://lake/in", output_path="s3://lake/out", storage_conn_id="lake", **STUB)

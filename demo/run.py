@@ -157,11 +157,13 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
     print(f"Published: {folder.relative_to(ROOT)}/part-00000.parquet ({len(rows):,} rows)\n")
     for row in rows[:5]:
         print(f"  {row['Index']:>6}  {row['Company'][:44]:<44}  {row['Country'][:20]:<20}  {row['industry']}")
-    rates = report["throughput"]
-    tokens_per_s = rates["input_tokens_per_s"] + rates["output_tokens_per_s"]
-    accuracy = right / len(rows)
-    print(f"\naccuracy {accuracy:.3f}   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s")
-    if not already_done:
+    rates, counts = report["throughput"], report["counts"]
+    print(f"\naccuracy {right / len(rows):.3f}", end="")
+    if rates["rows_per_s"]:  # else an earlier run had answered all of it
+        tokens_per_s = rates["input_tokens_per_s"] + rates["output_tokens_per_s"]
+        print(f"   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s", end="")
+    print(f"\n{counts['quarantined']} row(s) in quarantine" if counts["quarantined"] else "")
+    if not already_done and report["seconds"]["engine_start"]:
         print(
             f"{seconds:.0f} s in all, {report['seconds']['engine_start']:.0f} s of them to start the engine"
         )
@@ -171,7 +173,7 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
         if others
         else "Ray keeps running; end it with .venv/bin/airflow-ray-llm local stop"
     )
-    return 0 if len(rows) == report["counts"]["planned"] else 1
+    return 0 if len(rows) == counts["succeeded"] else 1
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,13 +31,18 @@ class StubEngine(Engine):
     def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
         from ray.data import TaskPoolStrategy
 
+        pause = float(self.job.engine_kwargs.get("pause", 0))
         return requests.map_batches(
-            answer, batch_size=self.batch_size, batch_format="pyarrow", compute=TaskPoolStrategy(1)
+            partial(answer, pause=pause),
+            batch_size=self.batch_size,
+            batch_format="pyarrow",
+            compute=TaskPoolStrategy(1),
         )
 
 
-def answer(batch: pa.Table) -> pa.Table:
-    """A message that begins with "fail" fails in the engine."""
+def answer(batch: pa.Table, *, pause: float = 0) -> pa.Table:
+    """A message that begins with "fail" fails in the engine. `pause`: seconds that a batch takes."""
+    time.sleep(pause)
     texts: list[str | None] = []
     errors: list[str | None] = []
     began = time.time()

@@ -1,0 +1,110 @@
+"""Runs that are stopped, and runs that meet, on a real cluster."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.exceptions import RayLLMJobError
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.submission import Shipment, Submission
+from tests.integration.conftest import STUB, Ask
+
+N = 400
+#: 20 batches of half a second.
+SLOW = {**STUB, "batch_size": 20, "engine_kwargs": {"pause": 0.5}}
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Submission]:
+    """Jobs that were submitted, in their order."""
+    found: list[Submission] = []
+    submit = Shipment.submit
+
+    def noted(self: Shipment, *args: Any) -> Submission:
+        found.append(submit(self, *args))
+        return found[-1]
+
+    monkeypatch.setattr(Shipment, "submit", noted)
+    return found
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := what():
+            return value
+        time.sleep(0.1)
+    raise AssertionError("it did not happen")
+
+
+def fragments(folder: Path) -> list[Path]:
+    return list(folder.rglob("_checkpoint/v*/rows-*.arrow"))
+
+
+def in_thread(ask: Ask, results: list[Any], **arguments: Any) -> threading.Thread:
+    def run() -> None:
+        try:
+            results.append(ask(**arguments))
+        except Exception as e:
+            results.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_once(
+    ask: Ask, tmp_path: Path, submitted: list[Submission]
+) -> None:
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
+    arguments = {"input_path": f"{tmp_path}/in.parquet", **SLOW}
+    results: list[Any] = []
+    thread = in_thread(ask, results, **arguments)
+    wait_for(lambda: fragments(tmp_path / "out"))
+    stopped_at = time.monotonic()
+    RayHook("ray_default").call(jobs_api.stop(submitted[0].id))
+    thread.join(60)
+    assert isinstance(results[0], RayLLMJobError)
+    assert "was told to stop; its finished rows are kept" in str(results[0])
+    assert time.monotonic() - stopped_at < 25
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+
+    began = time.monotonic()
+    result = ask(**arguments)
+    counts = result["counts"]
+    assert 20 <= counts["resumed"] < N
+    assert counts["succeeded"] == N
+    # The lease was released: nobody waited until it was stale.
+    assert time.monotonic() - began < 10 + (N - counts["resumed"]) / 20 * 0.5 + 15
+    table = pq.read_table(Path(result["output_path"]), partitioning=None)
+    assert table.column("answer").to_pylist() == [f"Who is n{i}?" for i in range(N)]
+
+
+def test_second_run_waits_for_the_first_and_starts_nothing(ask: Ask, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
+    arguments = {"input_path": f"{tmp_path}/in.parquet", **SLOW, "engine_kwargs": {"pause": 1.0}}
+    results: list[list[Any]] = [[], [], []]
+    first = in_thread(ask, results[0], **arguments)
+    wait_for(lambda: fragments(tmp_path / "out"))
+    others = [
+        in_thread(ask, results[1], **arguments),
+        in_thread(ask, results[2], **arguments, on_running="fail"),
+    ]
+    for thread in (first, *others):
+        thread.join(120)
+    [made], [waited], [refused] = results
+    assert (made["outcome"], waited["outcome"]) == ("published", "attached")
+    assert waited["counts"] == made["counts"]
+    assert made["counts"]["resumed"] == 0
+    assert isinstance(refused, RayLLMJobError)
+    assert re.search(r"-run-\w+ is at work on .*on_running='attach'", str(refused))

@@ -84,6 +84,9 @@ class Checkpoint:
         names = self.store.names(self.folder)
         return {n[5:-5] for n in names if n.startswith("plan-") and n.endswith(".json")}
 
+    def is_sealed(self, input_hash: str) -> bool:
+        return f"seal-{input_hash}.json" in self.store.names(self.folder)
+
     def has_fragments(self) -> bool:
         return any(n.endswith(".arrow") for n in self.store.names(self.folder))
 

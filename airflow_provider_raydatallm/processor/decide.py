@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
+from typing import Literal, get_args
 
 from airflow_provider_raydatallm.processor import versions
 from airflow_provider_raydatallm.processor.checkpoint import Checkpoint
@@ -68,6 +68,11 @@ def next_version(job: SliceJob, listing: Listing, store: Store, version: Version
     """
     number = versions.highest(store) + 1
     mode: Mode = "new"
+    if version is None:
+        # A run that died between its last part and its commit leaves the files of neither version whole.
+        for begun in get_args(Mode):
+            if Checkpoint(store, number, job.fingerprint(), begun).is_sealed(listing.hash):
+                return number, begun
     if version is not None:
         same_question = version.manifest["fingerprint"] == job.fingerprint()
         same_input = version.manifest["input"]["hash"] == listing.hash

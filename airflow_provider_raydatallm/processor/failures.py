@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.fragments import FragmentReader
 from airflow_provider_raydatallm.processor.ledger import Fragment
 from airflow_provider_raydatallm.processor.plan import Plan
-from airflow_provider_raydatallm.processor.store import Store
+from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
 
 #: Fragments that are looked into for examples: an error that fails a slice is in each of them.
 _LOOKED_AT = 20
@@ -26,7 +26,10 @@ def describe_failures(store: Store, folder: str, plan: Plan, fragments: Sequence
     examples: dict[str, str] = {}
     places = sorted({(index[r.unit], r.start, r.stop) for f in failed for r in f.ranges if r.unit in index})
     for unit, start, stop in places:
-        offsets, table = reader.window(unit, start, stop)
+        try:
+            offsets, table = reader.window(unit, start, stop)
+        except CorruptFileError:  # one of the others will do
+            continue
         for offset, kind, error in zip(offsets, *(c.to_pylist() for c in table.columns), strict=True):
             kinds[kind] += 1
             examples.setdefault(kind, f"{plan.locate(unit, int(offset))}: {kind}: {error}")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor import publish
+from airflow_provider_raydatallm.processor import publish, versions
 from airflow_provider_raydatallm.processor.answers import AnswerShape
 from airflow_provider_raydatallm.processor.checkpoint import Checkpoint, Progress
 from airflow_provider_raydatallm.processor.cluster import Cluster, Question, Task
@@ -55,7 +55,7 @@ class Making:
     def finish(self, lease: Lease, cluster: Cluster) -> Report:
         """Answer what is missing and publish."""
         self.checkpoint.save_plan(self.plan)
-        if self.mode in ("extend", "retry"):
+        if self.mode in ("extend", "retry") and self.checkpoint.seeded() is None:
             assert self.previous is not None
             seed(self.checkpoint, self.previous, self.plan, lease.epoch)
         state = self._state(lease)
@@ -69,7 +69,7 @@ class Making:
                 self.checkpoint.set_aside(e.name, e)
                 self.store.set_aside(f"{self.checkpoint.folder}/seal-{self.plan.input_hash}.json")
                 state = self._state(lease)
-        publish.remove_checkpoints(self.store, self.checkpoint.number)
+        versions.remove_checkpoints(self.store, self.checkpoint.number)
         return report
 
     def _state(self, lease: Lease | None = None) -> Progress:

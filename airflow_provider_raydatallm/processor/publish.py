@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.fragments import fields_of
-from airflow_provider_raydatallm.processor.lease import CHECKPOINT, Lease, LeaseLostError
+from airflow_provider_raydatallm.processor.lease import Lease, LeaseLostError
 from airflow_provider_raydatallm.processor.ledger import Fragment
 from airflow_provider_raydatallm.processor.listing import folder_column
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan, Totals, build_part, put_part
@@ -51,7 +51,6 @@ QUARANTINE = "_quarantine"
 
 #: Files of one version (`part-00000.parquet` is of none), and the folder of one that is kept.
 _VERSIONED = re.compile(r"(?:part|plan|commit)-(\d{6})[-.].*|(\d{6})")
-_RUN_FOLDER = re.compile(r"v(\d{6,})-.*")
 
 #: Runs a function on each of some values, anywhere, and gives the results in their order.
 Map = Callable[[Callable[[PartPlan], Part], Sequence[PartPlan]], Iterable[Part]]
@@ -279,11 +278,3 @@ def derive(store: Store, version: Version, lease: Lease, keep_versions: int) -> 
                 store.remove(path)
     store.remove_empty(QUARANTINE)
     store.put(SUCCESS, b"")
-
-
-def remove_checkpoints(store: Store, number: int) -> None:
-    """Remove what was kept for versions up to the published one."""
-    for name in store.names(CHECKPOINT):
-        found = _RUN_FOLDER.fullmatch(name)
-        if found is not None and int(found[1]) <= number:
-            store.remove(f"{CHECKPOINT}/{name}")

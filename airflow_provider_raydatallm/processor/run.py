@@ -128,7 +128,8 @@ def _complete(job: SliceJob, store: Store, lease: Lease) -> None:
     version = published(job, store)
     if version is not None and not versions.is_complete(store, version):
         publish.derive(store, version, lease, job.keep_versions)
-        publish.remove_checkpoints(store, version.number)
+    if version is not None:
+        versions.remove_checkpoints(store, version.number)
 
 
 def _nothing(job: SliceJob, plan: Plan) -> Report:

@@ -25,8 +25,6 @@ def seed(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> No
 
     :raises SliceError: when input that the version was made from is no longer there as it was.
     """
-    if checkpoint.seeded() is not None:
-        return
     store = checkpoint.store
     made_by = load_plan(store, version.manifest["plan"])
     if made_by is None:

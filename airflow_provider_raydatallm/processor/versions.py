@@ -18,6 +18,8 @@ from airflow_provider_raydatallm.spec import Report
 
 MANIFEST, REPORT, SUCCESS, VERSIONS = "_manifest.json", "_report.json", "_SUCCESS", "_versions"
 
+#: A checkpoint's folder begins with the number of its version.
+_RUN_FOLDER = re.compile(r"v(\d{6})-")
 _COMMIT = re.compile(r"commit-(\d{6,})\.json")
 
 
@@ -107,10 +109,24 @@ def is_whole(store: Store, version: Version) -> bool:
 
 
 def is_complete(store: Store, version: Version) -> bool:
-    """Whether everything that derives from the commit is there too."""
+    """Whether everything that derives from the commit is there too, and what it was made from is gone."""
     manifest = store.read_json(MANIFEST)
+    names = set(store.names())
     return (
         manifest is not None
         and manifest["number"] == version.number
-        and {REPORT, SUCCESS} <= set(store.names())
+        and {REPORT, SUCCESS} <= names
+        and not (CHECKPOINT in names and _left_over(store, version.number))
     )
+
+
+def _left_over(store: Store, number: int) -> list[str]:
+    """Folders of versions up to the published one, which nobody needs any more."""
+    found = ((name, _RUN_FOLDER.match(name)) for name in store.names(CHECKPOINT))
+    return [f"{CHECKPOINT}/{name}" for name, match in found if match and int(match[1]) <= number]
+
+
+def remove_checkpoints(store: Store, number: int) -> None:
+    """Remove what was kept for versions up to the published one."""
+    for folder in _left_over(store, number):
+        store.remove(folder)

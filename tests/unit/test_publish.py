@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from airflow_provider_raydatallm.spec import Report, SliceJob
 from tests.in_process import InProcess, changed, job_of
+from tests.stub_engine import answer
 
 
 @pytest.fixture
@@ -227,3 +228,60 @@ def test_disk_that_is_full_fails_with_the_path_and_resumes(
     cluster = InProcess()
     assert run(job, cluster).counts.resumed == 300
     assert cluster.answered == 0
+
+
+@pytest.mark.parametrize("mode", ["recompute", "forced", "retry", "extend"])
+def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
+    job: SliceJob, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one moment in which the folder holds a file that no commit names."""
+    add = pa.table({"name": [f"fail {i}" for i in range(20)], "x": range(20)})
+    pq.write_table(add, tmp_path / "in" / "bad.parquet")
+    run(job)
+    if mode == "extend":
+        pq.write_table(pa.table({"name": ["more"], "x": [1]}), tmp_path / "in" / "more.parquet")
+    again = changed(
+        job,
+        **{
+            "recompute": {"prompt": "new {name}", "on_config_change": "recompute"},
+            "forced": {"force_rerun": True, "max_rows": None},
+            "retry": {"retry_quarantined": True},
+            "extend": {"on_input_change": "extend"},
+        }[mode],
+    )
+    if mode in ("forced", "retry"):  # else the new file would be the old one, to the byte
+        monkeypatch.setattr("tests.in_process.answer", _mended)
+    first = InProcess()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish.Publication, "_commit", lambda *a: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            run(again, first)
+    assert first.answered > 0
+    second = InProcess()
+    report = run(again, second)
+    assert (report.outcome, second.answered) == ("published", 0)
+    assert published_dataset(job.slice_path).count_rows() == report.counts.succeeded
+    assert not (Path(job.slice_path) / "_checkpoint").exists()
+
+
+def _mended(batch: pa.Table) -> pa.Table:
+    texts = [t.replace("fail", "fine") for t in batch.column("__request").to_pylist()]
+    index = batch.schema.get_field_index("__request")
+    return answer(batch.set_column(index, "__request", pa.array(texts)))
+
+
+def test_checkpoint_that_a_dying_run_left_is_removed_by_the_next(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "airflow_provider_raydatallm.processor.versions.remove_checkpoints",
+            lambda *a: (_ for _ in ()).throw(OSError("killed")),
+        )
+        with pytest.raises(OSError, match="killed"):
+            run(job)
+    assert (Path(job.slice_path) / "_SUCCESS").exists()
+    cluster = InProcess()
+    assert run(job, cluster).outcome == "unchanged"
+    assert cluster.answered == 0
+    assert not (Path(job.slice_path) / "_checkpoint").exists()

@@ -28,6 +28,7 @@ CHECKPOINT = "_checkpoint"
 BEAT_SECONDS = 4.0
 STALE_SECONDS = 30.0
 
+_FILE = re.compile(r"(?:beat|epoch)-(\d{6,})")
 _EPOCH = re.compile(r"epoch-(\d{6,})")
 
 
@@ -116,9 +117,7 @@ class Lease:
                 # away, so that no epoch is ever given twice to runs that could meet.
                 epoch = max(top, floor()) + 1
                 if store.create(_epoch(epoch), mine):
-                    for old in epochs:
-                        store.remove(_epoch(old))
-                        store.remove(_beat(old))
+                    remove_leases(store, epoch - 1)
                     return cls(store, epoch, me, mine)
                 seen = None
                 continue
@@ -160,13 +159,11 @@ class Lease:
         if self._lost:
             return
         try:
-            own = {_epoch(self.epoch).rpartition("/")[2], _beat(self.epoch).rpartition("/")[2]}
-            if set(self._store.names(CHECKPOINT)) - own:
+            remove_leases(self._store, self.epoch - 1)
+            if any(_FILE.fullmatch(n) is None for n in self._store.names(CHECKPOINT)):
                 self._store.put(_beat(self.epoch), self._beat(released=True))
-                return
-            self._store.remove(_beat(self.epoch))
-            self._store.remove(_epoch(self.epoch))
-            self._store.remove_empty(CHECKPOINT)
+            else:
+                remove_leases(self._store, self.epoch)
         except Exception as e:
             print(f"warning: the lease of {self._store.url} could not be released: {e}", file=sys.stderr)
 
@@ -182,6 +179,17 @@ class Lease:
 
     def _beat(self, **more: Any) -> bytes:
         return json.dumps({"holder": self._me, "beat": uuid.uuid4().hex, **self._said, **more}).encode()
+
+
+def remove_leases(store: Store, epoch: int) -> None:
+    """Remove the files of leases up to an epoch whose holder needs them no more, the beats first: a beat
+    without its epoch is nobody's."""
+    for name in store.names(CHECKPOINT):
+        match = _FILE.fullmatch(name)
+        if match is not None and int(match[1]) <= epoch:
+            store.remove(f"{CHECKPOINT}/{name}")
+    store.remove_scratch(CHECKPOINT)
+    store.remove_empty(CHECKPOINT)
 
 
 def _epoch(epoch: int) -> str:

@@ -263,6 +263,7 @@ def derive(store: Store, version: Version, lease: Lease, keep_versions: int) -> 
     lease.check()
     named = {f["path"] for f in version.files} | {version.manifest["plan"], commit_name(version.number)}
     for folder, keep in (("", 0), (QUARANTINE, 0), (VERSIONS, keep_versions)):
+        store.remove_scratch(folder)
         for name in store.names(folder):
             path = f"{folder}/{name}".lstrip("/")
             if path in named:

@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.decide import (
 )
 from airflow_provider_raydatallm.processor.engines.base import load_engine
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.lease import Holder, Lease
+from airflow_provider_raydatallm.processor.lease import Holder, Lease, remove_leases
 from airflow_provider_raydatallm.processor.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.make import PROGRESS_SECONDS, Making, Say, report_of
 from airflow_provider_raydatallm.processor.plan import Plan, make_plan
@@ -83,6 +83,9 @@ def _look(
     """
     version, listing = published(job, store), list_input(job)
     if (report := as_published(job, store, listing, version, before)) is not None:
+        assert version is not None
+        # Of a run that died when all but this was done.
+        remove_leases(store, version.epoch)
         return None, report
     if version is not None and is_same(version, job, listing) and not to_be_made_again(job, version):
         return None, None  # only what derives from its commit is missing

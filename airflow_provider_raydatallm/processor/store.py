@@ -33,6 +33,8 @@ _S3: dict[str, Any] = {
 _FRESH: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
 _OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), _FRESH)
 
+#: What a file is called on a disk until it is whole.
+_SCRATCH = "_tmp-"
 #: Seconds that a publisher waits for another one that is in the middle of its last step.
 _REPLACE_WAIT_SECONDS = 60.0
 
@@ -138,13 +140,13 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return []
         names = (File(i["name"].rstrip("/").rsplit("/", 1)[-1], int(i.get("size") or 0)) for i in found)
-        return sorted(f for f in names if f.name and not f.name.startswith("_tmp-"))
+        return sorted(f for f in names if f.name and not f.name.startswith(_SCRATCH))
 
     def names(self, folder: str = "") -> list[str]:
         if not self.is_local:
             return [f.name for f in self.files(folder)]
         try:  # a look at each file's size is what listing costs on a disk
-            return sorted(n for n in os.listdir(self.path(folder)) if not n.startswith("_tmp-"))
+            return sorted(n for n in os.listdir(self.path(folder)) if not n.startswith(_SCRATCH))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -278,10 +280,16 @@ class Store:
             with contextlib.suppress(OSError):
                 os.rmdir(self.path(folder))
 
+    def remove_scratch(self, folder: str = "") -> None:
+        """Remove what writers that were killed left half written. Only for who has the folder for itself."""
+        if self.is_local:
+            for path in Path(self.path(folder)).glob(f"{_SCRATCH}*"):
+                path.unlink(missing_ok=True)
+
     @contextlib.contextmanager
     def _scratch(self, name: str) -> Iterator[tuple[Path, Path]]:
         target = Path(self.path(name))
-        scratch = target.with_name(f"_tmp-{uuid.uuid4().hex}")
+        scratch = target.with_name(f"{_SCRATCH}{uuid.uuid4().hex}")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield scratch, target

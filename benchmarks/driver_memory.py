@@ -30,7 +30,7 @@ FILES = 10
 GOAL_MB = 300
 
 
-def run() -> None:
+def run() -> bool:
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
         root = Path(folder)
         _write(root / "in")
@@ -48,7 +48,7 @@ def run() -> None:
             "AIRFLOW_CONN_RAY_DEFAULT": "ray://local",
         }
         try:
-            _measure(job)
+            return _measure(job)
         finally:
             stop_head()
 
@@ -62,7 +62,7 @@ def _write(folder: Path) -> None:
         pq.write_table(table, folder / f"{i}.parquet", row_group_size=100_000)
 
 
-def _measure(job: SliceJob) -> None:
+def _measure(job: SliceJob) -> bool:
     hook = RayHook()
     stub = shipping.user_packages([], [str(Path(__file__).parents[1] / "tests" / "stub_engine.py")], None)
     names = {"dag_id": "bench", "task_id": "driver_memory", "slice_key": job.slice_key}
@@ -91,7 +91,9 @@ def _measure(job: SliceJob) -> None:
     seconds = time.monotonic() - began
     print(f"\n{ROWS:,} rows in {seconds:.0f} s; driver at its start {start:.0f} MB")
     print(f"peak while answering {peaks['answer']:.0f} MB, while publishing {peaks['publish']:.0f} MB")
-    print(f"growth {max(peaks.values()) - start:.0f} MB (goal: under {GOAL_MB} MB)")
+    growth = max(peaks.values()) - start
+    print(f"growth {growth:.0f} MB (goal: under {GOAL_MB} MB)")
+    return growth < GOAL_MB
 
 
 def _driver(nonce: str) -> psutil.Process | None:

@@ -30,7 +30,7 @@ from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
 #: A fragment is put when it has so many rows, so many bytes, or when its oldest row has waited so long.
 FRAGMENT_ROWS = 65_536
 FRAGMENT_BYTES = 64 << 20
-FLUSH_SECONDS = 3.0
+FLUSH_SECONDS = 2.0
 
 _RANGES = b"ranges"
 #: Enough for the schema of nearly every fragment; the others are read as a whole.

@@ -24,13 +24,11 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.processor.errors import SliceError
 
-_S3: dict[str, Any] = {
-    # s3fs answers `ls` and `exists` from its cache after another client's writes.
-    "use_listings_cache": False,
-    "skip_instance_cache": True,
-    "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 8}},
-}
-_FRESH: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+# s3fs and its kin answer `ls` and `exists` from a cache after another client's writes. fsspec keeps one
+# instance for
+# each process, thread and set of options, so that nobody else's, with such a cache, is met.
+_FRESH: dict[str, Any] = {"use_listings_cache": False}
+_S3 = _FRESH | {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": 8}}}
 _OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), _FRESH)
 
 #: What a file is called on a disk until it is whole.

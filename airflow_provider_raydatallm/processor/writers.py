@@ -39,8 +39,11 @@ class _Writer(FragmentWriter):
 class Writers:
     """Handles of the writers, for tasks and for the driver that started them."""
 
-    def __init__(self, by_node: dict[str, ActorHandle[Any]]) -> None:
+    def __init__(self, by_node: dict[str, ActorHandle[Any]], unit_ids: Any) -> None:
+        """:param unit_ids: the object that the writers were made with. Ray cannot start one again without it,
+        and keeps it no longer than somebody refers to it (ray #53727)."""
         self._by_node = by_node
+        self._unit_ids = unit_ids
 
     @classmethod
     def start(cls, url: str, folder: str, unit_ids: Sequence[str], epoch: int) -> Writers:
@@ -59,7 +62,8 @@ class Writers:
                 ).remote(url, folder, ids, epoch)
                 for node in ray.nodes()
                 if node["Alive"]
-            }
+            },
+            ids,
         )
 
     def add(self, kind: FragmentKind, table: pa.Table) -> None:

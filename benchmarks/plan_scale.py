@@ -1,0 +1,259 @@
+"""Planning a large slice, and going on with it when 90% of it is done.
+
+* The plan of 100 million rows in 1,000 Parquet files (10,000 row groups: footers only are read).
+* A run of that slice, 90% of which is in fragments, one unit in part: from the start of the driver's work to
+  the first answers of rows that were missing. The driver is a real one, on a local Ray with a stub engine.
+
+Goals: under 60 s and under 1 GB in the driver, each. Beside it, at 5 million rows: the same of Ray Data's own
+checkpointing (`CheckpointConfig`), which is given the ids of the finished rows; the same table and engine.
+Memory is the resident peak of the driver, and of all of Ray's workers together (shared object store left
+out). Ray's own start is in none of the times.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fresh import fresh, resident_mb
+from benchmarks.table import Figure, say, show
+
+ROWS = int(os.environ.get("BENCH_PLAN_ROWS", 100_000_000))
+ROWS_BESIDE_RAY = int(os.environ.get("BENCH_PLAN_ROWS_BESIDE_RAY", 5_000_000))
+GOAL_SECONDS = 60
+GOAL_MB = 1024
+
+_FILE_ROWS, _GROUP_ROWS = 100_000, 10_000
+_DONE = 0.9
+
+
+def run() -> bool:
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
+        files = ROWS // _FILE_ROWS
+        say(f"making {files:,} files of {_FILE_ROWS:,} rows")
+        _link_files(Path(folder), files)
+        say("planning them")
+        plan = fresh(plan_it, folder)
+        assert plan.result["rows"] == ROWS, plan
+        figures += _goals(f"plan {ROWS:,} rows in {files:,} files", plan.result["seconds"], plan.peak_mb)
+        say(f"making the fragments of {_DONE:.0%} of the rows")
+        fresh(finish_most, folder)
+        say("going on with the rest")
+        ours = fresh(resume, folder)
+        figures += _goals(f"resume at {_DONE:.0%}, to the first row", ours.result["first"], ours.peak_mb)
+        figures += _steps(ours.result)
+    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
+        say(f"the same with {ROWS_BESIDE_RAY:,} rows, then Ray's CheckpointConfig")
+        _write_ids(Path(folder))
+        fresh(finish_most, folder)
+        ours, theirs = fresh(resume, folder), fresh(resume_with_ray, folder)
+        for who, it in (("this provider", ours), ("CheckpointConfig", theirs)):
+            figures += [
+                Figure(f"{ROWS_BESIDE_RAY:,} rows, {who}: first row", f"{it.result['first']:.1f} s"),
+                Figure("... driver", f"{it.peak_mb:.0f} MB, {it.peak_mb - it.result['start_mb']:+.0f} MB"),
+                Figure("... all workers", f"{it.result['workers_mb']:.0f} MB"),
+            ]
+    return show(figures)
+
+
+def _goals(what: str, seconds: float, peak_mb: float) -> list[Figure]:
+    return [
+        Figure(what, f"{seconds:.1f} s", f"< {GOAL_SECONDS} s", seconds < GOAL_SECONDS),
+        Figure("... driver's memory", f"{peak_mb:.0f} MB", f"< {GOAL_MB} MB", peak_mb < GOAL_MB),
+    ]
+
+
+def _steps(result: dict[str, Any]) -> list[Figure]:
+    return [Figure(f"... at {seconds:.1f} s", step) for step, seconds in result["steps"]]
+
+
+def plan_it(folder: str) -> dict[str, Any]:
+    from airflow_provider_raydatallm.processor.plan import make_plan
+
+    began = time.monotonic()
+    plan = make_plan(_job(folder))
+    return {"seconds": time.monotonic() - began, "rows": plan.rows}
+
+
+def finish_most(folder: str) -> None:
+    """What a run that died at 90% left behind: the plan, and a fragment for each unit but the last ones."""
+    import pyarrow as pa
+
+    from airflow_provider_raydatallm.processor.checkpoint import Checkpoint
+    from airflow_provider_raydatallm.processor.fragments import put_fragment
+    from airflow_provider_raydatallm.processor.plan import make_plan
+    from airflow_provider_raydatallm.processor.store import Store
+
+    class Unsynced(Store):
+        """Writes without waiting for the disk each time: what is measured comes later."""
+
+        def put(self, name: str, data: bytes) -> None:
+            Path(self.path(name)).write_bytes(data)
+
+    job = _job(folder)
+    plan, store = make_plan(job), Unsynced(job.slice_path)
+    checkpoint = Checkpoint(store, 1, job.fingerprint(), "new")
+    checkpoint.save_plan(plan)
+    ids = [u.id for u in plan.units]
+    last = int(len(ids) * _DONE)
+    said = time.monotonic()
+    for index in range(last + 1):
+        rows = _GROUP_ROWS if index < last else _GROUP_ROWS // 3  # one is done in part
+        table = pa.table(
+            {
+                "__unit": pa.array([index] * rows, pa.int32()),
+                "__offset": pa.array(range(rows), pa.int64()),
+                "answer": ["Healthcare"] * rows,
+                "__input_tokens": pa.array([7] * rows, pa.int64()),
+                "__output_tokens": pa.array([3] * rows, pa.int64()),
+            }
+        )
+        put_fragment(store, checkpoint.folder, "rows", table, ids, epoch=1)
+        if time.monotonic() - said > 15:
+            said = time.monotonic()
+            say(f"{index:,} fragments")
+
+
+class _FirstRowError(Exception):
+    """The first answers are here: the run has shown what it was asked to."""
+
+
+def resume(folder: str) -> dict[str, Any]:
+    from airflow_provider_raydatallm.processor.cluster import RayCluster
+    from airflow_provider_raydatallm.processor.run import run_slice
+    from benchmarks.embedded import local_ray
+
+    class UntilFirstRow(RayCluster):
+        def answer(self, task: Any, summaries: Any, failures: Any) -> None:
+            def stop(summary: Any) -> None:
+                raise _FirstRowError
+
+            steps.append(("subtracted; to Ray", time.monotonic() - began))
+            super().answer(task, stop, failures)
+
+    steps: list[tuple[str, float]] = []
+    with local_ray(Path(folder)):
+        workers = _WorkersMemory()
+        start_mb, began = resident_mb(), time.monotonic()
+        try:
+            run_slice(
+                _job(folder),
+                lambda said: steps.append((said["step"], time.monotonic() - began)),
+                UntilFirstRow(),
+            )
+        except _FirstRowError:
+            first = time.monotonic() - began
+        return {"first": first, "steps": steps, "start_mb": start_mb, "workers_mb": workers.peak_mb()}
+
+
+def resume_with_ray(folder: str) -> dict[str, Any]:
+    import ray
+    from ray.data import DataContext, TaskPoolStrategy
+    from ray.data.checkpoint import CheckpointConfig
+    from ray.exceptions import RayTaskError
+
+    from benchmarks.embedded import local_ray
+
+    marker = Path(folder, "first")
+    with local_ray(Path(folder)):
+        workers = _WorkersMemory()
+        start_mb, began = resident_mb(), time.time()
+        DataContext.get_current().checkpoint_config = CheckpointConfig(
+            id_column="id", checkpoint_path=f"{folder}/checkpoint", delete_checkpoint_on_success=False
+        )
+        answers = ray.data.read_parquet(f"{folder}/in").map_batches(
+            _StopAtFirst(marker).__call__, batch_format="pyarrow", compute=TaskPoolStrategy(1)
+        )
+        try:
+            answers.write_parquet(f"{folder}/plain")
+        except RayTaskError:
+            first = float(marker.read_text()) - began
+        return {"first": first, "start_mb": start_mb, "workers_mb": workers.peak_mb()}
+
+
+class _StopAtFirst:
+    """In the place of the engine: notes when it is given the first rows, and ends the run."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __call__(self, batch: Any) -> Any:
+        if not self.marker.exists():
+            self.marker.write_text(str(time.time()))
+        raise _FirstRowError
+
+
+class _WorkersMemory:
+    """Peak of what the Ray workers under this process hold together, without the shared object store."""
+
+    def __init__(self) -> None:
+        self._peak = 0.0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def peak_mb(self) -> float:
+        return self._peak
+
+    def _watch(self) -> None:
+        import psutil
+
+        while True:
+            total = 0
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if process.name().startswith("ray::"):
+                        memory = process.memory_info()
+                        total += memory.rss - memory.shared
+                except psutil.Error:
+                    continue
+            self._peak = max(self._peak, total / 2**20)
+            time.sleep(0.25)
+
+
+def _job(folder: str) -> Any:
+    from airflow_provider_raydatallm.spec import SliceJob
+
+    return SliceJob(
+        slice_key="2026-01-31",
+        input_path=f"{folder}/in",
+        output_path=f"{folder}/out",
+        model_source="stub/stub",
+        prompt="Who is {name}?",
+        engine="tests.stub_engine:StubEngine",
+        batch_size=2048,
+    )
+
+
+def _link_files(root: Path, count: int) -> None:
+    """One small file under many names: what is planned are names, sizes and footers."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = pa.array(["customer"] * _FILE_ROWS)
+    pq.write_table(pa.table({"name": names}), root / "one", row_group_size=_GROUP_ROWS)
+    (root / "in").mkdir()
+    for i in range(count):
+        os.link(root / "one", root / "in" / f"{i:04}.parquet")
+
+
+def _write_ids(root: Path) -> None:
+    """Files with an id of 15 hex digits, as customers have, and the ids of the finished rows for Ray."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (root / "in").mkdir()
+    (root / "checkpoint").mkdir()
+    done = int(ROWS_BESIDE_RAY // _GROUP_ROWS * _DONE) * _GROUP_ROWS + _GROUP_ROWS // 3
+    for first in range(0, ROWS_BESIDE_RAY, _FILE_ROWS):
+        # Multiplied by an odd number, so that they are distinct and in no order.
+        ids = pa.array([f"{n * 0x9E3779B97F4A7C1 % 2**60:015X}" for n in range(first, first + _FILE_ROWS)])
+        table = pa.table({"id": ids, "name": ["customer"] * _FILE_ROWS})
+        pq.write_table(table, root / "in" / f"{first:010}.parquet", row_group_size=_GROUP_ROWS)
+        for start in range(0, _FILE_ROWS, _GROUP_ROWS):
+            if (left := min(_GROUP_ROWS, done - first - start)) > 0:
+                finished = table.select(["id"]).slice(start, left)
+                pq.write_table(finished, root / "checkpoint" / f"{first + start:010}.parquet")

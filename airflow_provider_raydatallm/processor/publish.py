@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.fragments import fields_of
-from airflow_provider_raydatallm.processor.lease import Lease, LeaseLostError
+from airflow_provider_raydatallm.processor.lease import Lease, LeaseLostError, holder
 from airflow_provider_raydatallm.processor.ledger import Fragment
 from airflow_provider_raydatallm.processor.listing import folder_column
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan, Totals, build_part, put_part
@@ -42,6 +42,8 @@ from airflow_provider_raydatallm.processor.versions import (
     VERSIONS,
     Version,
     commit_name,
+    current,
+    is_whole,
     plan_name,
 )
 from airflow_provider_raydatallm.spec import Report, SliceJob
@@ -146,6 +148,25 @@ class Publication:
         groups = self._groups()
         single = len(groups) <= 1 and not self.job.file_per_input
         plans = self._part_plans(groups, single)
+        try:
+            return self._publish(plans, single, run_all, report)
+        except Exception:
+            # A run that slept while another took its turn finds things changed or gone: that is no damage.
+            try:
+                self.lease.check()
+            except LeaseLostError:
+                put = [name for p in plans for name in (p.data_name, p.quarantine_name)]
+                give_way(self.store, [*put, self._plan_file])
+                raise
+            raise
+
+    @property
+    def _plan_file(self) -> str:
+        return plan_name(self.number).replace(".json", f"-{self.seal.tag}.json")
+
+    def _publish(
+        self, plans: Sequence[PartPlan], single: bool, run_all: Map, report: Callable[[Totals], Report]
+    ) -> Report:
         with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as scratch:
             before = self.store.version(PART)
             if single:
@@ -225,8 +246,7 @@ class Publication:
                     self.store.copy(file["path"], kept)
 
     def _commit(self, parts: Sequence[Part], report: Report) -> None:
-        plan_file = plan_name(self.number).replace(".json", f"-{self.seal.tag}.json")
-        self.store.create_document(plan_file, self.plan.to_json())
+        self.store.create_document(self._plan_file, self.plan.to_json())
         manifest = {
             "version": 1,
             "number": self.number,
@@ -244,7 +264,7 @@ class Publication:
             "output_column": self.job.output_column,
             "files": [p.data for p in parts],
             "quarantine": [p.quarantine for p in parts if p.quarantine],
-            "plan": plan_file,
+            "plan": self._plan_file,
             "published_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "provider_version": __version__,
         }
@@ -266,16 +286,38 @@ def derive(store: Store, version: Version, lease: Lease, keep_versions: int) -> 
         store.remove_scratch(folder)
         for name in store.names(folder):
             path = f"{folder}/{name}".lstrip("/")
-            if path in named:
+            if path in named or not (path == PART or _VERSIONED.fullmatch(name)):
                 continue
-            found = _VERSIONED.fullmatch(name)
-            # Files of later versions are another run's: one that comes late must not touch them.
-            if found is not None:
-                number = int(found[1] or found[2])
-                if number == version.number or number < version.number - keep:
-                    store.remove(path)
-            elif path == PART:
-                lease.check()
+            number = _number_of(name)
+            if number is None or number > version.number:
+                lease.check()  # it may be a later version's: of a run that died before its commit, or not
+                store.remove(path)
+            elif number == version.number or number < version.number - keep:
                 store.remove(path)
     store.remove_empty(QUARANTINE)
     store.put(SUCCESS, b"")
+    lease.check()
+
+
+def give_way(store: Store, own: Iterable[str] = ()) -> None:
+    """Undo what a run did when it was another's turn: it slept between its last check and that step.
+
+    While the other is at work it sees to that itself, at its end (`derive`).
+
+    :param own: files that this run may have put.
+    """
+    version = current(store)
+    if version is None or holder(store) is not None:
+        return
+    for name in set(own) - {f["path"] for f in version.files} - {PART, version.manifest["plan"]}:
+        store.remove(name)
+    if is_whole(store, version):
+        store.put_json(MANIFEST, version.manifest)
+        store.put_json(REPORT, version.report)
+        store.put(SUCCESS, b"")
+
+
+def _number_of(name: str) -> int | None:
+    """The version that a file is of; None for the one file of a slice, which any version may have."""
+    found = _VERSIONED.fullmatch(name)
+    return int(found[1] or found[2]) if found else None

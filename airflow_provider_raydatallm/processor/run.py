@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.decide import (
 )
 from airflow_provider_raydatallm.processor.engines.base import load_engine
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.lease import Holder, Lease, remove_leases
+from airflow_provider_raydatallm.processor.lease import Holder, Lease, LeaseLostError, remove_leases
 from airflow_provider_raydatallm.processor.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.make import PROGRESS_SECONDS, Making, Say, report_of
 from airflow_provider_raydatallm.processor.plan import Plan, make_plan
@@ -130,7 +130,11 @@ def _complete(job: SliceJob, store: Store, lease: Lease) -> None:
     """Write what derives from the newest commit, if the run that made it died before it could."""
     version = published(job, store)
     if version is not None and not versions.is_complete(store, version):
-        publish.derive(store, version, lease, job.keep_versions)
+        try:
+            publish.derive(store, version, lease, job.keep_versions)
+        except LeaseLostError:
+            publish.give_way(store)
+            raise
     if version is not None:
         versions.remove_checkpoints(store, version.number)
 

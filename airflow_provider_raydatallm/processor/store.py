@@ -246,7 +246,11 @@ class Store:
                 except BaseException:
                     o.discard()
                     raise
-                o.commit()
+                try:
+                    o.commit()
+                except OSError:  # another file is there by now: whose turn is it?
+                    check()
+                    raise
             else:
                 check()
                 # One multipart upload: an object store shows it only when it is complete.

@@ -110,14 +110,20 @@ def is_whole(store: Store, version: Version) -> bool:
 
 def is_complete(store: Store, version: Version) -> bool:
     """Whether everything that derives from the commit is there too, and what it was made from is gone."""
-    manifest = store.read_json(MANIFEST)
     names = set(store.names())
     return (
-        manifest is not None
-        and manifest["number"] == version.number
-        and {REPORT, SUCCESS} <= names
+        SUCCESS in names
+        and _holds(store, MANIFEST, version.manifest)
+        and _holds(store, REPORT, version.report)
         and not (CHECKPOINT in names and _left_over(store, version.number))
     )
+
+
+def _holds(store: Store, name: str, value: dict[str, Any]) -> bool:
+    try:
+        return bool(store.read_json(name) == value)
+    except ValueError:
+        return False
 
 
 def _left_over(store: Store, number: int) -> list[str]:

@@ -257,3 +257,16 @@ def test_program_without_a_nonce_speaks_to_people(
     said = capsys.readouterr()
     assert json.loads(said.out)["outcome"] == "unchanged"
     assert said.err == "planning\n"
+
+
+def test_program_names_the_published_files(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    assert main(["files", str(tmp_path / "spec.json")]) == 1
+    assert "no slice is published" in capsys.readouterr().err
+    run(job)
+    assert main(["files", str(tmp_path / "spec.json")]) == 0
+    assert capsys.readouterr().out == f"{job.slice_path}/part-00000.parquet\n"
+    assert main(["retry-quarantined", str(tmp_path / "spec.json")]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] == "unchanged"

@@ -1,0 +1,2 @@
+"""Kill, run again, audit: the proof that no kill loses, duplicates or alters a row. `python -m
+tests.chaos`."""

@@ -1,0 +1,319 @@
+"""Trials on a real Ray: jobs that the operator's own submission sends to an embedded head, of which processes
+are killed.
+
+With the stub engine a trial is one kill. With vLLM, whose start is most of the time, one slice is killed
+several times before it is published, and each kill is a trial of its own in the table; the audit is at the
+end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from airflow.sdk import DAG
+
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.local import FOLDER_VARIABLE, ensure_head, stop_head
+from airflow_provider_raydatallm.local_processes import _members
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.processor.status import slice_status
+from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.submission import Shipment
+from tests.chaos import shipped
+from tests.chaos.audit import Promise, audit
+from tests.chaos.processes import Outcome
+
+Engine = Literal["stub", "vllm"]
+When = Literal["starting", "answering", "publishing"]
+
+#: What is killed, by what its process is called. Engines, writers and workers are replaced by Ray within the
+#: job.
+TARGETS: dict[str, Callable[[str], bool]] = {
+    "engine actor": lambda c: c.startswith("ray::") and ("SlowEngineActor" in c or "vLLMEngineStage" in c),
+    "engine core": lambda c: "EngineCore" in c,
+    "fragment writer": lambda c: c.startswith("ray::_Writer"),
+    "worker": lambda c: c.startswith("ray::") and ("MapBatches(" in c or "MapWorker" in c or "Map(" in c),
+    "driver": lambda c: "airflow_provider_raydatallm.processor run" in c,
+    "raylet": lambda c: "raylet/raylet" in c,
+    "head": lambda c: True,
+}
+#: A head that lost one of these is no head any more.
+_ENDS_HEAD = ("raylet", "head")
+_MOST_RUNS = 8
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class RayTrial:
+    """Kills (target, step) in the life of one slice; each has an id and a line of the table."""
+
+    ids: tuple[str, ...]
+    engine: Engine
+    kills: tuple[tuple[str, When], ...]
+
+
+class OnRay:
+    """Runs trials on a head of its own, in `folder`."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.seed = folder, seed
+        self._head = Path(f"/tmp/ch{uuid.uuid4().hex[:6]}")
+        self._variables = {FOLDER_VARIABLE: str(self._head), "AIRFLOW_CONN_RAY_DEFAULT": "ray://local"}
+        self._before = {name: os.environ.get(name) for name in self._variables}
+        os.environ.update(self._variables)
+
+    def close(self) -> list[str]:
+        """End the head; what of it lives on."""
+        stop_head(self._head)
+        for name, value in self._before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+        left = [f"{p.pid} {_command(p)[:80]}" for p in _members(self._head, {}).values()]
+        shutil.rmtree(self._head, ignore_errors=True)
+        return left
+
+    def run(self, trial: RayTrial) -> list[Outcome]:
+        """Make one slice, in which the kills happen one after another, and audit it."""
+        life = _Life(self, trial)
+        kills = trial.kills
+        outcomes = [
+            Outcome(id, (f"ray, {trial.engine}", *kill), "new")
+            for id, kill in zip(trial.ids, kills, strict=True)
+        ]
+        began = time.monotonic()
+        try:
+            for outcome, (target, when) in zip(outcomes, kills, strict=True):
+                life.kill(target, when, outcome)
+            life.finish(outcomes[-1])
+        except Exception as e:
+            outcomes[-1].faults.append(f"{type(e).__name__}: {e}")
+        for outcome in outcomes:
+            outcome.seconds = round((time.monotonic() - began) / len(outcomes), 1)
+            outcome.folder = str(life.folder)
+        if all(o.clean for o in outcomes):
+            shutil.rmtree(life.folder, ignore_errors=True)
+        return outcomes
+
+    def processes(self) -> list[psutil.Process]:
+        return list(_members(self._head, {}).values())
+
+    def ensure(self) -> None:
+        ensure_head(self._head)
+
+
+class _Life:
+    """One slice, from its input to its audit."""
+
+    def __init__(self, on_ray: OnRay, trial: RayTrial) -> None:
+        self.ray, self.engine = on_ray, trial.engine
+        self.rng = random.Random(f"{on_ray.seed} {trial.ids[0]}")
+        self.folder = on_ray.folder / trial.ids[0]
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "in").mkdir(parents=True)
+        self.notes = self.folder / "notes.txt"
+        self.notes.touch()
+        self.rows = self._write_input(600 if self.engine == "stub" else 3000)
+        self.job_id: str | None = None
+        self.submitted = 0.0
+        self.operator = self._operator()
+        self.spec: SliceJob | None = None
+
+    def _write_input(self, count: int) -> list[dict[str, Any]]:
+        rows = [
+            {"id": i, "name": f"Company {i} Legal", "note": None if i % 7 else "é" * (i % 5)}
+            for i in range(count)
+        ]
+        third = count // 3
+        for number in range(3):
+            part = rows[number * third : (number + 1) * third if number < 2 else count]
+            path = self.folder / "in" / f"{number}.parquet"
+            pq.write_table(pa.Table.from_pylist(part), path, row_group_size=self.rng.randint(40, 150))
+        return rows
+
+    def _operator(self) -> RayLLMBatchOperator:
+        stub = self.engine == "stub"
+        variables = {shipped.NOTES: str(self.notes), shipped.SECONDS: "0.2"}
+        arguments: dict[str, Any] = {
+            "input_path": f"{self.folder}/in/",
+            "output_path": f"{self.folder}/out",
+            "slice_key": "2026-01-31",
+            "prompt": "{name}",
+            "code_paths": [shipped.__file__],
+            "runtime_env": {"env_vars": variables},
+        }
+        if stub:
+            arguments |= {"engine": "shipped:SlowEngine", "model_source": "stub/stub"}
+        else:
+            arguments |= {
+                "model_source": str(_model()),
+                "choices": list(CHOICES),
+                "postprocess": "shipped:note_answer",
+                "sampling_params": {"temperature": 0, "max_tokens": 16},
+                "engine_kwargs": {"max_model_len": 256},
+            }
+        with DAG(f"c{uuid.uuid4().hex[:8]}", schedule=None):
+            return RayLLMBatchOperator(task_id="t", **arguments)
+
+    def _shipment(self) -> Shipment:
+        dag = self.operator.dag
+        ti = SimpleNamespace(dag_id=dag.dag_id, task_id="t", run_id="r", map_index=-1, try_number=1)
+        run = SimpleNamespace(run_type="manual")
+        return self.operator._shipment({"dag": dag, "dag_run": run, "params": {}, "ti": ti})  # type: ignore[typeddict-item]
+
+    def _submit(self) -> None:
+        self.ray.ensure()
+        shipment = self._shipment()
+        self.spec = shipment.job
+        self.job_id = shipment.submit(RayHook("ray_default"), "run").id
+        self.submitted = time.monotonic()
+
+    def _noted(self) -> int:
+        return self.notes.read_bytes().count(b"\n")
+
+    def _ended(self) -> bool:
+        """Whether the job that was submitted last is over; one that the cluster forgot is."""
+        assert self.job_id is not None
+        try:
+            info = RayHook("ray_default").call(jobs_api.status_of(self.job_id))
+        except Exception:
+            return False
+        return info is None or info.status in jobs_api.TERMINAL
+
+    def _published(self) -> bool:
+        assert self.spec is not None
+        return slice_status(self.spec) is not None
+
+    def kill(self, target: str, when: When, outcome: Outcome) -> None:
+        """Have the slice at work, kill the target in that step, and count what a kill cost so far."""
+        if self.job_id is None or self._ended():
+            self._submit()
+        before = self._noted()
+        # Publishing is over before anybody could look for a process.
+        victims = self._victims(target) if when == "publishing" else []
+        self._wait_for(when, before)
+        victims = victims or self._victims(target)
+        for process in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+                outcome.kills = 1
+        if not victims:
+            outcome.faults.append(f"no {target} was there to be killed")
+        outcome.rows = len(self.rows)
+        if target in _ENDS_HEAD:
+            self.job_id = None
+        elif target == "driver":
+            self._wait(self._ended, 60)
+
+    def _wait_for(self, when: When, before: int) -> None:
+        if when == "starting":
+            time.sleep(self.rng.uniform(2.0, 6.0))
+        elif when == "answering":
+            left = len(self.rows) - min(before, len(self.rows) - 60)
+            wanted = before + self.rng.randint(
+                1, max(2, int(left * (0.8 if self.engine == "stub" else 0.35)))
+            )
+            self._wait(lambda: self._noted() >= wanted or self._ended(), 240)
+        else:
+            pattern = "out/ds=*/_checkpoint/*/seal-*.json"
+            self._wait(lambda: any(self.folder.glob(pattern)) or self._ended(), 240, every=0.005)
+
+    def _victims(self, target: str) -> list[psutil.Process]:
+        found: list[psutil.Process] = []
+        deadline = time.monotonic() + 20
+        while not found and time.monotonic() < deadline:
+            found = [p for p in self.ray.processes() if TARGETS[target](_command(p))]
+            if not found:
+                time.sleep(0.1)
+        if target == "worker" and found:
+            return [self.rng.choice(found)]
+        return found
+
+    def finish(self, outcome: Outcome) -> None:
+        """Run the slice until it is published; then audit it."""
+        for _ in range(_MOST_RUNS):
+            if self.job_id is None:
+                self._submit()
+            self._wait(self._ended, 400)
+            if self._published():
+                break
+            self.job_id = None
+        else:
+            outcome.faults.append(f"it was not published in {_MOST_RUNS} runs")
+        assert self.spec is not None
+        stub = self.engine == "stub"
+        wanted = [{**row, "answer": row["name"]} for row in self.rows] if stub else self.rows
+        promise = Promise(
+            wanted,
+            tokens=(7, 3) if stub else None,
+            answer=None if stub else "answer",
+            is_answer=lambda value: value in CHOICES,
+        )
+        outcome.take(audit(self.spec.slice_path, promise).to_json())
+        outcome.again = self._noted() - len(self.rows)
+        if outcome.again < 0:
+            outcome.faults.append(f"{-outcome.again} published rows never came from an engine")
+
+    def _wait(self, what: Callable[[], bool], seconds: float, every: float = 0.2) -> None:
+        deadline = time.monotonic() + seconds
+        while not what():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing happened for {seconds:g} s, job {self.job_id}")
+            time.sleep(every)
+
+
+CHOICES = ("Law Firm", "Healthcare", "Technology", "Retail", "Finance", "Other")
+
+
+def ray_trials(seed: int, count: int) -> Iterator[RayTrial]:
+    """One kill a slice, every target in turn; few of the raylet and the head, which cost most."""
+    rng = random.Random(f"{seed} ray")
+    turn = ["engine actor", "fragment writer", "worker", "driver"] * 5 + ["raylet", "raylet", "head"]
+    for index in range(count):
+        target = turn[index % len(turn)]
+        # Before and after answering there is only the driver to be killed, or all of it.
+        steps: tuple[When, ...] = ("answering",)
+        if target in ("driver", *_ENDS_HEAD):
+            steps = ("starting", "answering", "answering", "publishing")
+        yield RayTrial((f"r{index:03}",), "stub", ((target, rng.choice(steps)),))
+
+
+def vllm_trials(seed: int, count: int) -> Iterator[RayTrial]:
+    """Five kills a slice."""
+    turn = ["engine core", "driver", "engine actor", "worker", "head", "fragment writer", "driver", "raylet"]
+    for start in range(0, count, 5):
+        numbers = range(start, min(start + 5, count))
+        kills: list[tuple[str, When]] = [(turn[n % len(turn)], "answering") for n in numbers]
+        yield RayTrial(tuple(f"v{n:03}" for n in numbers), "vllm", tuple(kills))
+
+
+def _model() -> Path:
+    """The demo's model, trained once."""
+    folder = ROOT / ".demo" / "model"
+    folder.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "demo.tiny_model", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return ""

@@ -1,0 +1,79 @@
+"""What a trial ships with its jobs: a slow stub engine, and a postprocess function that notes what leaves a
+real one.
+
+It stands alone, since nothing else of the tests is on the cluster. Importing it makes a killed run's lease
+stale within seconds: the product's half a minute would be most of a trial.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor import lease
+from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS, Engine, Resources
+
+if TYPE_CHECKING:
+    import ray.data
+
+lease.BEAT_SECONDS, lease.STALE_SECONDS = 0.5, 5.0
+
+#: Set in the job's environment: where rows are noted, and how long a batch of the stub takes.
+NOTES, SECONDS = "CHAOS_NOTES", "CHAOS_SECONDS"
+
+
+class SlowEngine(Engine):
+    """Answers in an actor of Ray Data, as real engines do."""
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(cpus=2, gpus=0, breakdown="a slow stub")
+
+    @property
+    def batch_size(self) -> int:
+        return self.job.batch_size or 20
+
+    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
+        from ray.data import ActorPoolStrategy
+
+        return requests.map_batches(
+            SlowEngineActor,
+            batch_size=self.batch_size,
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(size=1),
+        )
+
+
+class SlowEngineActor:
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        ids = zip(batch.column("__unit").to_pylist(), batch.column("__offset").to_pylist(), strict=True)
+        _note(f"{unit} {offset}" for unit, offset in ids)
+        seconds = float(os.environ[SECONDS])
+        time.sleep(seconds)
+        texts = [json.loads(t)["messages"][-1]["content"] for t in batch.column("__request").to_pylist()]
+        n = batch.num_rows
+        nothing: list[Any] = [None] * n
+        values = [texts, [7] * n, [3] * n, [seconds] * n, [time.time()] * n, nothing, nothing]
+        kept = [c for c in batch.schema.names if c != "__request"]
+        made = [pa.array(v, f.type) for v, f in zip(values, ANSWER_FIELDS, strict=True)]
+        return pa.table(
+            [*[batch.column(c) for c in kept], *made], names=[*kept, *[f.name for f in ANSWER_FIELDS]]
+        )
+
+
+def note_answer(row: dict[str, Any]) -> dict[str, Any]:
+    """A postprocess function."""
+    _note([row["name"]])
+    return {"answer": row["answer"]}
+
+
+def _note(lines: Any) -> None:
+    notes = os.open(os.environ[NOTES], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(notes, "".join(f"{line}\n" for line in lines).encode())
+    finally:
+        os.close(notes)

@@ -1,0 +1,121 @@
+"""A short share of `python -m tests.chaos`: every step once on both storages, and the special cases that
+differ most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.audit import Findings, Promise, compare
+from tests.chaos.failpoints import FailPoint, When
+from tests.chaos.on_ray import OnRay, RayTrial
+from tests.chaos.processes import Outcome, Processes
+from tests.chaos.storage import S3
+from tests.chaos.trials import STEPS, STORAGES, Storage, Trial, stop_at
+
+SEED = 20260131
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    server = S3()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def processes(s3: S3, tmp_path: Path) -> Processes:
+    return Processes(tmp_path, s3, SEED)
+
+
+def assert_clean(outcome: Outcome) -> None:
+    assert (outcome.lost, outcome.duplicated, outcome.altered) == (0, 0, 0), outcome
+    assert not outcome.faults, outcome
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("step", STEPS)
+def test_kill_at_any_step_loses_no_row(processes: Processes, step: str, storage: Storage) -> None:
+    index = list(STEPS).index(step) + STORAGES.index(storage)
+    scenarios = STEPS[step]
+    when = ("before", "after")[index % 2]
+    points = [FailPoint(step, when)]
+    if step == "removal of old lease":  # met by the run that takes over
+        points.insert(0, FailPoint("fragment", "after"))
+    scenario = scenarios[index % len(scenarios)]
+    outcome = processes.run(Trial(f"{index}", "step", storage, scenario, tuple(points)))
+    assert outcome.kills >= 1
+    assert_clean(outcome)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("step", ["fragment", "part", "commit"])
+def test_kill_within_a_write_leaves_nothing_half_written(
+    processes: Processes, step: str, storage: Storage
+) -> None:
+    assert_clean(processes.run(Trial("in", "step", storage, "new", (FailPoint(step, "in", torn=True),))))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_two_at_once_ask_the_engine_once(processes: Processes, storage: Storage) -> None:
+    assert_clean(processes.run(Trial("two", "two at once", storage, "recompute")))
+
+
+@pytest.mark.parametrize(
+    ("step", "when", "scenario"),
+    [
+        ("fragment", "before", "new"), ("seal", "before", "recompute"),
+        ("removal of _SUCCESS", "before", "new"), ("part", "before", "parts"), ("part", "in", "new"),
+        ("commit", "before", "recompute parts"), ("manifest", "before", "parts"),
+    ],
+)  # fmt: skip
+def test_holder_that_wakes_up_late_harms_nothing(
+    processes: Processes, step: str, when: When, scenario: str
+) -> None:
+    assert_clean(
+        processes.run(Trial("zombie", "zombie", "disk", scenario, (stop_at(step, when),), other=True))
+    )
+
+
+@pytest.mark.parametrize("kind", ["storage dies", "storage misbehaves"])
+def test_storage_that_fails_costs_time_and_no_row(processes: Processes, kind: str) -> None:
+    assert_clean(processes.run(Trial("storage", kind, "s3", "parts")))
+
+
+@pytest.fixture(scope="module")
+def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
+    runner = OnRay(tmp_path_factory.mktemp("ray"), SEED)
+    yield runner
+    assert runner.close() == []
+
+
+@pytest.mark.parametrize("target", ["driver", "fragment writer", "engine actor"])
+def test_kill_on_a_cluster_loses_no_row(on_ray: OnRay, target: str) -> None:
+    [outcome] = on_ray.run(RayTrial((target.replace(" ", "-"),), "stub", ((target, "answering"),)))
+    assert outcome.kills == 1
+    assert_clean(outcome)
+
+
+def test_audit_counts_what_is_lost_published_twice_and_altered() -> None:
+    rows = [{"id": i, "answer": f"a{i}"} for i in range(5)]
+    found = Findings()
+    compare([rows[0], rows[0], rows[2], {"id": 3, "answer": "a4"}, rows[4]], Promise(rows), found)
+    assert (found.lost, found.duplicated, found.altered) == (1, 1, 1)
+    swapped = Findings()
+    compare([rows[1], rows[0], *rows[2:]], Promise(rows), swapped)
+    assert (swapped.altered, swapped.clean) == (2, False)
+
+
+@pytest.mark.parametrize("broken", ["answers of the wrong place", "short is good enough"])
+def test_audit_notices_a_product_that_is_broken(s3: S3, tmp_path: Path, broken: str) -> None:
+    points = (FailPoint("fragment", "after", 2),)
+    outcome = Processes(tmp_path, s3, SEED, broken).run(Trial("broken", "step", "disk", "new", points))
+    assert not outcome.clean
+
+
+def test_audit_notices_a_holder_that_nothing_fences(s3: S3, tmp_path: Path) -> None:
+    zombie = Trial("broken", "zombie", "disk", "new", (stop_at("part", "before"),), other=True)
+    outcome = Processes(tmp_path, s3, SEED, "nothing is fenced").run(zombie)
+    assert outcome.altered

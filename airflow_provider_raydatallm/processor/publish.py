@@ -242,6 +242,7 @@ class Publication:
         if self.previous is not None and self.job.keep_versions:
             for file in self.previous.files:
                 kept = f"{VERSIONS}/{self.previous.number:06}/{file['path']}"
+                self.store.remove_scratch(kept.rpartition("/")[0])
                 if self.store.version(kept) is None:
                     self.store.copy(file["path"], kept)
 

@@ -44,8 +44,8 @@ def main() -> int:
         ids += [t.id for t in trials]
         _run_processes(trials, args.seed, folder, journal, args.only)
     on_ray = [
-        *(ray_trials(args.seed, args.ray) if "ray" in args.modes.split(",") else ()),
-        *(vllm_trials(args.seed, args.vllm) if "vllm" in args.modes.split(",") else ()),
+        *(ray_trials(args.ray) if "ray" in args.modes.split(",") else ()),
+        *(vllm_trials(args.vllm) if "vllm" in args.modes.split(",") else ()),
     ]
     ids += [id for trial in on_ray for id in trial.ids]
     _run_on_ray(on_ray, args.seed, folder, journal, args.only)

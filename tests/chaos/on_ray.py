@@ -9,6 +9,7 @@ end.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -231,8 +232,9 @@ class _Life:
             )
             self._wait(lambda: self._noted() >= wanted or self._ended(), 240)
         else:
-            pattern = "out/ds=*/_checkpoint/*/seal-*.json"
-            self._wait(lambda: any(self.folder.glob(pattern)) or self._ended(), 240, every=0.005)
+            # It is over in a moment: nothing but the seal is looked for.
+            sealed = lambda: any(self.folder.glob("out/ds=*/_checkpoint/*/seal-*.json"))  # noqa: E731
+            self._wait(sealed, 240, every=0.002)
 
     def _victims(self, target: str) -> list[psutil.Process]:
         found: list[psutil.Process] = []
@@ -281,20 +283,18 @@ class _Life:
 CHOICES = ("Law Firm", "Healthcare", "Technology", "Retail", "Finance", "Other")
 
 
-def ray_trials(seed: int, count: int) -> Iterator[RayTrial]:
+def ray_trials(count: int) -> Iterator[RayTrial]:
     """One kill a slice, every target in turn; few of the raylet and the head, which cost most."""
-    rng = random.Random(f"{seed} ray")
-    turn = ["engine actor", "fragment writer", "worker", "driver"] * 5 + ["raylet", "raylet", "head"]
+    turn = ["engine actor", "fragment writer", "worker", "driver"] * 5 + ["raylet", "head", "raylet"]
+    # Before and after answering there is only the driver to be killed, or all of it.
+    steps: Iterator[When] = itertools.cycle(("answering", "publishing", "starting"))
     for index in range(count):
         target = turn[index % len(turn)]
-        # Before and after answering there is only the driver to be killed, or all of it.
-        steps: tuple[When, ...] = ("answering",)
-        if target in ("driver", *_ENDS_HEAD):
-            steps = ("starting", "answering", "answering", "publishing")
-        yield RayTrial((f"r{index:03}",), "stub", ((target, rng.choice(steps)),))
+        when = next(steps) if target in ("driver", *_ENDS_HEAD) else "answering"
+        yield RayTrial((f"r{index:03}",), "stub", ((target, when),))
 
 
-def vllm_trials(seed: int, count: int) -> Iterator[RayTrial]:
+def vllm_trials(count: int) -> Iterator[RayTrial]:
     """Five kills a slice."""
     turn = ["engine core", "driver", "engine actor", "worker", "head", "fragment writer", "driver", "raylet"]
     for start in range(0, count, 5):

@@ -92,7 +92,8 @@ class Processes:
                 outcome.faults.append(f"{type(e).__name__}: {e}")
             break
         if trial.kind != "zombie":
-            # Who mends what a killed run left, and is killed at it, leaves a lease that only waiting tells from
+            # Who mends what a killed run left, and is killed at it, leaves a lease that only waiting tells
+            # from
             # one that is held: it goes with the next work on the slice.
             lease = re.compile(r"_checkpoint/(beat|epoch)-\d+") if outcome.kills > 1 else re.compile("(?!)")
             outcome.faults += [f"left behind: {n}" for n in outcome.litter if not lease.fullmatch(n)]

@@ -188,6 +188,9 @@ class _Life:
     def _noted(self) -> int:
         return self.notes.read_bytes().count(b"\n")
 
+    def _distinct(self) -> int:
+        return len(set(self.notes.read_bytes().splitlines()))
+
     def _ended(self) -> bool:
         """Whether the job that was submitted last is over; one that the cluster forgot is."""
         assert self.job_id is not None
@@ -205,10 +208,9 @@ class _Life:
         """Have the slice at work, kill the target in that step, and count what a kill cost so far."""
         if self.job_id is None or self._ended():
             self._submit()
-        before = self._noted()
         # Publishing is over before anybody could look for a process.
         victims = self._victims(target) if when == "publishing" else []
-        self._wait_for(when, before)
+        self._wait_for(when)
         outcome.rows = len(self.rows)
         if when == "answering" and self._published():
             return  # the last rows came faster than a kill: it does not count as one
@@ -224,15 +226,14 @@ class _Life:
         elif target == "driver":
             self._wait(self._ended, 60)
 
-    def _wait_for(self, when: When, before: int) -> None:
+    def _wait_for(self, when: When) -> None:
         if when == "starting":
             time.sleep(self.rng.uniform(2.0, 6.0))
         elif when == "answering":
-            left = len(self.rows) - min(before, len(self.rows) - 60)
-            wanted = before + self.rng.randint(
-                1, max(2, int(left * (0.8 if self.engine == "stub" else 0.35)))
-            )
-            self._wait(lambda: self._noted() >= wanted or self._ended(), 240)
+            done = self._distinct()
+            share = 0.8 if self.engine == "stub" else 0.3  # of what is left: more kills are to come
+            wanted = done + self.rng.randint(1, max(2, int((len(self.rows) - done) * share)))
+            self._wait(lambda: self._distinct() >= wanted or self._ended(), 240)
         else:
             # It is over in a moment: nothing but the seal is looked for.
             sealed = lambda: any(self.folder.glob("out/ds=*/_checkpoint/*/seal-*.json"))  # noqa: E731

@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--modes", default="processes,ray,vllm", help="of processes, ray, vllm")
     parser.add_argument("--processes", type=int, default=300, metavar="N", help="slices in plain processes")
     parser.add_argument("--ray", type=int, default=30, metavar="N", help="kills on Ray with a stub engine")
-    parser.add_argument("--vllm", type=int, default=20, metavar="N", help="kills on Ray with vLLM")
+    parser.add_argument("--vllm", type=int, default=25, metavar="N", help="kills on Ray with vLLM")
     parser.add_argument("--fresh", action="store_true", help="forget what is done of this seed")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="run these trials, done or not")
     args = parser.parse_args()

@@ -41,7 +41,6 @@ from airflow_provider_raydatallm.polling import (
     Verdict,
     Wait,
 )
-from airflow_provider_raydatallm.processor.status import finished_report
 from airflow_provider_raydatallm.slices import SliceKey, SliceKeyError, resolve_slice_key
 from airflow_provider_raydatallm.spec import Report, SliceJob
 from airflow_provider_raydatallm.storage import session_env
@@ -292,6 +291,9 @@ class RayLLMBatchOperator(BaseOperator):
         self._job({**stand_ins, **known}, SliceKey("x"))
 
     def execute(self, context: Context) -> dict[str, Any]:
+        # Parsing a DAG file opens no storage.
+        from airflow_provider_raydatallm.processor.status import finished_report
+
         began = time.monotonic()
         hook = RayHook(self.ray_conn_id)
         shipment = self._shipment(context)

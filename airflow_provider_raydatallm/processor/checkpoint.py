@@ -7,7 +7,6 @@ with a message; what they held is missing then, and answered again.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,8 +100,7 @@ class Checkpoint:
         return read_ledger(self.store.names(self.folder) if only is None else only, self._ranges)
 
     def set_aside(self, name: str, why: Exception) -> None:
-        print(f"warning: {why}; it is kept as {self.store.set_aside(name)}, and its rows are answered again",
-              file=sys.stderr, flush=True)  # fmt: skip
+        self.store.set_aside(name, why, "its rows are answered again")
 
     def seeded(self) -> dict[str, Any] | None:
         """What was taken over from the version before: its report's tokens."""
@@ -124,6 +122,5 @@ def load_plan(store: Store, name: str) -> Plan | None:
         body = store.read_document(name)
         return None if body is None else Plan.from_json(body)
     except CorruptFileError as e:
-        print(f"warning: {e}; it is kept as {store.set_aside(name)}, and the slice is planned again",
-              file=sys.stderr, flush=True)  # fmt: skip
+        store.set_aside(name, e, "the slice is planned again")
         return None

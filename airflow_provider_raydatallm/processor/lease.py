@@ -113,8 +113,7 @@ class Lease:
             same = other is not None and seen == (other.epoch, other.seen)
             if other is None or other.released or (same and time.monotonic() - since >= stale):
                 # What was published is looked up after the epochs: a holder publishes before it takes its
-                # epoch
-                # away, so that no epoch is ever given twice to runs that could meet.
+                # epoch away, so that no epoch is ever given twice to runs that could meet.
                 epoch = max(top, floor()) + 1
                 if store.create(_epoch(epoch), mine):
                     remove_leases(store, epoch - 1)

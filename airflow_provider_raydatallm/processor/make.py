@@ -58,17 +58,22 @@ class Making:
         if self.mode in ("extend", "retry") and self.checkpoint.seeded() is None:
             assert self.previous is not None
             seed(self.checkpoint, self.previous, self.plan, lease.epoch)
-        state = self._state(lease)
-        meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing)
+        meter: Meter | None = None
         while True:
-            state = self._answer(state, lease, cluster, meter)
+            # Once it is sealed it is decided: nothing that is answered now could be published.
+            sealed = publish.read_seal(self.store, self.checkpoint.folder, self.plan)
+            state = None if sealed is not None else self._state(lease)
+            if meter is None:
+                meter = Meter(self.plan.rows, self.plan.rows - (state.rows_missing if state else 0))
+            if sealed is None:
+                assert state is not None
+                sealed = self._seal(self._answer(state, lease, cluster, meter))
             try:
-                report = self._publish(state, lease, cluster, meter)
+                report = self._publish(sealed, lease, cluster, meter)
                 break
             except CorruptFileError as e:
                 self.checkpoint.set_aside(e.name, e)
-                self.store.set_aside(f"{self.checkpoint.folder}/seal-{self.plan.input_hash}.json")
-                state = self._state(lease)
+                self.store.set_aside(sealed.name, "it names a damaged file", "the slice is sealed again")
         versions.remove_checkpoints(self.store, self.checkpoint.number)
         return report
 
@@ -127,12 +132,14 @@ class Making:
             self._check_quarantine(self._state(lease))  # says more about rows that failed
             raise
 
-    def _publish(self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter) -> Report:
+    def _seal(self, state: Progress) -> publish.Seal:
+        fields = self.shape.fields if self.shape.fields is not None or self.plan.rows else []
+        return publish.seal(self.store, self.checkpoint.folder, self.plan, state.fragments, fields)
+
+    def _publish(self, sealed: publish.Seal, lease: Lease, cluster: Cluster, meter: Meter) -> Report:
         self._say("publish", meter, lease)
         began = time.monotonic()
         store, folder, plan = self.store, self.checkpoint.folder, self.plan
-        fields = self.shape.fields if self.shape.fields is not None or plan.rows else []
-        sealed = publish.seal(store, folder, plan, state.fragments, fields)
         counted = self.checkpoint.fragments(only=sealed.fragments)
         base = (self.checkpoint.seeded() or {}).get("tokens")
 

@@ -95,27 +95,26 @@ class Seal:
 def seal(
     store: Store, folder: str, plan: Plan, fragments: Sequence[Fragment], fields: Sequence[pa.Field] | None
 ) -> Seal:
-    """Decide which fragments count; when that was decided before, it stays so.
+    """Decide which fragments count; whoever is first decides.
 
     :param fields: the published columns; None to take them from the fragments.
     """
-    name = f"{folder}/seal-{plan.input_hash}.json"
-    if (found := _read_seal(store, name)) is None:
-        known = list(fields) if fields is not None else fields_of(store, folder, fragments)
-        schema = base64.b64encode(pa.schema(known).serialize()).decode()
-        store.create_document(name, {"fragments": [f.name for f in fragments], "schema": schema})
-        found = _read_seal(store, name)
-        assert found is not None
+    known = list(fields) if fields is not None else fields_of(store, folder, fragments)
+    schema = base64.b64encode(pa.schema(known).serialize()).decode()
+    body = {"fragments": [f.name for f in fragments], "schema": schema}
+    store.create_document(f"{folder}/seal-{plan.input_hash}.json", body)
+    found = read_seal(store, folder, plan)
+    assert found is not None
     return found
 
 
-def _read_seal(store: Store, name: str) -> Seal | None:
+def read_seal(store: Store, folder: str, plan: Plan) -> Seal | None:
+    """What was decided before; None when nothing was, or its file is damaged."""
+    name = f"{folder}/seal-{plan.input_hash}.json"
     try:
         body = store.read_document(name)
     except CorruptFileError as e:
-        print(
-            f"warning: {e}; it is kept as {store.set_aside(name)}, and the slice is sealed again", flush=True
-        )
+        store.set_aside(name, e, "the slice is sealed again")
         return None
     if body is None:
         return None
@@ -162,7 +161,7 @@ class Publication:
 
     @property
     def _plan_file(self) -> str:
-        return plan_name(self.number).replace(".json", f"-{self.seal.tag}.json")
+        return plan_name(self.number, self.seal.tag)
 
     def _publish(
         self, plans: Sequence[PartPlan], single: bool, run_all: Map, report: Callable[[Totals], Report]

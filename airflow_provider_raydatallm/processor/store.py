@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,9 +25,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.processor.errors import SliceError
 
-# s3fs and its kin answer `ls` and `exists` from a cache after another client's writes. fsspec keeps one
-# instance for
-# each process, thread and set of options, so that nobody else's, with such a cache, is met.
+# s3fs and its kin answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
+# instance
+# for each set of options, so that nobody else's, with such a cache, is met.
 _FRESH: dict[str, Any] = {"use_listings_cache": False}
 _S3 = _FRESH | {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": 8}}}
 _OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), _FRESH)
@@ -263,13 +264,17 @@ class Store:
                 return
             self.put_file(to, Path(self.path(name)))
 
-    def set_aside(self, name: str) -> str:
-        """Rename a damaged file, so that nothing takes it for whole and people can look at it."""
+    def set_aside(self, name: str, why: Exception | str, then: str) -> None:
+        """Rename a damaged file, so that nothing takes it for whole and people can look at it, and say so.
+
+        :param then: what happens now.
+        """
         folder, _, base = name.rpartition("/")
         aside = f"{folder}/_damaged-{uuid.uuid4().hex[:8]}-{base}".lstrip("/")
         with self._errors("write", aside), contextlib.suppress(FileNotFoundError):
             self.fs.mv(self.path(name), self.path(aside))
-        return self.path(aside)
+        # Standard output is the report's.
+        print(f"warning: {why}; it is kept as {self.path(aside)}, and {then}", file=sys.stderr, flush=True)
 
     def remove(self, name: str) -> None:
         """Remove a file or a folder with all in it; absent is fine."""

@@ -52,9 +52,9 @@ def commit_name(number: int) -> str:
     return f"{VERSIONS}/commit-{number:06}.json"
 
 
-def plan_name(number: int) -> str:
-    """The plan that a version was made by, for those that build on it."""
-    return f"{VERSIONS}/plan-{number:06}.json"
+def plan_name(number: int, tag: str) -> str:
+    """The plan that a version was made by, for those that build on it. `tag`: its seal's."""
+    return f"{VERSIONS}/plan-{number:06}-{tag}.json"
 
 
 def highest(store: Store) -> int:

@@ -285,3 +285,19 @@ def test_checkpoint_that_a_dying_run_left_is_removed_by_the_next(
     assert run(job, cluster).outcome == "unchanged"
     assert cluster.answered == 0
     assert not (Path(job.slice_path) / "_checkpoint").exists()
+
+
+@pytest.mark.parametrize("given", [{"retry_quarantined": True}, {"max_row_attempts": 3}])
+def test_sealed_slice_pays_for_no_row_that_it_could_not_publish(
+    job: SliceJob, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    """Failed rows are tried again before the seal or in the next version, never in between."""
+    pq.write_table(pa.table({"name": ["fail"], "x": [1]}), tmp_path / "in" / "bad.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "replace", lambda *a, **k: (_ for _ in ()).throw(SliceError("dies", kind="run")))
+        with pytest.raises(SliceError, match="dies"):
+            run(job)
+    cluster = InProcess()
+    report = run(changed(job, **given), cluster)
+    assert cluster.answered == 0
+    assert (report.counts.succeeded, report.counts.quarantined) == (300, 1)

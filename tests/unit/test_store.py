@@ -87,12 +87,15 @@ def test_documents_notice_damage(store: Store) -> None:
             store.read_document("d.json")
 
 
-def test_damaged_file_is_kept_under_another_name(store: Store) -> None:
+def test_damaged_file_is_kept_under_another_name(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.put("c/x.json", b"bad")
-    aside = store.set_aside("c/x.json")
-    assert store.names("c") == [aside.rpartition("/")[2]]
-    assert store.names("c")[0].startswith("_damaged-")
-    store.set_aside("c/none.json")
+    store.set_aside("c/x.json", "it is bad", "it is made again")
+    [aside] = store.names("c")
+    assert aside.startswith("_damaged-")
+    said = capsys.readouterr()
+    assert said.err == f"warning: it is bad; it is kept as {store.path('c/' + aside)}, and it is made again\n"
+    assert said.out == ""  # which is the report's
+    store.set_aside("c/none.json", "it is gone", "it is made again")
 
 
 def test_listings_and_removal(store: Store) -> None:

@@ -148,7 +148,7 @@ class Attempt:
         self.shipment.submit(self._hook, "status", name, nonce)
         return replace(self._waiting, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None)
 
-    def may_submit_again(self, stopped: bool) -> bool:
+    def may_submit_again(self, *, stopped: bool) -> bool:
         """Whether a job that was lost is replaced within this attempt: one that the cluster forgot, or one
         that was stopped for the attempt before this one."""
         if self._submitted >= _MAX_SUBMISSIONS:

@@ -86,7 +86,7 @@ class LogFollower:
 
     def start(self, hook: RayHook, node_id: str) -> None:
         global _following
-        if self.active or _following >= conf.getint("ray_llm", "max_log_streams", fallback=20):
+        if self.active or _following >= conf.getint("ray_llm", "max_log_streams"):
             return
         _following += 1
         self._task = asyncio.create_task(self._follow(hook, node_id))

@@ -36,6 +36,7 @@ from airflow_provider_raydatallm.attempt import Attempt
 from airflow_provider_raydatallm.exceptions import (
     BY_KIND,
     RayConnectionError,
+    RayJobStoppedError,
     RayLLMInputError,
     RayLLMJobError,
     RayUnreachableError,
@@ -390,7 +391,7 @@ class RayLLMBatchOperator(BaseOperator):
             if not self._killed:
                 raise
             await self._stop(job, attempt)
-            raise RayLLMJobError("the task was killed") from None
+            raise RayJobStoppedError("the task was killed") from None
         finally:
             self._interrupt = None
 
@@ -423,9 +424,8 @@ class RayLLMBatchOperator(BaseOperator):
             verdict = self._ask_store(attempt) or verdict
         if isinstance(verdict, Finished):
             return self._result(context, attempt, Report.model_validate(verdict.report))
-        stopped = verdict.kind == "stopped" if isinstance(verdict, Failed) else False
-        lost = isinstance(verdict, Silent) and verdict.why == "unknown"
-        if (stopped or lost) and attempt.may_submit_again(stopped):
+        ended = verdict.kind if isinstance(verdict, Failed) else verdict.why
+        if ended in ("stopped", "unknown") and attempt.may_submit_again(stopped=ended == "stopped"):
             self.log.warning("The job is gone; another one goes on with the rows that are missing")
             return self._wait(context, attempt, attempt.submit())
         attempt.ended()
@@ -575,8 +575,10 @@ def _error_of(verdict: Verdict, job: JobRef | None) -> Exception:
     if isinstance(verdict, Failed):
         return BY_KIND.get(verdict.kind, RayLLMJobError)(verdict.message)
     assert isinstance(verdict, Silent)
-    ended = "ended" if verdict.why == "ended" else "is not known to the cluster any more"
     name = job.submission_id if job is not None else "?"
+    if verdict.why == "stopped":
+        return RayJobStoppedError(f"Ray job {name} was told to stop before it began; nothing is published")
+    ended = "ended" if verdict.why == "ended" else "is not known to the cluster any more"
     lines = [f"Ray job {name} {ended} without a report, and nothing is published."]
     if verdict.message:
         lines.append(verdict.message)

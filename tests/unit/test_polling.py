@@ -96,6 +96,11 @@ def test_job_that_the_cluster_forgot_is_silence_when_it_stays_so() -> None:
     assert watch.look(None) == Silent("unknown")
 
 
+def test_stopped_job_that_said_nothing_is_told_apart() -> None:
+    watch = JobWatch(NONCE)
+    assert [watch.look("STOPPED") for _ in range(3)][-1] == Silent("stopped")
+
+
 def test_marked_line_has_a_bound() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         encode_line("report", NONCE, {"x": "y" * 70_000})

@@ -40,8 +40,8 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "max_log_streams": {
                         "description": (
-                            "How many Ray jobs' logs one process, such as a triggerer, follows into the logs of "
-                            "their tasks at a time. The tasks beyond show their progress only."
+                            "How many Ray jobs' logs one process, such as a triggerer, follows into the "
+                            "logs of their tasks at a time. The tasks beyond show their progress only."
                         ),
                         "version_added": None,
                         "type": "integer",

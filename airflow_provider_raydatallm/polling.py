@@ -20,7 +20,7 @@ _TAIL_LINES = 60
 #: Looks at a job that is over, or unknown, before its silence is believed: lines arrive a little later than
 #: the status, and a head that has just started may not know all its jobs yet.
 _LOOKS_AFTER_END = 3
-_WHY: dict[str | None, Literal["stopped", "unknown"]] = {None: "unknown", "STOPPED": "stopped"}
+_WHY: dict[str | None, Literal["ended", "stopped", "unknown"]] = {None: "unknown", "STOPPED": "stopped"}
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,7 @@ class JobWatch:
         if status is None or status in TERMINAL:
             self._looks_after_end += 1
             if self._looks_after_end >= _LOOKS_AFTER_END:
-                why = _WHY.get(status, "ended")
-                return Silent(why, message, tuple(self._tail))
+                return Silent(_WHY.get(status, "ended"), message, tuple(self._tail))
         else:
             self._looks_after_end = 0
         progress, self._progress = self._progress, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 from airflow.providers.openlineage.extractors import OperatorLineage
@@ -41,9 +41,6 @@ class RayDataLLMSliceRunFacet(RunFacet):
     reportPath: str | None = None
     #: Where rows that failed for their own reasons lie with their errors, if there are any.
     quarantinePath: str | None = None
-
-    # By its name it would be taken for a secret.
-    _additional_skip_redact: ClassVar[list[str]] = ["tokens"]
 
 
 def slice_lineage(

@@ -3,6 +3,7 @@ of OpenLineage events. The tasks are in `outlet_dags/`."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import sqlite3
@@ -11,7 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.api.datamodels._generated import AssetReferenceAssetEventDagRun
+from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
+from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+
+from airflow_provider_raydatallm.processor.run import run_slice
+from tests.in_process import InProcess, job_of
 
 ROOT = Path(__file__).resolve().parents[2]
 #: `airflow dags test` makes no run with a partition key, so this does what it does for a run that has one.
@@ -176,7 +186,7 @@ def test_lineage_tells_model_figures_and_job(told: Told, task: str) -> None:
         "engine": "ray_data_llm",
         "outcome": "published",
         "counts": {"planned": 10, "succeeded": 9, "quarantined": 1},
-        "tokens": {"input": 100, "output": 20},  # and not ***
+        "tokens": {"input": 100, "output": 20},  # numbers, which no name of theirs has masked
         "rayJobId": "ray-1",
         "reportPath": "s3://lake/enriched/ds=2026-01-31/_report.json",
         "quarantinePath": "s3://lake/enriched/ds=2026-01-31/_quarantine",
@@ -207,3 +217,26 @@ def test_lineage_is_told_at_the_start_already(told: Told) -> None:
     assert len(starts) == 2  # the second when it resumed; of one run for OpenLineage
     assert len({e["run"]["runId"] for e in starts}) == 1
     assert [d["name"] for d in starts[0]["inputs"] + starts[0]["outputs"]] == ["customers", "enriched"]
+
+
+def test_example_consumer_counts_the_slices_that_were_published(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["ann", "bob"]}), tmp_path / "in.parquet")
+    job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", output_column="industry")
+    report = run_slice(job, lambda progress: None, InProcess())
+    asset = AssetReferenceAssetEventDagRun(name="customers_enriched", uri="customers_enriched", extra={})
+    events = TriggeringAssetEventsAccessor.build(
+        AssetEventDagRunReferenceResult(
+            asset=asset,
+            extra={"output_path": path, "outcome": outcome},
+            source_task_id="t",
+            source_dag_id="d",
+            source_run_id="r",
+            source_map_index=-1,
+            source_aliases=[],
+            timestamp=dt.datetime.now(dt.UTC),
+        )
+        for path, outcome in [(report.output_path, "published"), ("/not/looked/at", "unchanged")]
+    )
+    dag = DagBag(ROOT / "dags").dags["customers_by_industry"]
+    counted = dag.get_task("count").python_callable(triggering_asset_events=events)
+    assert counted == {report.output_path: {"ann": 1, "bob": 1}}

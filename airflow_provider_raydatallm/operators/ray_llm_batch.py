@@ -32,6 +32,7 @@ from airflow_provider_raydatallm.arguments import (
     timezone_of,
     url_of,
 )
+from airflow_provider_raydatallm.assets import check_emit_partition, record_asset_events
 from airflow_provider_raydatallm.attempt import Attempt
 from airflow_provider_raydatallm.exceptions import (
     BY_KIND,
@@ -43,6 +44,7 @@ from airflow_provider_raydatallm.exceptions import (
 )
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook, close_clients
+from airflow_provider_raydatallm.lineage import SliceLineage
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.ownership import TaskAttempt, stop_own_job
 from airflow_provider_raydatallm.polling import (
@@ -75,7 +77,7 @@ _SPEC_ARGUMENTS = tuple(
 )
 
 
-class RayLLMBatchOperator(BaseOperator):
+class RayLLMBatchOperator(SliceLineage, BaseOperator):
     """Run an LLM over one slice of a table on a Ray cluster and publish the answers as Parquet.
 
     The slice key is, in this order: `slice_key`; the run's partition key; the Param `slice`; the data
@@ -170,6 +172,8 @@ class RayLLMBatchOperator(BaseOperator):
     :param reconnect_timeout: how long the cluster may be away, or refuse the token, while the job runs.
     :param orphan_timeout: the job ends by itself, its finished rows kept, when no task has waited for it for
         so long; at least a minute. None lets it run to its end.
+    :param emit_partition: put the slice key on the events of the task's `outlets` as their partition, where
+        the run has no partition key.
     """
 
     template_fields: Sequence[str] = (
@@ -253,6 +257,7 @@ class RayLLMBatchOperator(BaseOperator):
         cancel_on_kill: bool = True,
         reconnect_timeout: timedelta | float = timedelta(minutes=10),
         orphan_timeout: timedelta | float | None = timedelta(hours=1),
+        emit_partition: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -307,6 +312,8 @@ class RayLLMBatchOperator(BaseOperator):
         self.reconnect_timeout = seconds_of("reconnect_timeout", reconnect_timeout, least=1)
         self.orphan_timeout = seconds_of("orphan_timeout", orphan_timeout, least=60)
         seconds_of("execution_timeout", self.execution_timeout, least=1)
+        self.emit_partition = emit_partition
+        check_emit_partition(self.outlets, emit_partition)
         self._killed = False
         #: The job that is waited for here, and what makes that waiting end.
         self._waited_for: tuple[JobRef, TaskAttempt] | None = None
@@ -364,9 +371,12 @@ class RayLLMBatchOperator(BaseOperator):
             deadline=deadline,
             since=time.time(),
         )
-        return Attempt(waiting, shipment, ti, context.get("task_state_store"), self.log)
+        attempt = Attempt(waiting, shipment, ti, context.get("task_state_store"), self.log)
+        self.note_run(shipment.job, ray_job_id=attempt.job.submission_id if attempt.job else None)
+        return attempt
 
     def _wait(self, context: Context, attempt: Attempt, job: JobRef) -> dict[str, Any]:
+        self.note_run(attempt.shipment.job, ray_job_id=job.submission_id)
         context["ti"].xcom_push(RayJobLink.xcom_key, RayHook(job.ray_conn_id).job_url(job.submission_id))
         if self.deferrable and not self._killed:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
@@ -450,16 +460,27 @@ class RayLLMBatchOperator(BaseOperator):
             hook = RayHook(job.ray_conn_id)
             url, queued = hook.job_url(job.submission_id), _queued(hook, job.submission_id, total)
         attempt.done()
-        if report.outcome == "empty" and self.on_empty == "skip":
-            raise AirflowSkipException(f"slice {report.slice_key!r} has no rows")
-        self.log.info("%s: %s rows in %s", report.outcome, f"{report.counts.succeeded:,}", report.output_path)
-        return report.to_xcom(
-            report_path=attempt.shipment.job.report_path,
+        spec = attempt.shipment.job
+        result = report.to_xcom(
+            report_path=spec.report_path,
             ray_job_id=job.submission_id if job is not None and report.outcome != "unchanged" else None,
             dashboard_url=url,
             queued=queued,
             total=round(total, 3),
         )
+        self.note_run(spec, result=result)
+        if report.outcome == "empty" and self.on_empty == "skip":
+            raise AirflowSkipException(f"slice {report.slice_key!r} has no rows")
+        self.log.info("%s: %s rows in %s", report.outcome, f"{report.counts.succeeded:,}", report.output_path)
+        record_asset_events(
+            self.outlets,
+            context["outlet_events"],
+            spec,
+            result,
+            partition_key=context.get("partition_key"),
+            emit_partition=self.emit_partition,
+        )
+        return result
 
     def _shipment(self, context: Context) -> Shipment:
         ti = context["ti"]

@@ -83,7 +83,8 @@ def context_of(operator: RayLLMBatchOperator, store: StateStore | None = None, *
     )
     run = SimpleNamespace(run_type="manual")
     return {
-        "dag": operator.dag, "dag_run": run, "params": {}, "ti": ti, "task_state_store": store, **more
+        "dag": operator.dag, "dag_run": run, "params": {}, "ti": ti, "task_state_store": store,
+        "outlet_events": {}, **more,
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.polling import JobWatch, Lost, TimedOut, Verdic
 #: then was shown by another.
 _TAKEN_OVER_SECONDS = 60.0
 _PROGRESS_SECONDS = 15.0
+_WARNING_SECONDS = 30.0
 #: Where a job's report, error and last progress are looked for in a log that is not followed.
 _END_OF_LOG = 200
 
@@ -85,6 +86,7 @@ class _Waiting:
 
     async def run(self) -> Verdict:
         began = answered = time.monotonic()
+        warned = -float("inf")
         try:
             while True:
                 now = time.monotonic()
@@ -96,7 +98,9 @@ class _Waiting:
                 except (RayUnreachableError, RayConnectionError) as e:
                     if time.monotonic() - answered > self._ref.reconnect_timeout:
                         return Lost(str(e), refused=isinstance(e, RayConnectionError))
-                    self._log.warning("Waiting for the cluster: %s", e)
+                    if time.monotonic() - warned >= _WARNING_SECONDS:
+                        self._log.warning("Waiting for the cluster: %s", e)
+                        warned = time.monotonic()
                     self._hook.reread()
                 else:
                     if not isinstance(verdict, Wait):

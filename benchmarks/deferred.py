@@ -7,6 +7,7 @@ run. The cluster is `jobs_server.py`, on the same machine.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -42,8 +43,8 @@ def run() -> bool:
             "AIRFLOW_HOME": folder,
             "AIRFLOW__CORE__DAGS_FOLDER": f"{folder}/dags",
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__TRIGGERER__DEFAULT_CAPACITY": str(2 * TASKS),
-            "AIRFLOW_CONN_RAY_DEFAULT": f"http://127.0.0.1:{_PORT}",
+            "AIRFLOW__TRIGGERER__CAPACITY": str(2 * TASKS),
+            "AIRFLOW_CONN_RAY_DEFAULT": json.dumps({"conn_type": "ray", "host": f"http://127.0.0.1:{_PORT}"}),
             "NO_PROXY": "127.0.0.1",
         }
         Path(folder, "dags").mkdir()

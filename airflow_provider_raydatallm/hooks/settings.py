@@ -287,9 +287,11 @@ def _address(where: str, connection: Connection) -> str:
     if "://" not in host:
         host = f"{connection.schema or 'http'}://{host}"
     if host.startswith("ray://"):
+        shown = without_credentials(host)
+        name = re.match(r"[\w.-]+", shown.removeprefix("ray://"))
         raise RayConnectionError(
-            f"{where}: host {without_credentials(host)!r} is a Ray Client address: write the Jobs address, "
-            f"such as http://{urlsplit(host).hostname or 'ray-head'}:8265"
+            f"{where}: host {shown!r} is a Ray Client address: write the Jobs address, such as "
+            f"http://{name[0] if name else 'ray-head'}:8265"
         )
     parts = _url(f"{where}: host", host, example="http://HOST:8265")
     if parts.port is None and connection.port:

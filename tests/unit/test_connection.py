@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import datetime as dt
 import http.server
-import ipaddress
 import json
 import os
 import ssl
@@ -24,10 +22,6 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk import Connection
 from airflow.sdk.log import redact
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -35,6 +29,7 @@ from airflow_provider_raydatallm.hooks.auth import Token, read_token
 from airflow_provider_raydatallm.hooks.check import check
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.hooks.settings import EXTRAS, RaySettings
+from tests.certificates import Authority
 
 
 def connection(**given: Any) -> Connection:
@@ -67,6 +62,8 @@ def with_extra(**extra: Any) -> dict[str, Any]:
         ({"host": None}, "host", "", "http://ray-head:8265"),
         ({"host": "ray://head:10001"}, "host", "ray://head:10001", "http://head:8265"),
         ({"host": "head", "schema": "ray"}, "host", "head", "http://head:8265"),
+        ({"host": "ray://[x"}, "host", "ray://[x", "http://ray-head:8265"),
+        ({"host": "http://[x"}, "host", "http://[x", "http://HOST:8265"),
         ({"host": "ftp://x"}, "host", "ftp://x", "http://HOST:8265"),
         ({"host": "http://"}, "host", "http:", "http://HOST:8265"),
         ({"host": "my head"}, "host", "my head", "http://HOST:8265"),
@@ -262,8 +259,8 @@ class TlsServer:
 
     def __init__(self, folder: Path) -> None:
         self.headers: list[dict[str, str]] = []
-        self.ca_file = folder / "ca.pem"
-        _write_certificate(self.ca_file, folder / "key.pem")
+        authority = Authority(folder)
+        self.ca_file = authority.ca_file
         seen = self.headers
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -280,36 +277,10 @@ class TlsServer:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.ca_file, folder / "key.pem")
+        context.load_cert_chain(authority.issue("server"))
         self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         self.address = f"https://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
-def _write_certificate(certificate: Path, key: Path) -> None:
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(private, hashes.SHA256())
-    )
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    key.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk import Connection
 from airflow.sdk.log import redact
+from cryptography.hazmat.primitives import serialization
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -321,6 +322,22 @@ def test_tls_is_verified_and_a_ca_file_makes_it_trusted(
             hook_to(monkeypatch, host=tls.address, extra={"client_cert": name}).call(jobs_api.version())
 
 
+def test_key_with_a_passphrase_is_an_error_and_asks_nobody(tmp_path: Path) -> None:
+    pem = Authority(tmp_path).issue("client")
+    key = serialization.load_pem_private_key(pem.read_bytes(), None)
+    locked = tmp_path / "locked.pem"
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"passphrase"),
+        )
+    )
+    settings = RaySettings.of(connection(**with_extra(client_cert=str(pem), client_key=str(locked))))
+    with pytest.raises(RayConnectionError, match=f"client_key '{locked}' cannot be used"):
+        settings.client_options()
+
+
 def test_token_and_headers_are_sent_by_both_kinds_of_call(
     tls: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +361,8 @@ def test_token_makes_room_for_the_authorization_of_a_proxy(
 
 def test_test_of_a_connection_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RayHook("nobody_made_this").test_connection()[0] is False
+    # As a worker tests a connection that nothing has stored yet.
+    assert "Connection refused" in connection(host="http://127.0.0.1:9").test_connection()[1]
     usable, says = hook_to(monkeypatch, host="ftp://x").test_connection()
     assert (usable, "host 'ftp://x' is no web address" in says) == (False, True)
     usable, says = hook_to(monkeypatch, host="http://127.0.0.1:9").test_connection()

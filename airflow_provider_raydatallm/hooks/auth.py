@@ -35,12 +35,22 @@ class TokenAuth(httpx.Auth):
 
     def __init__(self, settings: RaySettings) -> None:
         self._settings = settings
+        self._masked = settings.token
 
     def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        yield _signed(request, read_token(self._settings))
+        yield _signed(request, self._token())
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        yield _signed(request, await asyncio.to_thread(read_token, self._settings))
+        yield _signed(request, self._settings.token or await asyncio.to_thread(self._token))
+
+    def _token(self) -> str | None:
+        token = read_token(self._settings)
+        if token is None:
+            return None
+        if token.value != self._masked:  # masking is a message to Airflow's supervisor: not for each request
+            mask(token.value)
+            self._masked = token.value
+        return token.value
 
 
 def read_token(settings: RaySettings) -> Token | None:
@@ -76,13 +86,12 @@ def _in_file(where: str, name: str, path: str) -> Token:
 
 
 def _checked(where: str, value: str, source: str) -> Token:
-    mask(value)
     check_token(f"{where}: the content of {source}", value)
     return Token(value, source)
 
 
-def _signed(request: httpx.Request, token: Token | None) -> httpx.Request:
+def _signed(request: httpx.Request, token: str | None) -> httpx.Request:
     if token:
         name = "X-Ray-Authorization" if "Authorization" in request.headers else "Authorization"
-        request.headers[name] = f"Bearer {token.value}"
+        request.headers[name] = f"Bearer {token}"
     return request

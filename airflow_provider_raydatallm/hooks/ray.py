@@ -7,10 +7,13 @@ connection is an error, never a silent local Ray.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
+from collections.abc import AsyncIterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -18,7 +21,6 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its _
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.jobs_api import Flow, Pause, Send
-from airflow_provider_raydatallm.hooks.masking import mask
 from airflow_provider_raydatallm.hooks.settings import CONNECT_TIMEOUT, RaySettings
 
 if TYPE_CHECKING:
@@ -82,27 +84,47 @@ class RayHook(BaseHook):
         """Run a flow of `jobs_api` and return its result, without blocking the event loop."""
         import httpx
 
+        client = await self._aclient()
+        answer: httpx.Response | httpx.TransportError | None = None
+        while True:
+            try:
+                step = flow.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if isinstance(step, Pause):
+                answer = None
+                await asyncio.sleep(step.seconds)
+                continue
+            try:
+                answer = await client.request(**_arguments(step))
+            except httpx.TransportError as e:
+                answer = e
+
+    @contextlib.asynccontextmanager
+    async def astream(self, request: Send) -> AsyncIterator[httpx.Response]:
+        """An answer that is read as it comes, for as long as it comes."""
+        import httpx
+
+        client = await self._aclient()
+        arguments = {
+            **_arguments(request),
+            "timeout": httpx.Timeout(30.0, connect=CONNECT_TIMEOUT, read=None),
+        }
+        async with client.stream(**arguments) as answer:
+            yield answer
+
+    def reread(self) -> None:
+        """Read the connection again at the next call: its token may have been replaced."""
+        self.__dict__.pop("settings", None)
+
+    async def _aclient(self) -> httpx.AsyncClient:
         if "settings" not in self.__dict__:
             try:
                 connection = await self.aget_connection(self.ray_conn_id)
             except AirflowNotFoundException as e:
                 raise self._unknown() from e
             self.settings = await asyncio.to_thread(lambda: self._resolved(RaySettings.of(connection)))
-        async with httpx.AsyncClient(**self.settings.client_options()) as client:
-            answer: httpx.Response | httpx.TransportError | None = None
-            while True:
-                try:
-                    step = flow.send(answer)
-                except StopIteration as end:
-                    return end.value  # type: ignore[no-any-return]
-                if isinstance(step, Pause):
-                    answer = None
-                    await asyncio.sleep(step.seconds)
-                    continue
-                try:
-                    answer = await client.request(**_arguments(step))
-                except httpx.TransportError as e:
-                    answer = e
+        return _shared_client(self.settings)
 
     def job_url(self, submission_id: str) -> str:
         """The page of a job in the Ray Dashboard, at the address that people use."""
@@ -149,8 +171,31 @@ class RayHook(BaseHook):
             head = ensure_head()
         except LocalHeadError as e:
             raise RayConnectionError(f"{settings.where}: {e}") from e
-        mask(head.token)
         return settings.of_local_head(head.address, head.token)
+
+
+#: The clients of an event loop. A triggerer that waits for a thousand jobs of one cluster needs one: making
+#: one costs 20 ms of CPU, and each has connections of its own.
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, list[tuple[RaySettings, httpx.AsyncClient]]]
+_clients = WeakKeyDictionary()
+
+
+def _shared_client(settings: RaySettings) -> httpx.AsyncClient:
+    import httpx
+
+    clients = _clients.setdefault(asyncio.get_running_loop(), [])
+    for known, client in clients:
+        if known == settings:
+            return client
+    client = httpx.AsyncClient(**settings.client_options(), limits=httpx.Limits(max_connections=200))
+    clients.append((settings, client))
+    return client
+
+
+async def close_clients() -> None:
+    """Close what `acall` and `astream` keep open in this event loop, before it ends."""
+    for _, client in _clients.pop(asyncio.get_running_loop(), []):
+        await client.aclose()
 
 
 def _arguments(step: Send) -> dict[str, Any]:

@@ -94,6 +94,7 @@ class RaySettings:
 
     def of_local_head(self, address: str, token: str) -> RaySettings:
         """The settings of the embedded head that `local` stands for."""
+        mask(token)
         return RaySettings(
             address, token, dashboard_url=self.dashboard_url, environment=False, where=self.where
         )

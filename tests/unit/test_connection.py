@@ -404,10 +404,12 @@ def test_test_of_a_connection_says_what_a_cluster_lacks(monkeypatch: pytest.Monk
         ]}}},
     }  # fmt: skip
 
+    missing = ["Job airflow-connection-test does not exist"]
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = answers.get(self.path.partition("?")[0])
-            body = json.dumps(found).encode()
+            body = json.dumps(found or missing[0]).encode()
             self.send_response(200 if found else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -421,7 +423,7 @@ def test_test_of_a_connection_says_what_a_cluster_lacks(monkeypatch: pytest.Monk
         address = f"http://127.0.0.1:{server.server_address[1]}"
         hook = hook_to(monkeypatch, host=address, password="needless")
         usable, says = hook.test_connection()
-        assert usable
+        assert usable, says
         assert f"Ray 2.60.0 at {address}: 1 node, 4 logical CPUs, 2 GPUs (2 L4)." in says
         assert "token authentication is off" in says
         assert "fewer than 8 logical CPUs" in says
@@ -429,6 +431,9 @@ def test_test_of_a_connection_says_what_a_cluster_lacks(monkeypatch: pytest.Monk
         answers["/api/v0/nodes"]["data"]["result"]["result"][0]["resources_total"] = {"CPU": 8}
         assert "No GPU" in hook.test_connection()[1]
         assert "fewer than" not in hook.test_connection()[1]
+        missing[0] = "404: Not Found"  # a dashboard without the Jobs API
+        usable, says = hook.test_connection()
+        assert (usable, "/api/jobs/airflow-connection-test: HTTP 404" in says) == (False, True)
         answers["/api/version"] = {"ray_version": "2.40.0"}
         assert hook.test_connection() == (
             False,

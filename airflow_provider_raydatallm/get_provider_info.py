@@ -61,35 +61,53 @@ def get_provider_info() -> dict[str, Any]:
                     "relabeling": {"host": "Jobs address", "password": "Token"},
                     "placeholders": {
                         "host": "http://ray-head:8265, or local for an embedded Ray on this machine",
+                        "port": "8265, when the address has none",
                         "password": "the cluster's token (ray get-auth-token)",
                     },
                 },
                 "conn-fields": {
+                    "auth_file": _text(
+                        "Token file",
+                        "Instead of the token: path on the Airflow workers of a file that holds it, read "
+                        "anew for each request",
+                    ),
                     "verify": {
                         "label": "Verify TLS certificate",
                         "schema": {"type": ["boolean", "null"], "default": True},
                     },
-                    "ca_file": {
-                        "label": "CA file",
-                        "description": (
-                            "Path on the Airflow workers of a CA bundle to verify the certificate with"
-                        ),
-                        "schema": {"type": ["string", "null"]},
-                    },
+                    "ca_file": _text(
+                        "CA file",
+                        "Path on the Airflow workers of the CA (PEM) that signed the cluster's certificate",
+                    ),
+                    "client_cert": _text(
+                        "Client certificate file", "Path on the Airflow workers, PEM, for mutual TLS"
+                    ),
+                    "client_key": _text(
+                        "Client key file",
+                        "Path on the Airflow workers, PEM without passphrase; not needed when the "
+                        "certificate's file holds the key too",
+                    ),
                     "headers": {
                         "label": "Headers",
                         "description": "JSON object of HTTP headers sent with every request",
                         "schema": {"type": ["object", "null"]},
                     },
-                    "dashboard_url": {
-                        "label": "Dashboard address for people",
-                        "description": (
-                            "Address of the Ray Dashboard in links, where it differs from the Jobs address"
-                        ),
-                        "schema": {"type": ["string", "null"], "format": "url"},
-                    },
+                    "proxy": _text(
+                        "HTTP proxy",
+                        "http://[USER:PASSWORD@]HOST:PORT, instead of the proxies of the environment",
+                        format="password",
+                    ),
+                    "dashboard_url": _text(
+                        "Dashboard address for people",
+                        "Address of the Ray Dashboard in links, where it differs from the Jobs address",
+                        format="url",
+                    ),
                 },
             }
         ],
         "extra-links": ["airflow_provider_raydatallm.links.ray.RayJobLink"],
     }
+
+
+def _text(label: str, description: str, **schema: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}

@@ -70,7 +70,7 @@ def ensure_head(folder: Path | None = None, *, min_cpus: int = 8, timeout: float
         (another Python or Ray, too few CPUs), or the start failed, which leaves nothing running
     """
     deadline = time.monotonic() + timeout
-    ray_version = _installed_ray()
+    ray_version = installed_ray()
     folder = _own(_resolve(folder))
     with _locked(folder, deadline):
         record = _read(folder)
@@ -229,7 +229,7 @@ def _free_disk(folder: Path) -> None:
 # --- Joining ---
 
 
-def _installed_ray() -> str:
+def installed_ray() -> str:
     """Version of ray in this environment, without importing it (seconds)."""
     try:
         version = importlib.metadata.version("ray")

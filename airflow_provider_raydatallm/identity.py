@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
 import sys
 from collections.abc import Mapping
@@ -160,7 +161,7 @@ class _Walk:
         ]
 
     def _class(self, cls: type) -> Any:
-        members = {n: getattr(m, "fget", None) or getattr(m, "__func__", m) for n, m in vars(cls).items()}
+        members = {n: _inner(m) for n, m in vars(cls).items()}
         return [
             "class",
             cls.__qualname__,
@@ -182,8 +183,14 @@ class _Walk:
 def _is_written(cls: type, name: str, member: Any) -> bool:
     """Whether a member of a class is the user's, not made by the class statement or a decorator."""
     if isinstance(member, FunctionType):
-        return member.__module__ == cls.__module__ and not member.__code__.co_filename.startswith("<")
+        made = member.__code__.co_filename.startswith("<")
+        return member.__globals__.get("__name__") == cls.__module__ and not made
     return not (name.startswith("_") or isinstance(member, cls) or hasattr(type(member), "__get__"))
+
+
+def _inner(member: Any) -> Any:
+    """The function in a property, class method or wrapper; the member itself if there is none."""
+    return inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", member))
 
 
 def _is_empty(cell: CellType) -> bool:

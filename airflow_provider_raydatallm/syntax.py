@@ -92,6 +92,9 @@ def _plain(node: Any) -> Any:
         parts.pop("annotation", None)
     if isinstance(node, ast.Constant):
         parts["value"] = node.value  # which may be None
+    if isinstance(node, ast.JoinedStr):
+        # Python 3.12.0 and 3.12.1 leave empty texts in nested formats.
+        parts["values"] = [n for n in node.values if getattr(n, "value", None) != ""]
     return [type(node).__name__, *([name, _plain(value)] for name, value in parts.items())]
 
 

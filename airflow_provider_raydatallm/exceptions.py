@@ -32,6 +32,11 @@ class RayLLMJobError(AirflowException):
     """The Ray job ended without a published slice. Nothing was published; a retry starts it anew."""
 
 
+class RayJobStoppedError(RayLLMJobError):
+    """The Ray job was told to stop: by a person, by a kill of the task, or because no task waited for it.
+    Finished rows are kept."""
+
+
 class RayUnreachableError(RayLLMJobError):
     """The cluster's Jobs API did not answer within the time allowed."""
 
@@ -41,4 +46,5 @@ BY_KIND: dict[str, type[AirflowException]] = {
     "input": RayLLMInputError,
     "cluster": RayClusterUnfitError,
     "run": RayLLMJobError,
+    "stopped": RayJobStoppedError,
 }

@@ -28,6 +28,29 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [
             {"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_raydatallm.hooks.ray"]}
         ],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_provider_raydatallm.triggers.ray_job"],
+            }
+        ],
+        "config": {
+            "ray_llm": {
+                "description": "Settings of the Ray Data LLM provider.",
+                "options": {
+                    "max_log_streams": {
+                        "description": (
+                            "How many Ray jobs' logs one process, such as a triggerer, follows into the "
+                            "logs of their tasks at a time. The tasks beyond show their progress only."
+                        ),
+                        "version_added": None,
+                        "type": "integer",
+                        "example": None,
+                        "default": "20",
+                    }
+                },
+            }
+        },
         "connection-types": [
             {
                 "connection-type": "ray",

@@ -8,6 +8,7 @@ asking the store, never success.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,9 +17,10 @@ from airflow_provider_raydatallm.lines import decode_line
 
 #: Lines of the job's own output that are kept to explain a failure.
 _TAIL_LINES = 60
-#: Looks at the log of a job that is over before its silence is believed: lines arrive a little later than the
-#: status.
+#: Looks at a job that is over, or unknown, before its silence is believed: lines arrive a little later than
+#: the status, and a head that has just started may not know all its jobs yet.
 _LOOKS_AFTER_END = 3
+_WHY: dict[str | None, Literal["ended", "stopped", "unknown"]] = {None: "unknown", "STOPPED": "stopped"}
 
 
 @dataclass(frozen=True)
@@ -45,44 +47,91 @@ class Failed:
 
 @dataclass(frozen=True)
 class Silent:
-    """The job is over and said nothing, or is not known any more: only the store knows what happened."""
+    """The job is over and said nothing, or is not known any more: only the store knows what happened.
 
-    why: Literal["ended", "unknown"]
+    `message` is what Ray says of its end.
+    """
+
+    why: Literal["ended", "stopped", "unknown"]
+    message: str = ""
     last_lines: tuple[str, ...] = ()
 
 
-Verdict = Wait | Finished | Failed | Silent
+@dataclass(frozen=True)
+class TimedOut:
+    """The attempt's time is over."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The cluster did not answer, or refused us, for longer than was allowed. `refused`: it answered."""
+
+    message: str
+    refused: bool = False
+
+
+Verdict = Finished | Failed | Silent | TimedOut | Lost
 
 
 @dataclass
 class JobWatch:
-    """Looks at a job's status and its whole log, time after time. The nonce tells this attempt's lines from
+    """Hears a job's log and looks at its status, time after time. The nonce tells this job's own lines from
     others'."""
 
     nonce: str
     _tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
-    _seen: int = 0
+    _word: Finished | Failed | None = None
+    _progress: dict[str, Any] | None = None
     _looks_after_end: int = 0
 
-    def look(self, status: str | None, log: str) -> Verdict:
-        """:param status: the job's status; None when the cluster does not know the job."""
-        progress: dict[str, Any] | None = None
-        end = log.rfind("\n") + 1 if status not in TERMINAL else len(log)
-        for line in log[self._seen : end].splitlines():
+    @property
+    def has_word(self) -> bool:
+        """Whether the job has said how it ended."""
+        return self._word is not None
+
+    def hear(self, lines: Iterable[str]) -> list[str]:
+        """Take in lines as they come; returns those that are for people."""
+        plain = []
+        for line in lines:
             said = decode_line(line, self.nonce)
             if said is None:
-                self._tail.append(line[:2000])
+                plain.append(line)
             elif said[0] == "report" and said[1] is not None:
-                return Finished(said[1])
+                self._word = Finished(said[1])
             elif said[0] == "error":
-                return Failed(str(said[1]["kind"]), str(said[1]["message"]))
+                self._word = self._word or Failed(str(said[1]["kind"]), str(said[1]["message"]))
             elif said[0] == "progress":
-                progress = said[1]
-        self._seen = max(self._seen, end)
-        if status is None:
-            return Silent("unknown", tuple(self._tail))
-        if status in TERMINAL:
+                self._progress = said[1]
+        self._tail.extend(line[:1000] for line in plain)
+        return plain
+
+    def glance(self, end_of_log: str) -> None:
+        """Take in the log's last lines, which may have been heard before."""
+        self._tail.clear()
+        self.hear(end_of_log.splitlines())
+
+    def look(self, status: str | None, message: str = "") -> Verdict | Wait:
+        """:param status: the job's status; None when the cluster does not know the job."""
+        if self._word is not None:
+            return self._word
+        if status is None or status in TERMINAL:
             self._looks_after_end += 1
             if self._looks_after_end >= _LOOKS_AFTER_END:
-                return Silent("ended", tuple(self._tail))
+                return Silent(_WHY.get(status, "ended"), message, tuple(self._tail))
+        else:
+            self._looks_after_end = 0
+        progress, self._progress = self._progress, None
         return Wait(progress)
+
+
+def to_event(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON, for Airflow to carry from a trigger to its task."""
+    return {"verdict": type(verdict).__name__, **vars(verdict)}
+
+
+def from_event(event: dict[str, Any]) -> Verdict:
+    fields = dict(event)
+    kind = {c.__name__: c for c in (Finished, Failed, Silent, TimedOut, Lost)}[fields.pop("verdict")]
+    if kind is Silent:
+        fields["last_lines"] = tuple(fields["last_lines"])
+    return kind(**fields)

@@ -4,7 +4,6 @@ job."""
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,14 +20,6 @@ _OWN_PYTHON = frozenset({"conda", "container", "image_uri", "py_executable"})
 
 
 @dataclass(frozen=True)
-class Submission:
-    """A job that was submitted. `nonce` marks the lines in its log that are its own word."""
-
-    id: str
-    nonce: str
-
-
-@dataclass(frozen=True)
 class Shipment:
     """A slice's job with all that goes along. `metadata` is what Ray shows of the job: who sent it, for which
     slice."""
@@ -39,9 +30,17 @@ class Shipment:
     env_vars: Mapping[str, str] = field(repr=False)
     metadata: Mapping[str, str]
 
-    def submit(self, hook: RayHook, command: Literal["run", "status"]) -> Submission:
-        """Start `processor COMMAND` on the cluster.
+    def submit(
+        self,
+        hook: RayHook,
+        command: Literal["run", "status"],
+        submission_id: str,
+        nonce: str,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """Start `processor COMMAND` on the cluster. A job that is there under this id already is the one.
 
+        :param nonce: marks the job's own lines in its log.
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
         :raises RayLLMInputError: when the cluster's Python cannot run the task's function.
         """
@@ -51,25 +50,26 @@ class Shipment:
         spec_name, spec = shipping.spec_package(self.job)
         packages = [shipping.processor_package(), spec, *self.packages]
         uris = [hook.call(jobs_api.upload_package(p.name, p.content)) for p in packages]
-        nonce = uuid.uuid4().hex
         processor = "python -m airflow_provider_raydatallm.processor"
-        name = submission_id_of(self.metadata, command)
-        submission_id = hook.call(
+        hook.call(
             jobs_api.submit(
-                submission_id=name,
-                entrypoint=f"{processor} {command} package:{spec_name} --nonce {nonce}"
-                + (f" --name {name}" if command == "run" else ""),
+                submission_id=submission_id,
+                entrypoint=" ".join(
+                    [processor, command, f"package:{spec_name}", "--nonce", nonce, *arguments]
+                ),
                 runtime_env=shipping.merged_runtime_env(
                     self.runtime_env, py_modules=uris, env_vars=self.env_vars
                 ),
                 metadata=dict(self.metadata),
             )
         )
-        return Submission(submission_id, nonce)
 
 
-def submission_id_of(metadata: Mapping[str, str], command: str) -> str:
+def submission_id_of(metadata: Mapping[str, str], unique: str) -> str:
     """An id that tells people what it is; Ray refuses slashes and spaces, and an id must never be used
-    twice."""
+    twice.
+
+    :param unique: such as the task instance's UUID.
+    """
     words = (re.sub(r"[^A-Za-z0-9_.-]+", "_", metadata[n])[:40] for n in ("dag_id", "task_id", "slice_key"))
-    return f"{'-'.join(words)}-{command}-{uuid.uuid4().hex[:12]}"
+    return f"{'-'.join(words)}-{unique}"

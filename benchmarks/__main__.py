@@ -13,6 +13,7 @@ CASES = (
     "checkpoint_cost",
     "resume_cost",
     "driver_memory",
+    "deferred",
 )
 
 

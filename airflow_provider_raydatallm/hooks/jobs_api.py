@@ -7,6 +7,7 @@ Each call is a *flow*: a generator that yields `Send` (a request, answered with 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,10 +52,12 @@ Flow = Generator["Send | Pause", "httpx.Response | httpx.TransportError | None",
 
 @dataclass(frozen=True)
 class JobInfo:
-    """`status` is one of PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED. Times are epoch seconds."""
+    """`status` is one of PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED. Times are epoch seconds. `node_id` is
+    where the job's driver is, and its log."""
 
     status: str
     message: str
+    node_id: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
 
@@ -134,24 +137,53 @@ def submit(
 
 def status_of(submission_id: str) -> Flow[JobInfo | None]:
     """What the cluster knows of a job; None when it knows none of that id."""
-    answer = yield from _send(Send("GET", f"/api/jobs/{submission_id}"), accept={200, 404})
+    path = f"/api/jobs/{submission_id}"
+    answer = yield from _send(Send("GET", path), accept={200, 404})
     if answer.status_code == 404:
-        return None
+        if "does not exist" in answer.text:
+            return None
+        # A proxy in front of a cluster that is being redeployed says so too.
+        raise RayUnreachableError(f"GET {path}: {_describe(answer)}")
     info = _json(answer, "job")
     return JobInfo(
         status=str(info.get("status", "")),
         message=str(info.get("message") or ""),
+        node_id=info.get("driver_node_id"),
         started_at=_seconds(info.get("start_time")),
         ended_at=_seconds(info.get("end_time")),
     )
 
 
-def logs(submission_id: str) -> Flow[str]:
-    """All that the job's driver has printed so far; "" when there is nothing yet."""
-    answer = yield from _send(
-        Send("GET", f"/api/jobs/{submission_id}/logs", read_timeout=60), accept={200, 404}
+def last_lines(submission_id: str, info: JobInfo, count: int) -> Flow[str]:
+    """The end of what the job's driver has printed; "" while it has no log, or its node does not answer."""
+    if info.node_id is None:
+        return ""
+    answer = yield _log("file", submission_id, info.node_id, f"lines={count}")
+    return str(answer.text) if getattr(answer, "status_code", None) == 200 else ""  # type: ignore[union-attr]
+
+
+def follow_log(submission_id: str, node_id: str, *, from_start: bool) -> Send:
+    """A request whose answer is the job's log, from its first line or its last, and goes on as long as it is
+    read."""
+    # Ray has another follower, the websocket /api/jobs/ID/logs/tail; it always begins at the first line.
+    return _log("stream", submission_id, node_id, f"lines={-1 if from_start else 1}&interval=1")
+
+
+def _log(media: str, submission_id: str, node_id: str, how: str) -> Send:
+    return Send(
+        "GET", f"/api/v0/logs/{media}?node_id={node_id}&filename=job-driver-{submission_id}.log&{how}"
     )
-    return str(_json(answer, "logs").get("logs") or "") if answer.status_code == 200 else ""
+
+
+def beat(owner: str) -> Flow[None]:
+    """Let a job know that somebody waits for it (`processor/owner.py` listens).
+
+    The Jobs API has no word for that. It stores packages of code in the cluster's key-value store, under any
+    name, and a job can read them there.
+    """
+    yield from _send(
+        Send("PUT", f"/api/packages/gcs/{owner}", content=uuid.uuid4().hex.encode(), read_timeout=10)
+    )
 
 
 def stop(submission_id: str) -> Flow[bool]:

@@ -1,57 +1,74 @@
 """`RayLLMBatchOperator`: one slice of a table, answered by an LLM on a Ray cluster, published as Parquet.
 
-The operator resolves the slice, writes the spec, submits the job, waits for its report and returns it. What
-the job does lives in `processor/`, how the cluster is spoken to in `hooks/`, what a look at the job means in
-`polling`.
+The operator resolves the slice and writes the spec; `attempt` finds or submits the job; `waiting` waits for
+it, here or in the triggerer; the operator makes the job's word the task's outcome. What the job does lives in
+`processor/`, how the cluster is spoken to in `hooks/`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-import re
 import time
-from collections.abc import Mapping, Sequence
-from datetime import tzinfo
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import pydantic
 import pydantic_core
-from airflow.sdk import BaseOperator, CronPartitionTimetable, PartitionedAssetTimetable
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import BaseOperator
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_raydatallm import shipping
+from airflow_provider_raydatallm.arguments import (
+    is_rendered_later,
+    json_schema_of,
+    makes_partitioned_runs,
+    seconds_of,
+    timezone_of,
+    url_of,
+)
+from airflow_provider_raydatallm.assets import check_emit_partition, record_asset_events
+from airflow_provider_raydatallm.attempt import Attempt
 from airflow_provider_raydatallm.exceptions import (
     BY_KIND,
+    RayConnectionError,
+    RayJobStoppedError,
     RayLLMInputError,
     RayLLMJobError,
     RayUnreachableError,
 )
 from airflow_provider_raydatallm.hooks import jobs_api
-from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.lines import progress_text
+from airflow_provider_raydatallm.hooks.ray import RayHook, close_clients
+from airflow_provider_raydatallm.lineage import SliceLineage
 from airflow_provider_raydatallm.links.ray import RayJobLink
+from airflow_provider_raydatallm.ownership import TaskAttempt, stop_own_job
 from airflow_provider_raydatallm.polling import (
     Failed,
     Finished,
-    JobWatch,
+    Lost,
     Silent,
+    TimedOut,
     Verdict,
-    Wait,
+    from_event,
 )
 from airflow_provider_raydatallm.slices import SliceKey, SliceKeyError, resolve_slice_key
 from airflow_provider_raydatallm.spec import Report, SliceJob
 from airflow_provider_raydatallm.storage import session_env
-from airflow_provider_raydatallm.submission import Shipment, Submission
+from airflow_provider_raydatallm.submission import Shipment
+from airflow_provider_raydatallm.waiting import JobRef, wait_for_job
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG, Context, ObjectStoragePath
+    from airflow.sdk import Context, ObjectStoragePath
 
-#: How long the Jobs API may be away while a job runs.
-_UNREACHABLE_SECONDS = 600.0
-_JINJA = re.compile(r"\{\{|\{%|\{#")
+T = TypeVar("T")
+
+#: Airflow kills a task's process 5 seconds after it told it to end.
+_STOP_SECONDS = 4.0
 #: The operator's arguments that are the spec's fields of the same name.
 _SPEC_ARGUMENTS = tuple(
     name
@@ -60,7 +77,7 @@ _SPEC_ARGUMENTS = tuple(
 )
 
 
-class RayLLMBatchOperator(BaseOperator):
+class RayLLMBatchOperator(SliceLineage, BaseOperator):
     """Run an LLM over one slice of a table on a Ray cluster and publish the answers as Parquet.
 
     The slice key is, in this order: `slice_key`; the run's partition key; the Param `slice`; the data
@@ -148,6 +165,15 @@ class RayLLMBatchOperator(BaseOperator):
     :param allow_static_credentials: let the keys of `storage_conn_id` go to the job as they are, for stores
         without STS. Whoever sees them can use them until they are replaced.
     :param poll_interval: seconds between two looks at the job; at least 1.
+    :param deferrable: wait in the triggerer, so that the task takes no worker while the job runs;
+        `[operators] default_deferrable` by default.
+    :param cancel_on_kill: stop the job when the task is cleared, marked, deleted, terminated or out of time.
+        Finished rows are kept. If False the job runs on, and the task's next try waits for it.
+    :param reconnect_timeout: how long the cluster may be away, or refuse the token, while the job runs.
+    :param orphan_timeout: the job ends by itself, its finished rows kept, when no task has waited for it for
+        so long; at least a minute. None lets it run to its end.
+    :param emit_partition: put the slice key on the events of the task's `outlets` as their partition, where
+        the run has no partition key.
     """
 
     template_fields: Sequence[str] = (
@@ -227,16 +253,21 @@ class RayLLMBatchOperator(BaseOperator):
         storage_conn_id: str | None = None,
         allow_static_credentials: bool = False,
         poll_interval: float = 5.0,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        cancel_on_kill: bool = True,
+        reconnect_timeout: timedelta | float = timedelta(minutes=10),
+        orphan_timeout: timedelta | float | None = timedelta(hours=1),
+        emit_partition: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.input_path = _url(input_path)
-        self.output_path = _url(output_path)
+        self.input_path = url_of(input_path)
+        self.output_path = url_of(output_path)
         self.model_source = model_source
         self.prompt = prompt
         self.system_prompt = system_prompt
         self.choices = choices
-        self.output_schema = _json_schema(output_schema)
+        self.output_schema = json_schema_of(output_schema)
         self.regex = regex
         self.grammar = grammar
         self.sampling_params = sampling_params
@@ -275,27 +306,29 @@ class RayLLMBatchOperator(BaseOperator):
         self.model_conn_id = model_conn_id
         self.storage_conn_id = storage_conn_id
         self.allow_static_credentials = allow_static_credentials
-        self.poll_interval = poll_interval
-        self._submission_id: str | None = None
+        self.poll_interval = seconds_of("poll_interval", poll_interval, least=1)
+        self.deferrable = deferrable
+        self.cancel_on_kill = cancel_on_kill
+        self.reconnect_timeout = seconds_of("reconnect_timeout", reconnect_timeout, least=1)
+        self.orphan_timeout = seconds_of("orphan_timeout", orphan_timeout, least=60)
+        seconds_of("execution_timeout", self.execution_timeout, least=1)
+        self.emit_partition = emit_partition
+        check_emit_partition(self.outlets, emit_partition)
         self._killed = False
-        if poll_interval < 1:
-            raise ValueError(f"poll_interval is {poll_interval!r}: at least 1 second")
+        #: The job that is waited for here, and what makes that waiting end.
+        self._waited_for: tuple[JobRef, TaskAttempt] | None = None
+        self._interrupt: Callable[[], object] | None = None
         if not isinstance(allow_static_credentials, bool):
             # The text "false" would allow them.
             raise ValueError(f"allow_static_credentials is {allow_static_credentials!r}: True or False")
         # What is templated or comes from another task is not known yet and is checked when it is rendered.
-        known = {k: v for k, v in self._spec_arguments().items() if not _rendered_later(v)}
+        known = {k: v for k, v in self._spec_arguments().items() if not is_rendered_later(v)}
         stand_ins = {"input_path": "x", "output_path": "x", "model_source": "x"} | (
             {"prompt": "x"} if self.prompt is not None else {}
         )
         self._job({**stand_ins, **known}, SliceKey("x"))
 
     def execute(self, context: Context) -> dict[str, Any]:
-        # Parsing a DAG file opens no storage.
-        from airflow_provider_raydatallm.processor.status import finished_report
-
-        began = time.monotonic()
-        hook = RayHook(self.ray_conn_id)
         shipment = self._shipment(context)
         job, ti = shipment.job, context["ti"]
         self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
@@ -304,47 +337,150 @@ class RayLLMBatchOperator(BaseOperator):
             named = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
             cast("dict[str, Any]", context).update(named)
 
-        report = None if self._elsewhere(shipment) else finished_report(job)
-        if report is not None:
-            self.log.info("unchanged: %s rows in %s", f"{report.counts.succeeded:,}", job.slice_path)
-            return report.to_xcom(
-                report_path=job.report_path,
-                ray_job_id=None,
-                dashboard_url=None,
-                queued=None,
-                total=round(time.monotonic() - began, 3),
-            )
+        attempt = self._attempt(context, shipment)
+        if (found := attempt.find()) is not None:
+            return self._wait(context, attempt, found)
+        if (report := self._finished(shipment)) is not None:
+            return self._result(context, attempt, report)
+        return self._wait(context, attempt, attempt.submit())
 
-        submission = shipment.submit(hook, "run")
-        self._submission_id, url = submission.id, hook.job_url(submission.id)
-        if self._killed:
-            self.on_kill()  # the signal came while the job was being submitted
-        ti.xcom_push(RayJobLink.xcom_key, url)
-        self.log.info("Submitted Ray job %s: %s", submission.id, url)
-        verdict, info = self._follow(hook, submission)
-        if isinstance(verdict, Silent):
-            self.log.warning("The job ended without a report; asking the store, which the cluster can read")
-            asked, _ = self._follow(hook, shipment.submit(hook, "status"))
-            verdict = asked if isinstance(asked, Finished) else verdict
-        report = self._report_of(verdict, submission, info)
-
-        if report.outcome == "empty" and job.on_empty == "skip":
-            raise AirflowSkipException(f"slice {job.slice_key!r} has no rows")
-        self.log.info("%s: %s rows in %s", report.outcome, f"{report.counts.succeeded:,}", job.slice_path)
-        total = time.monotonic() - began
-        return report.to_xcom(
-            report_path=job.report_path,
-            ray_job_id=None if report.outcome == "unchanged" else submission.id,
-            dashboard_url=url,
-            queued=_queued(info, total),
-            total=round(total, 3),
-        )
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """What `execute` does after the waiting, when that was done in the triggerer."""
+        return self._conclude(context, self._attempt(context, self._shipment(context)), from_event(event))
 
     def on_kill(self) -> None:
+        # Airflow calls this from a signal handler, amid whatever `execute` does, which goes on afterwards; or
+        # when the task's time is over, after it has left `execute`.
         self._killed = True
-        if self._submission_id is not None:
-            self.log.info("Stopping Ray job %s", self._submission_id)
-            RayHook(self.ray_conn_id).call(jobs_api.stop(self._submission_id))
+        if self._interrupt is not None:
+            self._interrupt()
+        elif self._waited_for is not None:
+            asyncio.run(_closing_clients(self._stop(*self._waited_for)))
+
+    def _attempt(self, context: Context, shipment: Shipment) -> Attempt:
+        ti = context["ti"]
+        deadline = None
+        if self.deferrable and self.execution_timeout is not None:
+            # Airflow minds it only while the task has a worker, and begins anew each time it gets one.
+            deadline = (ti.start_date + self.execution_timeout).timestamp()
+        waiting = JobRef(
+            ray_conn_id=self.ray_conn_id,
+            poll_interval=self.poll_interval,
+            reconnect_timeout=self.reconnect_timeout,
+            orphan_timeout=self.orphan_timeout,
+            deadline=deadline,
+            since=time.time(),
+        )
+        attempt = Attempt(waiting, shipment, ti, context.get("task_state_store"), self.log)
+        self.note_run(shipment.job, ray_job_id=attempt.job.submission_id if attempt.job else None)
+        return attempt
+
+    def _wait(self, context: Context, attempt: Attempt, job: JobRef) -> dict[str, Any]:
+        self.note_run(attempt.shipment.job, ray_job_id=job.submission_id)
+        context["ti"].xcom_push(RayJobLink.xcom_key, RayHook(job.ray_conn_id).job_url(job.submission_id))
+        if self.deferrable and not self._killed:
+            from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
+
+            self.defer(
+                trigger=RayJobTrigger(asdict(job), self.cancel_on_kill), method_name="execute_complete"
+            )
+        self._waited_for = (job, TaskAttempt.of(context["ti"]))
+        verdict = asyncio.run(_closing_clients(self._until_over_or_killed(*self._waited_for)))
+        self._waited_for = None
+        return self._conclude(context, attempt, verdict)
+
+    async def _until_over_or_killed(self, job: JobRef, attempt: TaskAttempt) -> Verdict:
+        waiting = asyncio.ensure_future(wait_for_job(job, self.log))
+        loop = asyncio.get_running_loop()
+        self._interrupt = lambda: loop.call_soon_threadsafe(waiting.cancel)
+        if self._killed:
+            waiting.cancel()  # the signal came while the job was being submitted
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if not self._killed:
+                raise
+            await self._stop(job, attempt)
+            raise RayJobStoppedError("the task was killed") from None
+        finally:
+            self._interrupt = None
+
+    async def _stop(self, job: JobRef, attempt: TaskAttempt) -> None:
+        if not self.cancel_on_kill:
+            self.log.info("Ray job %s runs on: the task's next try waits for it", job.submission_id)
+            return
+        try:
+            await asyncio.wait_for(stop_own_job(job, attempt, self.log, deferred=False), _STOP_SECONDS)
+        except (TimeoutError, RayLLMJobError, RayLLMInputError) as e:
+            self.log.warning(
+                "Ray job %s could not be stopped (%s %s); it ends by itself when nobody waits for it",
+                job.submission_id, type(e).__name__, e,
+            )  # fmt: skip
+
+    def _conclude(self, context: Context, attempt: Attempt, verdict: Verdict) -> dict[str, Any]:
+        """The task's outcome, from the job's; another job in place of one that was lost.
+
+        :raises RayLLMInputError, RayLLMJobError, AirflowTaskTimeout: by what the job said, or left behind.
+        """
+        job = attempt.job
+        if isinstance(verdict, TimedOut):
+            raise AirflowTaskTimeout(f"execution_timeout {self.execution_timeout} is over")
+        if isinstance(verdict, Lost):
+            error = RayConnectionError if verdict.refused else RayUnreachableError
+            name = job.submission_id if job is not None else "?"
+            raise error(f"{verdict.message}. Ray job {name} may still run: the next try looks for it")
+        if isinstance(verdict, Silent):
+            self.log.warning("The job ended without a report; asking the store, which the cluster can read")
+            verdict = self._ask_store(attempt) or verdict
+        if isinstance(verdict, Finished):
+            return self._result(context, attempt, Report.model_validate(verdict.report))
+        ended = verdict.kind if isinstance(verdict, Failed) else verdict.why
+        if ended in ("stopped", "unknown") and attempt.may_submit_again(stopped=ended == "stopped"):
+            self.log.warning("The job is gone; another one goes on with the rows that are missing")
+            return self._wait(context, attempt, attempt.submit())
+        attempt.ended()
+        raise _error_of(verdict, job)
+
+    def _ask_store(self, attempt: Attempt) -> Finished | None:
+        verdict = asyncio.run(_closing_clients(wait_for_job(attempt.submit_status(), self.log)))
+        return verdict if isinstance(verdict, Finished) else None
+
+    def _finished(self, shipment: Shipment) -> Report | None:
+        """The report of a slice for which there is nothing to do, if this machine can tell."""
+        # Parsing a DAG file opens no storage.
+        from airflow_provider_raydatallm.processor.status import finished_report
+
+        return None if self._elsewhere(shipment) else finished_report(shipment.job)
+
+    def _result(self, context: Context, attempt: Attempt, report: Report) -> dict[str, Any]:
+        """What goes to XCom."""
+        job, url, queued = attempt.job, None, None
+        total = time.time() - context["ti"].start_date.timestamp()
+        if job is not None:
+            hook = RayHook(job.ray_conn_id)
+            url, queued = hook.job_url(job.submission_id), _queued(hook, job.submission_id, total)
+        attempt.done()
+        spec = attempt.shipment.job
+        result = report.to_xcom(
+            report_path=spec.report_path,
+            ray_job_id=job.submission_id if job is not None and report.outcome != "unchanged" else None,
+            dashboard_url=url,
+            queued=queued,
+            total=round(total, 3),
+        )
+        self.note_run(spec, result=result)
+        if report.outcome == "empty" and self.on_empty == "skip":
+            raise AirflowSkipException(f"slice {report.slice_key!r} has no rows")
+        self.log.info("%s: %s rows in %s", report.outcome, f"{report.counts.succeeded:,}", report.output_path)
+        record_asset_events(
+            self.outlets,
+            context["outlet_events"],
+            spec,
+            result,
+            partition_key=context.get("partition_key"),
+            emit_partition=self.emit_partition,
+        )
+        return result
 
     def _shipment(self, context: Context) -> Shipment:
         ti = context["ti"]
@@ -377,7 +513,7 @@ class RayLLMBatchOperator(BaseOperator):
         :raises RayLLMInputError: naming the argument that cannot work.
         """
         dag, run = context["dag"], context["dag_run"]
-        timezone = _timezone(dag)
+        timezone = timezone_of(dag)
         try:
             key = resolve_slice_key(
                 slice_key=self.slice_key,
@@ -385,7 +521,7 @@ class RayLLMBatchOperator(BaseOperator):
                 param=context["params"].get("slice"),
                 data_interval_start=context.get("data_interval_start"),
                 logical_date=context.get("logical_date"),
-                partitioned=_makes_partitioned_runs(dag.timetable),
+                partitioned=makes_partitioned_runs(dag.timetable),
                 timezone=timezone,
                 slice_format=self.slice_format,
             )
@@ -410,7 +546,7 @@ class RayLLMBatchOperator(BaseOperator):
 
     def _spec_arguments(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _SPEC_ARGUMENTS}
-        given |= {"input_path": _url(self.input_path), "output_path": _url(self.output_path)}
+        given |= {"input_path": url_of(self.input_path), "output_path": url_of(self.output_path)}
         if isinstance(self.max_rows, str) and self.max_rows.strip() in ("", "None"):
             given["max_rows"] = None
         return {name: value for name, value in given.items() if value is not None}
@@ -450,89 +586,36 @@ class RayLLMBatchOperator(BaseOperator):
         mask_secret(token)
         return {**variables, "HF_TOKEN": token}
 
-    def _follow(self, hook: RayHook, submission: Submission) -> tuple[Verdict, jobs_api.JobInfo | None]:
-        """Look at a job until it has said its word, or is over without one; show its progress meanwhile."""
-        watch, heard = JobWatch(submission.nonce), time.monotonic()
-        while not self._killed:
-            try:
-                info = hook.call(jobs_api.status_of(submission.id))
-                log = hook.call(jobs_api.logs(submission.id)) if info is not None else ""
-            except RayUnreachableError as e:
-                # The job runs on without us: a cluster that fails over or is redeployed is back in minutes.
-                if time.monotonic() - heard > _UNREACHABLE_SECONDS:
-                    raise
-                self.log.warning("Waiting for the cluster: %s", e)
-                continue
-            heard = time.monotonic()
-            verdict = watch.look(info.status if info else None, log)
-            if not isinstance(verdict, Wait):
-                return verdict, info
-            if verdict.progress is not None:
-                self.log.info(progress_text(verdict.progress))
-            time.sleep(1.0 if info is not None and info.status in jobs_api.TERMINAL else self.poll_interval)
-        raise RayLLMJobError(f"the task was killed; Ray job {submission.id} was asked to stop")
 
-    def _report_of(self, verdict: Verdict, submission: Submission, info: jobs_api.JobInfo | None) -> Report:
-        """:raises RayLLMInputError, RayClusterUnfitError, RayLLMJobError: by what the job said, or left
-        behind."""
-        if isinstance(verdict, Finished):
-            return Report.model_validate(verdict.report)
-        if isinstance(verdict, Failed):
-            raise BY_KIND.get(verdict.kind, RayLLMJobError)(verdict.message)
-        ended = f"ended as {info.status}" if info is not None else "is not known to the cluster any more"
-        lines = [f"Ray job {submission.id} {ended} without a report, and nothing is published."]
-        if info is not None and info.message:
-            lines.append(info.message)
-        if isinstance(verdict, Silent) and verdict.last_lines:
-            lines += ["Its last lines:", *verdict.last_lines]
-        raise RayLLMJobError("\n".join(lines))
+async def _closing_clients(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await work
+    finally:
+        await close_clients()
 
 
-def _timezone(dag: DAG) -> tzinfo:
-    """The timezone that the schedule is in: the timetable's, which may differ from that of the start date."""
-    zone = getattr(dag.timetable, "timezone", None) or dag.timezone
-    return ZoneInfo(zone) if isinstance(zone, str) else zone
+def _error_of(verdict: Verdict, job: JobRef | None) -> Exception:
+    if isinstance(verdict, Failed):
+        return BY_KIND.get(verdict.kind, RayLLMJobError)(verdict.message)
+    assert isinstance(verdict, Silent)
+    name = job.submission_id if job is not None else "?"
+    if verdict.why == "stopped":
+        return RayJobStoppedError(f"Ray job {name} was told to stop before it began; nothing is published")
+    ended = "ended" if verdict.why == "ended" else "is not known to the cluster any more"
+    lines = [f"Ray job {name} {ended} without a report, and nothing is published."]
+    if verdict.message:
+        lines.append(verdict.message)
+    if verdict.last_lines:
+        lines += ["Its last lines:", *verdict.last_lines]
+    return RayLLMJobError("\n".join(lines))
 
 
-def _json_schema(schema: Any) -> dict[str, Any] | None:
-    if isinstance(schema, type):
-        if not issubclass(schema, pydantic.BaseModel):
-            raise ValueError(
-                f"output_schema is {schema!r}: give a pydantic model class or a JSON schema (dict)"
-            )
-        return schema.model_json_schema()
-    return cast("dict[str, Any] | None", schema)
-
-
-def _makes_partitioned_runs(timetable: object) -> bool:
-    # The SDK's timetables do not all carry the scheduler's flags.
-    return (
-        isinstance(timetable, (CronPartitionTimetable, PartitionedAssetTimetable))
-        or getattr(timetable, "partitioned", False)
-        or getattr(timetable, "partitioned_at_runtime", False)
-    )
-
-
-def _queued(info: jobs_api.JobInfo | None, total: float) -> float | None:
+def _queued(hook: RayHook, submission_id: str, total: float) -> float | None:
     """Seconds from the task's start to the job's; by this machine's clock and the cluster's."""
+    try:
+        info = hook.call(jobs_api.status_of(submission_id))
+    except (RayLLMJobError, RayLLMInputError):
+        return None
     if info is None or info.started_at is None:
         return None
     return round(min(max(info.started_at - (time.time() - total), 0.0), total), 3)
-
-
-def _url(path: Any) -> Any:
-    """A path's address without the Airflow connection that an ObjectStoragePath may carry: the cluster does
-    not know it."""
-    if not hasattr(path, "protocol"):
-        return path  # text, or what a template or an upstream task makes of it later
-    return str(path.path) if path.protocol in ("", "file") else f"{path.protocol}://{path.path}"
-
-
-def _rendered_later(value: Any) -> bool:
-    if isinstance(value, str):
-        return _JINJA.search(value) is not None
-    if isinstance(value, Mapping):
-        return any(map(_rendered_later, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_rendered_later, value))
-    return hasattr(value, "resolve")  # an upstream task's output

@@ -49,6 +49,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument("--nonce", help="say everything in marked lines that carry this text")
         if run in (_run, _retry):
             command.add_argument("--name", help="what runs that wait for this one call it")
+            command.add_argument("--owner", help="end when this key of the cluster's store is not renewed")
+            command.add_argument("--orphan-timeout", type=float, default=3600, help="for so many seconds")
         command.set_defaults(run=run)
     gc = commands.add_parser("gc", help="remove checkpoints that abandoned runs of a table left")
     gc.add_argument("spec", metavar="SPEC", help="the job of any slice of the table")
@@ -85,16 +87,19 @@ def _retry(args: argparse.Namespace) -> int:
 
 def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
     from airflow_provider_raydatallm.processor.cluster import Stopped, stop_on_sigterm
+    from airflow_provider_raydatallm.processor.owner import end_when_nobody_waits
     from airflow_provider_raydatallm.processor.run import run_slice
 
     stop_on_sigterm()
+    orphaned = end_when_nobody_waits(args.owner, args.orphan_timeout) if args.owner else None
     try:
         job = load_spec(args.spec).model_copy(update=changes)
         report = run_slice(job, lambda value: _say("progress", args.nonce, value), name=args.name)
     except Stopped:
-        return _failed(
-            SliceError("the job was told to stop; its finished rows are kept", kind="run"), args.nonce
-        )
+        why = "the job was told to stop"
+        if orphaned is not None and orphaned.is_set():
+            why = f"no task waited for the job for {args.orphan_timeout:g} s (orphan_timeout)"
+        return _failed(SliceError(f"{why}; its finished rows are kept", kind="stopped"), args.nonce)
     except Exception as e:
         return _failed(e, args.nonce)
     _say("report", args.nonce, report.model_dump(mode="json"))

@@ -25,6 +25,8 @@ from airflow_provider_raydatallm.spec import SliceJob
 _LAST_FLUSH_SECONDS = 20.0
 _WATCH_SECONDS = 2.0
 
+_connecting = threading.Lock()
+
 
 class Stopped(BaseException):
     """The process was told to stop (SIGTERM)."""
@@ -73,7 +75,7 @@ class RayCluster:
     """The Ray cluster that this process can reach."""
 
     def check(self, question: Question) -> None:
-        _connect()
+        connect()
         check_resources(question.engine.resources, question.job.accelerator_type)
         check_model(question.job.model_source)
 
@@ -83,7 +85,7 @@ class RayCluster:
         from airflow_provider_raydatallm.processor.pipeline import answer_rows
         from airflow_provider_raydatallm.processor.writers import Writers
 
-        _connect()
+        connect()
         q = task.question
         writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
         try:
@@ -107,7 +109,7 @@ class RayCluster:
         import ray
         from ray.exceptions import RayTaskError
 
-        _connect()
+        connect()
         remote: Any = ray.remote(build)
         try:
             return list(ray.get([remote.remote(p) for p in parts]))
@@ -128,9 +130,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped
 
 
-def _connect() -> None:
+def connect() -> None:
+    """Connect this process to its cluster, once."""
     import ray
 
-    if not ray.is_initialized():
-        ray.init(logging_level="warning")
-        stop_on_sigterm()  # Ray puts a handler of its own in place
+    with _connecting:
+        if not ray.is_initialized():
+            ray.init(logging_level="warning")
+            stop_on_sigterm()  # Ray puts a handler of its own in place

@@ -3,10 +3,13 @@ them."""
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.local import LocalHead, ensure_head, stop_head
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.submission import Shipment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,15 +58,68 @@ def tiny_model() -> Path:
     return folder
 
 
+class StateStore(dict[str, Any]):
+    """Airflow's task state store, in memory."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = json.loads(json.dumps(value))
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+def context_of(operator: RayLLMBatchOperator, store: StateStore | None = None, **more: Any) -> Any:
+    """A task's context as far as the operator needs it. `test_dags.py` and `tests/durable` have Airflow
+    itself make it."""
+    ti = SimpleNamespace(
+        id=uuid.uuid4(),
+        dag_id=operator.dag_id,
+        task_id=operator.task_id,
+        run_id="r",
+        map_index=-1,
+        try_number=1,
+        start_date=dt.datetime.now(dt.UTC),
+        xcom_push=lambda key, value: None,
+    )
+    run = SimpleNamespace(run_type="manual")
+    return {
+        "dag": operator.dag, "dag_run": run, "params": {}, "ti": ti, "task_state_store": store,
+        "outlet_events": {}, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the `run` jobs that were submitted, in their order."""
+    found: list[str] = []
+    submit = Shipment.submit
+
+    def noted(
+        self: Shipment, hook: Any, command: Any, submission_id: str, nonce: str, arguments: Any = ()
+    ) -> None:
+        submit(self, hook, command, submission_id, nonce, arguments)
+        if command == "run":
+            found.append(submission_id)
+
+    monkeypatch.setattr(Shipment, "submit", noted)
+    return found
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := what():
+            return value
+        time.sleep(0.1)
+    raise AssertionError("it did not happen")
+
+
 Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def ask(ray_head: LocalHead, tmp_path: Path) -> Ask:
-    """Run the operator on the shared cluster and return what it pushes to XCom.
-
-    The context is built by hand here; `test_dags.py` has Airflow itself make it.
-    """
+    """Run the operator on the shared cluster and return what it pushes to XCom."""
 
     def run(**given: Any) -> dict[str, Any]:
         arguments = {
@@ -71,17 +128,8 @@ def ask(ray_head: LocalHead, tmp_path: Path) -> Ask:
             "prompt": "Who is {name}?",
             **given,
         }
-        with DAG(f"d{uuid.uuid4().hex[:8]}", schedule=None) as dag:
+        with DAG(f"d{uuid.uuid4().hex[:8]}", schedule=None):
             operator = RayLLMBatchOperator(task_id="ask", **arguments)
-        ti = SimpleNamespace(
-            dag_id=dag.dag_id,
-            task_id="ask",
-            run_id="r",
-            map_index=-1,
-            try_number=1,
-            xcom_push=lambda key, value: None,
-        )
-        context = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
-        return operator.execute(context)  # type: ignore[arg-type]
+        return operator.execute(context_of(operator))
 
     return run

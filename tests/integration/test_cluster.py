@@ -5,24 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
-import time
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from airflow.sdk import DAG
 
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local import LocalHead
-from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.submission import Shipment, Submission
-from tests.integration.conftest import STUB
+from tests.integration.conftest import wait_for
 
 
 def hook_with(monkeypatch: pytest.MonkeyPatch, host: str, token: str | None) -> RayHook:
@@ -65,52 +55,5 @@ def test_job_is_submitted_once_under_its_id_and_can_be_stopped(ray_head: LocalHe
     job = {"submission_id": "one-id", "entrypoint": "sleep 60", "runtime_env": {}, "metadata": {"k": "v"}}
     assert hook.call(jobs_api.submit(**job)) == hook.call(jobs_api.submit(**job)) == "one-id"
     assert hook.call(jobs_api.stop("one-id")) is True
-    assert status_at_the_end(hook, "one-id") == "STOPPED"
+    wait_for(lambda: hook.call(jobs_api.status_of("one-id")).status == "STOPPED")
     assert hook.call(jobs_api.stop("never-was")) is False
-
-
-def status_at_the_end(hook: RayHook, submission_id: str) -> str:
-    for _ in range(120):
-        info = hook.call(jobs_api.status_of(submission_id))
-        assert info is not None
-        if info.status in jobs_api.TERMINAL:
-            break
-        time.sleep(0.5)
-    return info.status
-
-
-def test_killed_task_stops_its_job_and_starts_no_other(
-    ray_head: LocalHead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Airflow calls `on_kill` from a signal handler, after which `execute` goes on."""
-    pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")
-    (tmp_path / "slow.py").write_text("import time\ntime.sleep(300)\n")
-    submitted: list[Submission] = []
-    submit = Shipment.submit
-
-    def remembered(*arguments: Any) -> Submission:
-        submitted.append(submit(*arguments))
-        return submitted[-1]
-
-    monkeypatch.setattr(Shipment, "submit", remembered)
-    with DAG("d", schedule=None) as dag:
-        operator = RayLLMBatchOperator(
-            task_id="t", slice_key="k", input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
-            preprocess="slow:f", **{**STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "slow.py")]},
-        )  # fmt: skip
-    ti = SimpleNamespace(
-        dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1, xcom_push=lambda key, value: None
-    )
-    context = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
-
-    def kill() -> None:
-        while not submitted:
-            time.sleep(0.1)
-        time.sleep(2)
-        operator.on_kill()
-
-    threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(RayLLMJobError, match="the task was killed"):
-        operator.execute(context)  # type: ignore[arg-type]
-    assert len(submitted) == 1
-    assert status_at_the_end(RayHook(), submitted[0].id) == "STOPPED"

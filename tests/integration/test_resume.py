@@ -5,46 +5,20 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from airflow_provider_raydatallm.exceptions import RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.submission import Shipment, Submission
-from tests.integration.conftest import STUB, Ask
+from tests.integration.conftest import STUB, Ask, wait_for
 
 N = 400
 #: 20 batches of half a second.
 SLOW = {**STUB, "batch_size": 20, "engine_kwargs": {"pause": 0.5}}
-
-
-@pytest.fixture
-def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Submission]:
-    """Jobs that were submitted, in their order."""
-    found: list[Submission] = []
-    submit = Shipment.submit
-
-    def noted(self: Shipment, *args: Any) -> Submission:
-        found.append(submit(self, *args))
-        return found[-1]
-
-    monkeypatch.setattr(Shipment, "submit", noted)
-    return found
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := what():
-            return value
-        time.sleep(0.1)
-    raise AssertionError("it did not happen")
 
 
 def fragments(folder: Path) -> list[Path]:
@@ -68,7 +42,7 @@ def in_thread(ask: Ask, results: list[Any], **arguments: Any) -> threading.Threa
 
 
 def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_once(
-    ask: Ask, tmp_path: Path, submitted: list[Submission]
+    ask: Ask, tmp_path: Path, submitted: list[str]
 ) -> None:
     pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
     arguments = {"input_path": f"{tmp_path}/in.parquet", **SLOW}
@@ -78,7 +52,7 @@ def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_onc
     time.sleep(1.2)  # two batches more are finished, and not put yet
     put_before = rows_in(fragments(tmp_path / "out"))
     stopped_at = time.monotonic()
-    RayHook("ray_default").call(jobs_api.stop(submitted[0].id))
+    RayHook("ray_default").call(jobs_api.stop(submitted[0]))
     thread.join(60)
     assert isinstance(results[0], RayLLMJobError)
     assert "was told to stop; its finished rows are kept" in str(results[0])
@@ -113,4 +87,4 @@ def test_second_run_waits_for_the_first_and_starts_nothing(ask: Ask, tmp_path: P
     assert waited["counts"] == made["counts"]
     assert made["counts"]["resumed"] == 0
     assert isinstance(refused, RayLLMJobError)
-    assert re.search(r"-run-\w+ is at work on .*on_running='attach'", str(refused))
+    assert re.search(r"-ask-2026-01-31-[\w-]+ is at work on .*on_running='attach'", str(refused))

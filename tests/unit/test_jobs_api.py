@@ -76,7 +76,7 @@ def test_fresh_head_is_waited_for_and_a_dead_one_is_not_for_ever() -> None:
 
 
 def test_submission_that_was_taken_is_never_sent_again() -> None:
-    gone = answer(404)
+    gone = answer(404, "Job id-1 does not exist")
     lost = httpx.ReadTimeout("no answer")
     assert [
         s.method for s in step(jobs_api.submit(**SUBMISSION), answer(200, {"submission_id": "id-1"}))[1]
@@ -102,6 +102,10 @@ def test_package_is_uploaded_once() -> None:
 
 
 def test_unknown_job_is_none() -> None:
-    assert step(jobs_api.status_of("x"), answer(404))[0] is None
+    assert step(jobs_api.status_of("x"), answer(404, "Job x does not exist"))[0] is None
+    with pytest.raises(
+        RayUnreachableError, match="404: default backend"
+    ):  # a proxy's word, not the cluster's
+        step(jobs_api.status_of("x"), answer(404, "default backend"))
     info = step(jobs_api.status_of("x"), answer(200, {"status": "RUNNING", "start_time": 1500}))[0]
     assert (info.status, info.started_at, info.message) == ("RUNNING", 1.5, "")

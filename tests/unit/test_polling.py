@@ -1,23 +1,42 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from airflow_provider_raydatallm.lines import encode_line, progress_text
-from airflow_provider_raydatallm.polling import Failed, Finished, JobWatch, Silent, Wait
+from airflow_provider_raydatallm.polling import (
+    Failed,
+    Finished,
+    JobWatch,
+    Lost,
+    Silent,
+    TimedOut,
+    Verdict,
+    Wait,
+    from_event,
+    to_event,
+)
 
 NONCE = "n1"
-REPORT = encode_line("report", NONCE, {"outcome": "published"}) + "\n"
+REPORT = encode_line("report", NONCE, {"outcome": "published"})
+
+
+def heard(*lines: str) -> JobWatch:
+    watch = JobWatch(NONCE)
+    watch.hear(lines)
+    return watch
 
 
 def test_report_decides_whatever_the_status_says() -> None:
-    for status in ("RUNNING", "FAILED", "STOPPED", "SUCCEEDED"):
-        assert JobWatch(NONCE).look(status, f"noise\n{REPORT}") == Finished({"outcome": "published"})
+    for status in ("RUNNING", "FAILED", "STOPPED", "SUCCEEDED", None):
+        assert heard("noise", REPORT).look(status) == Finished({"outcome": "published"})
 
 
 def test_success_without_a_report_is_silence_and_never_success() -> None:
-    watch = JobWatch(NONCE)
-    verdicts = [watch.look("SUCCEEDED", "noise") for _ in range(3)]
-    assert verdicts == [Wait(), Wait(), Silent("ended", ("noise",))]
+    watch = heard("noise")
+    verdicts = [watch.look("SUCCEEDED", "exit 0") for _ in range(3)]
+    assert verdicts == [Wait(), Wait(), Silent("ended", "exit 0", ("noise",))]
 
 
 @pytest.mark.parametrize(
@@ -31,14 +50,13 @@ def test_success_without_a_report_is_silence_and_never_success() -> None:
     ],
 )
 def test_line_that_is_not_this_attempts_whole_word_is_no_report(line: str) -> None:
-    watch = JobWatch(NONCE)
-    last = [watch.look("SUCCEEDED", line) for _ in range(3)][-1]
-    assert isinstance(last, Silent)
+    watch = heard(line)
+    assert isinstance([watch.look("SUCCEEDED") for _ in range(3)][-1], Silent)
 
 
 def test_error_and_progress_are_told() -> None:
-    error = encode_line("error", NONCE, {"kind": "input", "message": "no column"}) + "\n"
-    assert JobWatch(NONCE).look("FAILED", error) == Failed("input", "no column")
+    error = encode_line("error", NONCE, {"kind": "input", "message": "no column"})
+    assert heard(error).look("FAILED") == Failed("input", "no column")
     progress = {
         "step": "answer",
         "rows": 50,
@@ -48,29 +66,55 @@ def test_error_and_progress_are_told() -> None:
         "eta_s": 15.0,
     }
     watch = JobWatch(NONCE)
-    log = (
-        encode_line("progress", NONCE, {"step": "plan"})
-        + "\n"
-        + encode_line("progress", NONCE, progress)
-        + "\n"
-    )
-    assert watch.look("RUNNING", log) == Wait(progress)
-    assert watch.look("RUNNING", log) == Wait()
+    lines = [
+        encode_line("progress", NONCE, {"step": "plan"}),
+        "noise",
+        encode_line("progress", NONCE, progress),
+    ]
+    assert watch.hear(lines) == ["noise"]
+    assert watch.look("RUNNING") == Wait(progress)
+    assert watch.look("RUNNING") == Wait()
     assert progress_text(progress) == "answering: 50 of 200 rows (25%), 10 rows/s, 100 tokens/s, 15 s left"
     assert progress_text({"step": "plan"}) == "planning"
 
 
-def test_line_that_is_still_being_written_is_read_when_it_is_whole() -> None:
+def test_a_report_outweighs_an_error_whichever_comes_first() -> None:
+    error = encode_line("error", NONCE, {"kind": "run", "message": "storage is away"})
+    for lines in ([error, REPORT], [REPORT, error]):
+        assert heard(*lines).look("FAILED") == Finished({"outcome": "published"})
+
+
+def test_end_of_the_log_that_was_heard_before_is_not_kept_twice() -> None:
+    watch = heard("a", "b", "c")
+    watch.glance("b\nc\n")
+    assert [watch.look("FAILED") for _ in range(3)][-1] == Silent("ended", "", ("b", "c"))
+
+
+def test_job_that_the_cluster_forgot_is_silence_when_it_stays_so() -> None:
     watch = JobWatch(NONCE)
-    assert watch.look("RUNNING", REPORT[:30]) == Wait()
-    assert watch.look("RUNNING", REPORT) == Finished({"outcome": "published"})
-    assert JobWatch(NONCE).look("SUCCEEDED", REPORT.rstrip("\n")) == Finished({"outcome": "published"})
+    assert [watch.look(None), watch.look("RUNNING"), watch.look(None), watch.look(None)] == [Wait()] * 4
+    assert watch.look(None) == Silent("unknown")
 
 
-def test_job_that_the_cluster_forgot_is_silence() -> None:
-    assert JobWatch(NONCE).look(None, "") == Silent("unknown")
+def test_stopped_job_that_said_nothing_is_told_apart() -> None:
+    watch = JobWatch(NONCE)
+    assert [watch.look("STOPPED") for _ in range(3)][-1] == Silent("stopped")
 
 
 def test_marked_line_has_a_bound() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         encode_line("report", NONCE, {"x": "y" * 70_000})
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Finished({"outcome": "published"}),
+        Failed("run", "m"),
+        Silent("ended", "m", ("a", "b")),
+        TimedOut(),
+        Lost("m", refused=True),
+    ],
+)
+def test_verdict_travels_as_json(verdict: Verdict) -> None:
+    assert from_event(json.loads(json.dumps(to_event(verdict)))) == verdict

@@ -1,0 +1,43 @@
+"""A daily table as an asset: DAGs that are scheduled by it run when a day is published.
+
+`customers_by_industry` is one.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pendulum
+from airflow.sdk import Asset, CronDataIntervalTimetable, dag
+
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+
+INDUSTRIES = [
+    "Law Firm", "Healthcare", "Technology", "Retail", "Consulting", "Manufacturing", "Finance",
+    "Real Estate", "Other",
+]  # fmt: skip
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    tags=["ray-llm"],
+)
+def customers_asset() -> None:
+    RayLLMBatchOperator(
+        task_id="infer_industry",
+        input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
+        output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched") + "_asset",
+        model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
+        system_prompt="You infer a company's industry.",
+        prompt="What industry is this company in: {Company}",
+        choices=INDUSTRIES,
+        sampling_params={"temperature": 0, "max_tokens": 16},
+        output_column="industry",
+        engine_kwargs={"max_model_len": 256},
+        outlets=[Asset("customers_enriched")],
+    )
+
+
+customers_asset()

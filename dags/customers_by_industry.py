@@ -1,0 +1,33 @@
+"""Runs when `customers_asset` has published a day: counts its customers by industry.
+
+One run may be started by several events, each of a slice. A slice that was published before is not new.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pendulum
+from airflow.sdk import Asset, dag, task
+
+ENRICHED = Asset("customers_enriched")
+
+
+@task
+def count(triggering_asset_events: Any = None) -> dict[str, dict[str, int]]:
+    from airflow_provider_raydatallm.reader import published_dataset
+
+    told = [e.extra for e in triggering_asset_events[ENRICHED]]
+    slices = {extra["output_path"] for extra in told if extra["outcome"] != "unchanged"}
+    return {
+        path: dict(Counter(published_dataset(path).to_table()["industry"].to_pylist())) for path in slices
+    }
+
+
+@dag(schedule=[ENRICHED], start_date=pendulum.datetime(2026, 1, 1, tz="UTC"), catchup=False, tags=["ray-llm"])
+def customers_by_industry() -> None:
+    count()
+
+
+customers_by_industry()

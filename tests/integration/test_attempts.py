@@ -1,0 +1,220 @@
+"""Attempts that follow one another on a real cluster: one job does the work, and only its own task stops it.
+What Airflow's own processes do to a task is in `tests/durable`."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider_raydatallm import ownership
+from airflow_provider_raydatallm.attempt import STATE_KEY
+from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.polling import Finished, to_event
+from airflow_provider_raydatallm.waiting import owner_key
+from tests.integration.conftest import STUB, StateStore, context_of, wait_for
+
+N = 100
+SLOW = {**STUB, "batch_size": 10, "engine_kwargs": {"pause": 0.5}}
+
+
+@pytest.fixture(autouse=True)
+def _airflow_that_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No supervisor is there to ask for the task's state and XCom."""
+    monkeypatch.setattr(ownership, "_ask_airflow", lambda attempt: (None, None))
+
+
+@pytest.fixture
+def task(ray_head: LocalHead, tmp_path: Path) -> Any:
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
+
+    def make(**given: Any) -> RayLLMBatchOperator:
+        arguments = {
+            "slice_key": "k", "input_path": f"{tmp_path}/in.parquet", "output_path": f"{tmp_path}/out",
+            "prompt": "Who is {name}?", **SLOW, **given,
+        }  # fmt: skip
+        with DAG("attempts", schedule=None):
+            return RayLLMBatchOperator(task_id="ask", **arguments)
+
+    return make
+
+
+def in_background(operator: RayLLMBatchOperator, store: StateStore) -> list[Any]:
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(operator.execute(context_of(operator, store)))
+        except BaseException as e:
+            results.append(e)
+
+    threading.Thread(target=run, daemon=True).start()
+    return results
+
+
+def status(submission_id: str) -> str | None:
+    info = RayHook().call(jobs_api.status_of(submission_id))
+    return info.status if info is not None else None
+
+
+def run_until_submitted(task: Any, store: StateStore, submitted: list[str], **given: Any) -> None:
+    """An attempt whose process is gone as soon as its job runs: deferring ends it at just that point."""
+    operator = task(deferrable=True, **given)
+    with pytest.raises(TaskDeferred):
+        operator.execute(context_of(operator, store))
+    wait_for(lambda: status(submitted[-1]) == "RUNNING")
+
+
+def test_next_attempt_finds_the_job_and_has_its_report(task: Any, submitted: list[str]) -> None:
+    store = StateStore()
+    run_until_submitted(task, store, submitted)
+    assert store[STATE_KEY]["phase"] == "submitted"
+    operator = task()
+    result = operator.execute(context_of(operator, store))
+    assert (result["outcome"], result["counts"]["succeeded"], result["counts"]["resumed"]) == (
+        "published",
+        N,
+        0,
+    )
+    assert submitted == [result["ray_job_id"]]
+    assert store == {}  # nothing is left to find
+    assert operator.execute(context_of(operator, store))["outcome"] == "unchanged"
+
+
+def test_job_that_was_done_before_the_next_attempt_counts_as_its_work(
+    task: Any, submitted: list[str]
+) -> None:
+    store = StateStore()
+    run_until_submitted(task, store, submitted)
+    wait_for(lambda: status(submitted[0]) == "SUCCEEDED")
+    operator = task()
+    assert operator.execute(context_of(operator, store))["outcome"] == "published"
+    assert len(submitted) == 1
+
+
+def test_intent_alone_finds_a_job_whose_submission_was_not_confirmed(task: Any, submitted: list[str]) -> None:
+    store = StateStore()
+    run_until_submitted(task, store, submitted)
+    store[STATE_KEY]["phase"] = "intent"
+    operator = task()
+    assert operator.execute(context_of(operator, store))["ray_job_id"] == submitted[0]
+    assert len(submitted) == 1
+
+
+def test_intent_of_a_submission_that_never_arrived_submits(task: Any, submitted: list[str]) -> None:
+    store = StateStore()
+    run_until_submitted(task, store, submitted)
+    RayHook().call(jobs_api.stop(submitted[0]))
+    wait_for(lambda: status(submitted[0]) == "STOPPED")
+    store[STATE_KEY] |= {"phase": "intent", "submission_id": "never-arrived"}
+    operator = task()
+    result = operator.execute(context_of(operator, store))
+    assert (result["ray_job_id"], len(submitted)) == (submitted[1], 2)
+
+
+def test_job_that_was_asked_something_else_is_stopped(
+    task: Any, submitted: list[str], tmp_path: Path
+) -> None:
+    store = StateStore()
+    run_until_submitted(task, store, submitted)
+    operator = task(prompt="What is {name}?")
+    result = operator.execute(context_of(operator, store))
+    assert (status(submitted[0]), len(submitted), result["outcome"]) == ("STOPPED", 2, "published")
+    table = pq.read_table(Path(result["output_path"]), partitioning=None)
+    assert table.column("answer").to_pylist() == [f"What is n{i}?" for i in range(N)]
+
+
+def test_killed_task_stops_its_job_and_starts_no_other(task: Any, submitted: list[str]) -> None:
+    store, operator = StateStore(), task()
+    results = in_background(operator, store)
+    wait_for(lambda: submitted and status(submitted[0]) == "RUNNING")
+    began = time.monotonic()
+    operator.on_kill()
+    wait_for(lambda: results)
+    assert time.monotonic() - began < 5  # Airflow kills the process then
+    assert isinstance(results[0], RayLLMJobError)
+    wait_for(lambda: status(submitted[0]) == "STOPPED")
+    # The next try goes on with what is missing.
+    again = task()
+    result = again.execute(context_of(again, store))
+    assert (result["counts"]["succeeded"], len(submitted)) == (N, 2)
+
+
+def test_task_that_leaves_its_job_running_finds_it_again(task: Any, submitted: list[str]) -> None:
+    store, operator = StateStore(), task(cancel_on_kill=False)
+    results = in_background(operator, store)
+    wait_for(lambda: submitted and status(submitted[0]) == "RUNNING")
+    operator.on_kill()
+    wait_for(lambda: results)
+    assert isinstance(results[0], RayLLMJobError)
+    again = task(cancel_on_kill=False)
+    result = again.execute(context_of(again, store))
+    assert (result["ray_job_id"], result["counts"]["resumed"], len(submitted)) == (submitted[0], 0, 1)
+
+
+def test_job_that_somebody_else_stopped_fails_the_task_and_says_so(task: Any, submitted: list[str]) -> None:
+    results = in_background(task(), StateStore())
+    wait_for(lambda: submitted and status(submitted[0]) == "RUNNING")
+    RayHook().call(jobs_api.stop(submitted[0]))
+    wait_for(lambda: results)
+    assert isinstance(results[0], RayJobStoppedError)
+    assert "told to stop" in str(results[0])
+
+
+def test_late_stop_of_the_attempt_before_costs_nothing_but_time(task: Any, submitted: list[str]) -> None:
+    store = StateStore()
+    run_until_submitted(task, store, submitted)
+    results = in_background(task(), store)
+    wait_for(lambda: store.get(STATE_KEY, {}).get("taken_over_at"))
+    RayHook().call(jobs_api.stop(submitted[0]))
+    wait_for(lambda: results)
+    assert results[0]["counts"]["succeeded"] == N
+    assert len(submitted) == 2
+
+
+def test_verdict_from_the_triggerer_is_the_tasks_outcome(task: Any, submitted: list[str]) -> None:
+    store = StateStore()
+    run_until_submitted(task, store, submitted)
+    operator = task(deferrable=True)
+    report = {"outcome": "published", "slice_key": "k", "output_path": "o", "fingerprint": "f",
+              "counts": {"planned": 1, "succeeded": 1}}  # fmt: skip
+    result = operator.execute_complete(context_of(operator, store), to_event(Finished(report)))
+    assert (result["outcome"], result["ray_job_id"]) == ("published", submitted[0])
+    assert store == {}
+
+
+def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
+    ray_head: LocalHead, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
+    with DAG("attempts", schedule=None):
+        operator = RayLLMBatchOperator(
+            task_id="ask", slice_key="k", prompt="Who is {name}?", input_path=f"{tmp_path}/in.parquet",
+            output_path=f"{tmp_path}/out", **{**SLOW, "engine_kwargs": {"pause": 5}},
+        )  # fmt: skip
+    shipment = operator._shipment(context_of(operator))
+    hook, name = RayHook(), f"orphan-{uuid.uuid4().hex[:8]}"
+    hook.call(jobs_api.beat(owner_key(name)))
+    shipment.submit(hook, "run", name, "n", ["--owner", owner_key(name), "--orphan-timeout", "12"])
+    until = time.monotonic() + 20
+    while time.monotonic() < until:  # somebody waits
+        hook.call(jobs_api.beat(owner_key(name)))
+        time.sleep(2)
+    assert status(name) == "RUNNING"
+    wait_for(lambda: status(name) == "FAILED", 40)
+    info = hook.call(jobs_api.status_of(name))
+    assert info is not None
+    assert "no task waited for the job for 12 s" in info.message
+    assert list((tmp_path / "out").rglob("_checkpoint/v*/rows-*.arrow"))

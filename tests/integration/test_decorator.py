@@ -42,7 +42,7 @@ def keys():
 def decorated():
     greeting = "Who is"
 
-    @task.ray_llm_batch(input_path={input!r}, output_path={output!r}, **{stub!r})
+    @task.ray_llm_batch(input_path={input!r}, output_path={output!r}, deferrable=True, **{stub!r})
     def ask(name, mark="."):
         return f"{{greeting}} {{plain(name)}}{{mark}}"
 
@@ -101,7 +101,9 @@ def test_other_python_is_refused_before_submission_and_by_the_job(
     job = job_of(input_path=f"{tmp_path}/in", output_path=f"{tmp_path}/out", preprocess=made.reference)
     metadata = {"dag_id": "d", "task_id": "t", "slice_key": "k"}
     with pytest.raises(RayLLMInputError, match=r"compiled by Python 3\.9"):
-        Shipment(job, [made.package], None, {}, metadata).submit(hook, "run")
+        Shipment(job, [made.package], None, {}, metadata).submit(hook, "run", "never-submitted", "nonce")
+
+    assert hook.call(jobs_api.status_of("never-submitted")) is None
 
     # A cluster that does not tell, or a job with a Python of its own.
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")

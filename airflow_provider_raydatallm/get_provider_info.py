@@ -105,6 +105,12 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "task-decorators": [
+            {
+                "name": "ray_llm_batch",
+                "class-name": "airflow_provider_raydatallm.decorators.ray_llm_batch.ray_llm_batch_task",
+            }
+        ],
         "extra-links": ["airflow_provider_raydatallm.links.ray.RayJobLink"],
     }
 

@@ -12,12 +12,13 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.processor.row_function import other_python
 from airflow_provider_raydatallm.spec import SliceJob
 
 MAX_PACKAGE_BYTES = 100 << 20
@@ -30,11 +31,13 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can hold: equal files make 
 
 @dataclass(frozen=True)
 class Package:
-    """A zip. `digest` is of the files in it: how they are compressed differs between machines."""
+    """A zip. `digest` is of the files in it: how they are compressed differs between machines. `python` is
+    the minor version of Python that its compiled code needs; "" where there is none."""
 
     name: str
     content: bytes = field(repr=False)
     digest: str
+    python: str = ""
 
 
 @cache
@@ -51,6 +54,24 @@ def spec_package(job: SliceJob) -> tuple[str, Package]:
     text = job.model_dump_json()
     name = f"ray_llm_spec_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     return name, _package([(f"{name}/__init__.py", b""), (f"{name}/spec.json", text.encode())])
+
+
+def function_package(name: str, files: Mapping[str, bytes], digest: str, python: str) -> Package:
+    """A pickled function as a Python package of its own. Pickled bytes differ where the function does not, so
+    its digest is given."""
+    made = _package(
+        ((f"{name}/{file}", data) for file, data in files.items()), "what the task's function uses"
+    )
+    return replace(made, digest=digest, python=python)
+
+
+def check_python(packages: Iterable[Package], cluster: str | None) -> None:
+    """:param cluster: the minor version of Python that the cluster runs; None when it is not known: then the
+        job itself looks.
+    :raises RayLLMInputError: when the cluster cannot run a package's compiled code."""
+    for package in packages:
+        if cluster is not None and package.python not in ("", cluster):
+            raise RayLLMInputError(other_python(package.python, cluster))
 
 
 def user_packages(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.hooks.ray import RayHook
     from airflow_provider_raydatallm.spec import SliceJob
 
+#: Parts of a runtime environment by which a job may run another Python than its cluster.
+_OWN_PYTHON = frozenset({"conda", "container", "image_uri", "py_executable"})
+
 
 @dataclass(frozen=True)
 class Shipment:
@@ -39,8 +42,11 @@ class Shipment:
 
         :param nonce: marks the job's own lines in its log.
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
+        :raises RayLLMInputError: when the cluster's Python cannot run the task's function.
         """
         hook.call(jobs_api.version())
+        if any(p.python for p in self.packages) and not _OWN_PYTHON & set(self.runtime_env or ()):
+            shipping.check_python(self.packages, hook.call(jobs_api.python_version()))
         spec_name, spec = shipping.spec_package(self.job)
         packages = [shipping.processor_package(), spec, *self.packages]
         uris = [hook.call(jobs_api.upload_package(p.name, p.content)) for p in packages]

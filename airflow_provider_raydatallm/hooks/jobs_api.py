@@ -88,6 +88,16 @@ def version() -> Flow[str]:
     return found
 
 
+def python_version() -> Flow[str | None]:
+    """The minor version of Python on the cluster, such as "3.12"; None when it does not tell."""
+    answer = yield from _send(Send("GET", "/api/v0/cluster_metadata", read_timeout=10), accept={200, 404})
+    if answer.status_code != 200:
+        return None
+    metadata = _json(answer, "cluster_metadata").get("data") or {}
+    found = str(metadata.get("pythonVersion") or metadata.get("python_version") or "")
+    return ".".join(found.split(".")[:2]) or None
+
+
 def upload_package(name: str, content: bytes) -> Flow[str]:
     """Put a zip of code where every node finds it, unless it is there already. Returns its URI for
     `runtime_env`."""

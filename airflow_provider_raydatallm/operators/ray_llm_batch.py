@@ -527,10 +527,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             )
         except SliceKeyError as e:
             raise RayLLMInputError(str(e)) from e
-        functions = [f for f in (self.preprocess, self.postprocess, self.engine) if f and ":" in f]
-        packages = shipping.user_packages(
-            functions, self.code_paths, Path(dag.fileloc).parent if dag.fileloc else None
-        )
+        packages = self._user_packages(Path(dag.fileloc).parent if dag.fileloc else None)
         scheduled = str(run.run_type) in ("scheduled", "backfill")
         instant = key.instant.isoformat() if key.instant is not None and scheduled else None
         job = self._job(
@@ -541,6 +538,11 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             code_hash=shipping.code_hash(packages),
         )
         return job, packages
+
+    def _user_packages(self, base: Path | None) -> list[shipping.Package]:
+        """The user's code. `base`: the DAG file's folder."""
+        functions = [f for f in (self.preprocess, self.postprocess, self.engine) if f and ":" in f]
+        return shipping.user_packages(functions, self.code_paths, base)
 
     def _spec_arguments(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _SPEC_ARGUMENTS}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.row_function import RowFunction
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _LOOKS_LIKE_A_NAME = re.compile(r"[\w .\-]*\w[\w .\-]*")
@@ -91,6 +92,8 @@ class RequestBuilder:
         self._prompt = Template(prompt, columns) if prompt is not None else None
         self._system = Template(system_prompt, columns, argument="system_prompt") if system_prompt else None
         self._preprocess = preprocess
+        if isinstance(preprocess, RowFunction):
+            preprocess.check(columns)
         self._fixed: dict[str, Any] = {}
         self._per_row: dict[str, str] = {}
         for name, value in (sampling_params or {}).items():
@@ -107,9 +110,11 @@ class RequestBuilder:
     @property
     def columns(self) -> list[str]:
         """Input columns that requests need: only these enter the pipeline."""
-        if self._preprocess is not None:
+        named = self._preprocess.columns if isinstance(self._preprocess, RowFunction) else None
+        if self._preprocess is not None and named is None:
             return self._all_columns
         needed = [
+            *(named or []),
             *(self._system.columns if self._system else []),
             *(self._prompt.columns if self._prompt else []),
         ]

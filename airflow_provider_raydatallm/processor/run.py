@@ -187,6 +187,8 @@ def _function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:
         found = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
+    except SliceError:
+        raise
     except Exception as e:  # importing runs the user's module, which may raise anything
         what = f"{type(e).__name__}: {e}"
         raise SliceError(

@@ -1,0 +1,49 @@
+"""A request that is more than a template: the decorated function makes it, row by row, on the cluster.
+
+Its parameters name the columns that it needs. What it uses of this file goes along, and counts like a prompt:
+when it changes, a published slice is no longer that of this configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pendulum
+from airflow.sdk import CronDataIntervalTimetable, dag, task
+
+INDUSTRIES = [
+    "Law Firm", "Healthcare", "Technology", "Retail", "Consulting", "Manufacturing", "Finance",
+    "Real Estate", "Other",
+]  # fmt: skip
+LEGAL_FORM = re.compile(r",? (Inc|LLC|Ltd|PLC)\.?$")
+
+
+def plain_name(company: str) -> str:
+    return LEGAL_FORM.sub("", company.strip())
+
+
+@dag(
+    schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    tags=["ray-llm"],
+)
+def customers_decorated() -> None:
+    @task.ray_llm_batch(
+        input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
+        output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers") + "_decorated",
+        model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
+        system_prompt="You infer a company's industry.",
+        choices=INDUSTRIES,
+        sampling_params={"temperature": 0, "max_tokens": 16},
+        output_column="industry",
+        engine_kwargs={"max_model_len": 256},
+    )
+    def infer_industry(Company: str) -> str:
+        return f"What industry is this company in: {plain_name(Company)}"
+
+    infer_industry()  # type: ignore[call-arg]  # the row gives what it takes
+
+
+customers_decorated()

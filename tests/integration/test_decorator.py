@@ -1,0 +1,117 @@
+"""`@task.ray_llm_batch` by real Airflow on real Ray, which does not have the DAG file."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm import by_value
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.processor import row_function
+from airflow_provider_raydatallm.submission import Shipment
+from tests.in_process import job_of
+from tests.integration.conftest import STUB, Ask
+
+DAG_FILE = """
+import functools
+from airflow.sdk import dag, task
+
+
+@functools.cache
+def plain(text):
+    return text.strip().title()
+
+
+@task
+def keys():
+    return ["2026-01-01", "2026-01-02"]
+
+
+@dag(schedule=None)
+def decorated():
+    greeting = "Who is"
+
+    @task.ray_llm_batch(input_path={input!r}, output_path={output!r}, deferrable=True, **{stub!r})
+    def ask(name, mark="."):
+        return f"{{greeting}} {{plain(name)}}{{mark}}"
+
+    ask.partial(mark=" {{{{ dag.dag_id }}}}?").expand(slice_key=keys())
+
+
+decorated()
+"""
+
+
+@pytest.fixture(scope="module")
+def _database() -> None:
+    airflow = str(Path(sys.executable).parent / "airflow")
+    subprocess.run([airflow, "db", "migrate"], check=True, capture_output=True)
+
+
+@pytest.mark.usefixtures("_database")
+def test_mapped_function_of_a_dag_file_answers_its_slices_once(ray_head: LocalHead, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": [" ann", "bob "], "size": [1, 2]}), tmp_path / "in.parquet")
+    file = tmp_path / "dags" / "decorated.py"
+    file.parent.mkdir()
+    file.write_text(DAG_FILE.format(input=f"{tmp_path}/in.parquet", output=f"{tmp_path}/out", stub=STUB))
+
+    def run() -> str:
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "airflow"), "dags", "test", "decorated"],
+            env={**os.environ, "AIRFLOW__CORE__DAGS_FOLDER": str(file.parent)},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+        return done.stdout + done.stderr
+
+    run()
+    for key in ("2026-01-01", "2026-01-02"):
+        table = pq.read_table(tmp_path / "out" / f"ds={key}" / "part-00000.parquet")
+        assert table.to_pylist() == [
+            {"name": " ann", "size": 1, "answer": "Who is Ann decorated?"},
+            {"name": "bob ", "size": 2, "answer": "Who is Bob decorated?"},
+        ]
+    # Another process, and the file laid out in another way: the same function.
+    typed = file.read_text().replace("def plain(text)", "def plain(text: str) -> str")
+    file.write_text(f"# A comment.\n\n{typed}")
+    said = run()
+    assert said.count("unchanged: 2 rows") == 2
+    assert "Submitted Ray job" not in said
+
+
+def test_other_python_is_refused_before_submission_and_by_the_job(
+    ray_head: LocalHead, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = RayHook("ray_default")
+    assert hook.call(jobs_api.python_version()) == row_function.PYTHON
+
+    monkeypatch.setattr(by_value, "PYTHON", "3.9")  # of another worker
+    made = by_value.ship(lambda name: name, ["name"], {})  # type: ignore[arg-type]
+    job = job_of(input_path=f"{tmp_path}/in", output_path=f"{tmp_path}/out", preprocess=made.reference)
+    metadata = {"dag_id": "d", "task_id": "t", "slice_key": "k"}
+    with pytest.raises(RayLLMInputError, match=r"compiled by Python 3\.9"):
+        Shipment(job, [made.package], None, {}, metadata).submit(hook, "run", "never-submitted", "nonce")
+
+    assert hook.call(jobs_api.status_of("never-submitted")) is None
+
+    # A cluster that does not tell, or a job with a Python of its own.
+    pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")
+    zipfile.ZipFile(io.BytesIO(made.package.content)).extractall(tmp_path)
+    code = [*STUB["code_paths"], str(tmp_path / made.reference.split(":")[0])]
+    with pytest.raises(RayLLMInputError, match=r"compiled by Python 3\.9"):
+        ask(
+            input_path=f"{tmp_path}/in.parquet", prompt=None, preprocess=made.reference,
+            **{**STUB, "code_paths": code},
+        )  # fmt: skip
+    assert not (tmp_path / "out").exists()

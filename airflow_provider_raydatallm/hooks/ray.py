@@ -13,13 +13,13 @@ import time
 from collections.abc import AsyncIterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__, as mask_secret is not
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
+from airflow_provider_raydatallm.hooks.clients import SharedClient
 from airflow_provider_raydatallm.hooks.jobs_api import Flow, Pause, Send
 from airflow_provider_raydatallm.hooks.settings import CONNECT_TIMEOUT, RaySettings
 
@@ -117,14 +117,14 @@ class RayHook(BaseHook):
         """Read the connection again at the next call: its token may have been replaced."""
         self.__dict__.pop("settings", None)
 
-    async def _aclient(self) -> httpx.AsyncClient:
+    async def _aclient(self) -> SharedClient:
         if "settings" not in self.__dict__:
             try:
                 connection = await self.aget_connection(self.ray_conn_id)
             except AirflowNotFoundException as e:
                 raise self._unknown() from e
             self.settings = await asyncio.to_thread(lambda: self._resolved(RaySettings.of(connection)))
-        return _shared_client(self.settings)
+        return SharedClient.of(self.settings)
 
     def job_url(self, submission_id: str) -> str:
         """The page of a job in the Ray Dashboard, at the address that people use."""
@@ -172,30 +172,6 @@ class RayHook(BaseHook):
         except LocalHeadError as e:
             raise RayConnectionError(f"{settings.where}: {e}") from e
         return settings.of_local_head(head.address, head.token)
-
-
-#: The clients of an event loop. A triggerer that waits for a thousand jobs of one cluster needs one: making
-#: one costs 20 ms of CPU, and each has connections of its own.
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, list[tuple[RaySettings, httpx.AsyncClient]]]
-_clients = WeakKeyDictionary()
-
-
-def _shared_client(settings: RaySettings) -> httpx.AsyncClient:
-    import httpx
-
-    clients = _clients.setdefault(asyncio.get_running_loop(), [])
-    for known, client in clients:
-        if known == settings:
-            return client
-    client = httpx.AsyncClient(**settings.client_options(), limits=httpx.Limits(max_connections=200))
-    clients.append((settings, client))
-    return client
-
-
-async def close_clients() -> None:
-    """Close what `acall` and `astream` keep open in this event loop, before it ends."""
-    for _, client in _clients.pop(asyncio.get_running_loop(), []):
-        await client.aclose()
 
 
 def _arguments(step: Send) -> dict[str, Any]:

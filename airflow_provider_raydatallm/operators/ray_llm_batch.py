@@ -43,7 +43,8 @@ from airflow_provider_raydatallm.exceptions import (
     RayUnreachableError,
 )
 from airflow_provider_raydatallm.hooks import jobs_api
-from airflow_provider_raydatallm.hooks.ray import RayHook, close_clients
+from airflow_provider_raydatallm.hooks.clients import close_clients
+from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage import SliceLineage
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.ownership import TaskAttempt, stop_own_job

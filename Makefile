@@ -13,7 +13,7 @@ WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find
 TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint format bench chaos clean
+.PHONY: help setup demo test unit durable lint format bench chaos clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -32,11 +32,15 @@ $(STAMP): pyproject.toml constraints/cpu-overrides.txt constraints/tested.txt
 demo: $(STAMP)  ## infer the industries of one day's customers: make demo [DATE=2026-01-02]
 	@$(BIN)/python -m demo.run --date $(DATE)
 
-test: $(STAMP)  ## all tests
+test: $(STAMP)  ## all tests but the long ones
+	@$(BIN)/python -m tests.durable.browser
 	@$(BIN)/python -m pytest
 
 unit: $(STAMP)  ## the tests that take milliseconds
 	@$(BIN)/python -m pytest -q tests/unit
+
+durable: $(STAMP)  ## the long tests on real Airflow processes and PostgreSQL
+	@$(BIN)/python -m pytest tests/durable -m long
 
 lint: $(STAMP)  ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -1,0 +1,97 @@
+"""One Airflow and one Ray head for the whole session, and the table that it ends with."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from tests.durable.airflow import ROOT, Airflow
+from tests.durable.cluster import Cluster
+from tests.durable.outcomes import Outcomes, table_of
+from tests.durable.tables import Table
+
+_HERE = Path(__file__).parent
+_ENGINES = (ROOT / "tests" / "stub_engine.py", _HERE / "held_engine.py")
+
+
+@pytest.fixture(scope="session")
+def data() -> Iterator[Path]:
+    """The folder that holds the tables."""
+    with tempfile.TemporaryDirectory(prefix="durable-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The Ray head that the connection `ray_default` of `airflow` names. It is started by `airflow`."""
+    cluster = Cluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def airflow(cluster: Cluster, data: Path) -> Iterator[Airflow]:
+    """All of Airflow, and the cluster, running."""
+    environment = {
+        "AIRFLOW_CONN_RAY_DEFAULT": cluster.connection,
+        "DURABLE_ROOT": str(data),
+        "DURABLE_ENGINES": os.pathsep.join(map(str, _ENGINES)),
+    }
+    airflow = Airflow(_HERE / "dags", environment)
+    head = threading.Thread(target=cluster.start)
+    head.start()
+    try:
+        airflow.start_all()
+        airflow.api.wait_dags({"manual_waiting", "mapped_waiting"})
+        yield airflow
+    finally:
+        head.join()
+        airflow.close()
+
+
+@pytest.fixture
+def make_table(data: Path, request: pytest.FixtureRequest) -> Callable[..., Table]:
+    """Make a table with rows in these slices: `make_table("2025-01-01", name="manual_waiting")`; without a
+    name it is the test's own, which a run's Param `table` has to name."""
+    counter = itertools.count()
+
+    def make(*slices: str, name: str | None = None) -> Table:
+        test = "".join(c if c.isalnum() else "_" for c in request.node.name)
+        table = Table(data, name or f"{test}_{next(counter)}")
+        table.write(*slices)
+        return table
+
+    return make
+
+
+@pytest.fixture(params=["waiting", "deferred"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """How the task waits for its Ray job; the last part of each DAG's name."""
+    arguments = inspect.signature(RayLLMBatchOperator.__init__).parameters
+    if request.param == "deferred" and "deferrable" not in arguments:
+        pytest.skip("the operator cannot defer")
+    return str(request.param)
+
+
+_OUTCOMES = pytest.StashKey[Outcomes]()
+
+
+@pytest.fixture(scope="session")
+def outcomes(airflow: Airflow, cluster: Cluster, pytestconfig: pytest.Config) -> Outcomes:
+    pytestconfig.stash[_OUTCOMES] = Outcomes(airflow, cluster)
+    return pytestconfig.stash[_OUTCOMES]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    found = config.stash.get(_OUTCOMES, None)
+    if found is not None and found.lines:
+        terminalreporter.section("what became of slices")
+        terminalreporter.line(table_of(found.lines))

@@ -1,0 +1,90 @@
+"""The DAG kinds, each in both modes: `manual_waiting`, `manual_deferred`, `scheduled_waiting`, ...
+
+Every DAG has a Param `table`, a folder under $DURABLE_ROOT, and one task that matters, `ask`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+import pendulum
+from airflow.sdk import (
+    DAG,
+    CronDataIntervalTimetable,
+    CronPartitionTimetable,
+    Param,
+    get_current_context,
+    task,
+)
+
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+
+ROOT, ENGINES = os.environ["DURABLE_ROOT"], os.environ["DURABLE_ENGINES"].split(os.pathsep)
+MODES: dict[str, dict[str, Any]] = {"waiting": {}, "deferred": {"deferrable": True}}
+FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")
+
+
+def arguments(mode: str, **more: Any) -> dict[str, Any]:
+    return {
+        "task_id": "ask",
+        "input_path": ROOT + "/{{ params.table }}/in/ds={slice}/",
+        "output_path": ROOT + "/{{ params.table }}/out",
+        "prompt": "Who is {name}?",
+        "model_source": "stub/stub",
+        "engine": "held_engine:HeldEngine",
+        "code_paths": ENGINES,
+        "batch_size": 10,
+        "poll_interval": 1.0,
+        "retries": 2,
+        "retry_delay": pendulum.duration(seconds=1),
+        **MODES[mode],
+        **more,
+    }
+
+
+def make(name: str, mode: str, *, params: dict[str, Any] | None = None, **dag: Any) -> DAG:
+    """A DAG whose table is by default its own."""
+    name = f"{name}_{mode}"
+    table = Param(name, type="string", title="Table")
+    return DAG(name, params={**(params or {}), "table": table}, max_active_runs=8, tags=[mode], **dag)
+
+
+@task
+def days() -> list[str]:
+    return list(get_current_context()["params"]["days"])
+
+
+for mode in MODES:
+    if mode == "deferred" and "deferrable" not in inspect.signature(RayLLMBatchOperator.__init__).parameters:
+        continue
+    day = Param("2025-01-01", type="string", format="date", title="Day")
+    with make("manual", mode, params={"slice": day}, schedule=None):
+        RayLLMBatchOperator(**arguments(mode))
+
+    # Two days that are over, started by the scheduler once somebody unpauses the DAG.
+    nightly = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+    past: dict[str, Any] = {
+        "start_date": FIRST,
+        "end_date": FIRST.add(days=1),
+        "is_paused_upon_creation": True,
+    }
+    with make("scheduled", mode, schedule=nightly, catchup=True, **past):
+        RayLLMBatchOperator(**arguments(mode))
+
+    partitions = CronPartitionTimetable("0 0 * * *", timezone="UTC", key_format="%Y-%m-%d")
+    with make("partitioned", mode, schedule=partitions, catchup=True, **past):
+        RayLLMBatchOperator(**arguments(mode))
+
+    # The scheduler makes no run of these by itself: their schedule has ended.
+    ended: dict[str, Any] = {"start_date": FIRST, "end_date": FIRST.add(days=30), "catchup": False}
+    with make("backfill", mode, schedule=nightly, **ended):
+        RayLLMBatchOperator(**arguments(mode))
+
+    with make("backfill_partitioned", mode, schedule=partitions, **ended):
+        RayLLMBatchOperator(**arguments(mode))
+
+    some = Param(["2025-01-01", "2025-01-02"], type="array", items={"type": "string"}, title="Days")
+    with make("mapped", mode, params={"days": some}, schedule=None):
+        RayLLMBatchOperator.partial(**arguments(mode)).expand(slice_key=days())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import os
 import tempfile
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from tests.durable.airflow import ROOT, Airflow
 from tests.durable.cluster import Cluster
 from tests.durable.outcomes import Outcomes, table_of
@@ -75,9 +73,6 @@ def make_table(data: Path, request: pytest.FixtureRequest) -> Callable[..., Tabl
 @pytest.fixture(params=["waiting", "deferred"])
 def mode(request: pytest.FixtureRequest) -> str:
     """How the task waits for its Ray job; the last part of each DAG's name."""
-    arguments = inspect.signature(RayLLMBatchOperator.__init__).parameters
-    if request.param == "deferred" and "deferrable" not in arguments:
-        pytest.skip("the operator cannot defer")
     return str(request.param)
 
 

@@ -5,7 +5,6 @@ Every DAG has a Param `table`, a folder under $DURABLE_ROOT, and one task that m
 
 from __future__ import annotations
 
-import inspect
 import os
 from typing import Any
 
@@ -22,7 +21,14 @@ from airflow.sdk import (
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
 ROOT, ENGINES = os.environ["DURABLE_ROOT"], os.environ["DURABLE_ENGINES"].split(os.pathsep)
-MODES: dict[str, dict[str, Any]] = {"waiting": {}, "deferred": {"deferrable": True}}
+MODES: dict[str, dict[str, Any]] = {"waiting": {"deferrable": False}, "deferred": {"deferrable": True}}
+#: DAGs that a person triggers, each with something of its own.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "manual": {},
+    "kept": {"cancel_on_kill": False},
+    "timed": {"execution_timeout": pendulum.duration(seconds=30), "retries": 0},
+    "once": {"retries": 0, "orphan_timeout": 60, "reconnect_timeout": 5},
+}
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")
 
 
@@ -57,11 +63,10 @@ def days() -> list[str]:
 
 
 for mode in MODES:
-    if mode == "deferred" and "deferrable" not in inspect.signature(RayLLMBatchOperator.__init__).parameters:
-        continue
     day = Param("2025-01-01", type="string", format="date", title="Day")
-    with make("manual", mode, params={"slice": day}, schedule=None):
-        RayLLMBatchOperator(**arguments(mode))
+    for name, more in VARIANTS.items():
+        with make(name, mode, params={"slice": day}, schedule=None):
+            RayLLMBatchOperator(**arguments(mode, **more))
 
     # Two days that are over, started by the scheduler once somebody unpauses the DAG.
     nightly = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")

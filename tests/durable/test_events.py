@@ -1,0 +1,273 @@
+"""What happens when ...: each event hits a task that waits for a job which is half done. docs/what-happens.md
+has a line for each."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from tests.durable.airflow import NOTICED, Airflow
+from tests.durable.cluster import Cluster
+from tests.durable.outcomes import Line, Outcomes
+from tests.durable.rest import Task, wait_for
+from tests.durable.tables import Table
+
+DAY = "2025-01-01"
+
+
+class Scene:
+    """A task whose job has answered one batch of four and is held there."""
+
+    def __init__(
+        self, airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make: Callable[..., Table]
+    ) -> None:
+        self.airflow, self.cluster = airflow, cluster
+        self._outcomes, self._make = outcomes, make
+
+    def begin(self, mode: str, dag: str = "manual") -> Task:
+        self.mode, self.table = mode, self._make(DAY)
+        self.table.hold(DAY, 1)
+        conf = {"table": self.table.name, "slice": DAY}
+        self.task = self.airflow.api.trigger(f"{dag}_{mode}", conf=conf)
+        self.table.wait_answered(DAY, 1)
+        if mode == "deferred":
+            self.airflow.api.wait(self.task, "deferred")
+        return self.task
+
+    @property
+    def jobs(self) -> list[str]:
+        return self.cluster.running(run_id=self.task.run_id)
+
+    def wait_stopped(self) -> None:
+        wait_for(lambda: not self.jobs or None, 60, "the job to end", lambda: self.jobs)
+
+    def go_on(self) -> None:
+        self.table.release(DAY)
+
+    def see(self, event: str) -> Line:
+        return self._outcomes.see(event, self.mode, self.task, self.table, DAY)
+
+
+@pytest.fixture
+def scene(airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: Callable[..., Table]) -> Scene:
+    return Scene(airflow, cluster, outcomes, make_table)
+
+
+def done(event: str, mode: str, jobs: int = 1) -> Line:
+    return Line(event, mode, "published", jobs, 0, "right", "success")
+
+
+def undone(event: str, mode: str, state: str) -> Line:
+    return Line(event, mode, "-", 1, 0, "none", state)
+
+
+# --- The job goes on, and is found again ---
+
+
+@pytest.mark.parametrize("who", ["task process", "worker"])
+def test_killed_worker(scene: Scene, who: str) -> None:
+    task = scene.begin("waiting")
+    worker = scene.airflow.worker(task)
+    worker.kill() if who == "worker" else worker.runner.kill()
+    scene.airflow.api.wait(task, "running", try_number=2, timeout=60 + NOTICED)
+    scene.go_on()
+    assert scene.see(f"{who} killed") == done(f"{who} killed", "waiting")
+    assert scene.airflow.api.state_store(task) == {}
+
+
+def test_killed_triggerer(scene: Scene) -> None:
+    task = scene.begin("deferred")
+    scene.airflow.restart(scene.airflow.triggerer_of(task))
+    scene.go_on()
+    assert scene.see("triggerer killed and restarted") == done("triggerer killed and restarted", "deferred")
+    assert scene.airflow.api.get(task)["try_number"] == 1
+
+
+def test_triggerer_that_was_thought_dead_stops_nothing(scene: Scene) -> None:
+    """It finds its trigger with another one when it wakes up, and calls the trigger's `on_kill`."""
+    task = scene.begin("deferred")
+    first = scene.airflow.triggerer_of(task)
+    scene.airflow.start("triggerer-2")
+    try:
+        family = [psutil.Process(scene.airflow.pid(first))]
+        family += family[0].children(recursive=True)
+        for process in family:
+            process.suspend()
+        wait_for(
+            lambda: scene.airflow.triggerer_of(task) == "triggerer-2" or None,
+            60 + NOTICED,
+            "the second triggerer to take over",
+        )
+        for process in family:
+            process.resume()
+        wait_for(
+            lambda: "it is waited for elsewhere" in scene.airflow.api.log(task) or None,
+            60,
+            "the first triggerer to learn of it",
+            lambda: scene.airflow.api.log(task)[-3000:],
+        )
+        scene.go_on()
+        event = "two triggerers, one hangs for a while"
+        assert scene.see(event) == done(event, "deferred")
+    finally:
+        scene.airflow.kill("triggerer-2")
+
+
+def test_restarted_scheduler(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode)
+    # LocalExecutor's workers are the scheduler's children and die with its machine.
+    scene.airflow.restart("scheduler")
+    if mode == "waiting":
+        scene.airflow.api.wait(task, "running", try_number=2, timeout=60 + NOTICED)
+    scene.go_on()
+    assert scene.see("scheduler killed and restarted") == done("scheduler killed and restarted", mode)
+
+
+def test_cluster_that_is_away_for_a_while(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode)
+    scene.cluster.away()
+    wait_for(
+        lambda: "Waiting for the cluster" in scene.airflow.api.log(task) or None,
+        60,
+        "the task to notice",
+        lambda: scene.airflow.api.log(task)[-3000:],
+    )
+    scene.cluster.back()
+    scene.go_on()
+    assert scene.see("Jobs API away for a while") == done("Jobs API away for a while", mode)
+    assert scene.airflow.api.get(task)["try_number"] == 1
+
+
+def test_token_that_is_replaced(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode)
+    scene.cluster.revoke()
+    wait_for(
+        lambda: "refuses the token" in scene.airflow.api.log(task) or None,
+        60,
+        "the task to notice",
+        lambda: scene.airflow.api.log(task)[-3000:],
+    )
+    scene.cluster.grant()
+    scene.go_on()
+    assert scene.see("token refused for a while") == done("token refused for a while", mode)
+
+
+def test_clear_of_a_task_that_keeps_its_job(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode, "kept")
+    scene.airflow.api.clear(task)
+    scene.airflow.api.wait(task, "running", "deferred", try_number=2)
+    scene.go_on()
+    event = "cleared, cancel_on_kill=False"
+    assert scene.see(event) == done(event, mode)
+
+
+# --- The job is stopped, its rows are kept ---
+
+
+def test_clear(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode)
+    [before] = scene.jobs
+    scene.airflow.api.clear(task)
+    wait_for(
+        lambda: before not in scene.jobs or None, 60, "the job to end", lambda: scene.airflow.api.log(task)
+    )
+    scene.go_on()
+    assert scene.see("cleared") == done("cleared", mode, jobs=2)
+    assert scene.airflow.api.xcom(task)["counts"]["resumed"] == 10
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_mark(scene: Scene, mode: str, state: str) -> None:
+    task = scene.begin(mode)
+    scene.airflow.api.mark(task, state)
+    scene.wait_stopped()
+    scene.go_on()
+    assert scene.see(f"marked {state}") == undone(f"marked {state}", mode, state)
+
+
+def test_deleted_run(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode)
+    scene.airflow.api.mark_run(task, "failed")  # Airflow refuses to delete a run that runs
+    scene.airflow.api.delete_run(task)
+    scene.wait_stopped()
+    scene.go_on()
+    line = scene._outcomes.see("run deleted", mode, [], scene.table, DAY)
+    assert line == Line("run deleted", mode, "-", 1, 0, "none", "-")
+
+
+def test_execution_timeout(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode, "timed")
+    scene.wait_stopped()
+    assert scene.see("execution_timeout") == undone("execution_timeout", mode, "failed")
+    assert "AirflowTaskTimeout" in scene.airflow.api.log(task)
+    # Cleared, it goes on with what is missing.
+    scene.go_on()
+    scene.airflow.api.clear(task)
+    scene.airflow.api.wait(task, "running", "deferred", "success", try_number=2)
+    event = "... and then cleared"
+    assert scene.see(event) == done(event, mode)
+
+
+def test_terminated_worker(scene: Scene) -> None:
+    task = scene.begin("waiting")
+    os.kill(scene.airflow.worker(task).supervisor.pid, signal.SIGTERM)
+    scene.airflow.api.wait(task, "running", try_number=2, timeout=60 + NOTICED)
+    scene.go_on()
+    assert scene.see("worker told to end (SIGTERM)") == done(
+        "worker told to end (SIGTERM)", "waiting", jobs=2
+    )
+
+
+# --- The job is lost ---
+
+
+def test_head_that_dies_and_comes_back(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode)
+    scene.cluster.kill()
+    scene.cluster.start()
+    scene.go_on()
+    event = "Ray head killed and restarted"
+    assert scene.see(event) == done(event, mode, jobs=2)
+    assert scene.airflow.api.get(task)["try_number"] == 1
+
+
+def test_job_that_somebody_stops(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode)
+    [job] = scene.jobs
+    scene.cluster.stop_job(job)
+    scene.airflow.api.wait(task, "running", "deferred", try_number=2)
+    scene.go_on()
+    event = "job stopped in Ray's dashboard"
+    assert scene.see(event) == done(event, mode, jobs=2)
+    assert "RayJobStoppedError" in scene.airflow.api.log(task)
+
+
+@pytest.mark.long
+def test_token_that_is_revoked_for_good(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode, "once")
+    scene.cluster.revoke()
+    assert scene.airflow.api.finish(task, 120) == "failed"
+    assert "RayConnectionError" in scene.airflow.api.log(task)
+    wait_for(lambda: not scene.jobs or None, 150, "the job to end itself")
+    event = "token revoked, orphan_timeout"
+    assert scene.see(event) == undone(event, mode, "failed")
+    scene.cluster.grant()
+    scene.go_on()
+    scene.airflow.api.clear(task)
+    scene.airflow.api.wait(task, "running", "deferred", "success", try_number=2)
+    assert scene.see("... and then cleared") == done("... and then cleared", mode)
+
+
+@pytest.mark.long
+def test_killed_worker_without_another_try(scene: Scene) -> None:
+    task = scene.begin("waiting", "once")
+    scene.airflow.worker(task).kill()
+    assert scene.airflow.api.finish(task, 120) == "failed"
+    assert len(scene.jobs) == 1
+    wait_for(lambda: not scene.jobs or None, 150, "the job to end itself")
+    event = "worker killed, no retries, orphan_timeout"
+    assert scene.see(event) == undone(event, "waiting", "failed")

@@ -110,6 +110,8 @@ class Airflow:
         self.user, self.password = "admin", secrets.token_urlsafe(16)
         self.api = RestApi(self.url, self.user, self.password)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        #: Ids of their latest jobs in Airflow's database.
+        self._jobs: dict[str, int] = {}
         #: Leaders of the sessions that were ever started.
         self._sessions: set[int] = set()
         passwords = self.home / "passwords.json"
@@ -164,7 +166,7 @@ class Airflow:
     def stop(self, name: str, timeout: float = 60) -> None:
         """SIGTERM, and wait for its end. A triggerer leaves its triggers to others; a scheduler waits for its
         running tasks, and what is left after `timeout` seconds is killed."""
-        process = self._processes.pop(name)
+        process = self._forget(name)
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout)
@@ -173,7 +175,7 @@ class Airflow:
     def kill(self, name: str, *, with_children: bool = True) -> None:
         """SIGKILL, as when its machine or container is lost; with `with_children=False` only the process
         itself, as the out-of-memory killer does: a scheduler's workers then live on."""
-        process = self._processes.pop(name)
+        process = self._forget(name)
         if with_children:
             self._end(process)
         else:
@@ -199,6 +201,16 @@ class Airflow:
         assert supervisor is not None
         assert os.getsid(supervisor.pid) in self._sessions, f"{supervisor} is no LocalExecutor's worker"
         return Worker(supervisor, runner)
+
+    def triggerer_of(self, task: Task, timeout: float = 60) -> str:
+        """The name of the triggerer that runs a deferred task's trigger, for which this waits."""
+        self.api.wait(task, "deferred", timeout=timeout)
+
+        def look() -> str | None:
+            job = (self.api.get(task)["triggerer_job"] or {}).get("id")
+            return next((name for name, id in self._jobs.items() if id == job), None)
+
+        return wait_for(look, timeout, f"a triggerer for {task}")
 
     def cli(self, *arguments: str) -> str:
         """Run `airflow ...`; return what it says.
@@ -265,10 +277,17 @@ class Airflow:
                 raise RuntimeError(f"{name} ended with {process.returncode}: {self.output(name)[-3000:]}")
             if kind is None:
                 return self.api.call("GET", "/version") and True
-            starts = [datetime.fromisoformat(job["start_date"]) for job in self.api.alive(kind)]
-            return any(start >= began for start in starts) or None
+            for job in self.api.alive(kind):
+                if datetime.fromisoformat(job["start_date"]) >= began:
+                    self._jobs[name] = job["id"]
+                    return True
+            return None
 
         wait_for(look, 90, f"{name} to be alive", lambda: self.output(name)[-3000:])
+
+    def _forget(self, name: str) -> subprocess.Popen[bytes]:
+        self._jobs.pop(name, None)
+        return self._processes.pop(name)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         self._kill({process.pid})

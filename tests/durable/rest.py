@@ -275,5 +275,4 @@ def wait_for(
 
 def _line(entry: dict[str, Any]) -> str:
     text = f"{entry.get('timestamp', '')} {entry.get('level', '')} {entry.get('event', '')}".strip()
-    details = entry.get("error_detail")
-    return f"{text} {details}" if details else text
+    return "\n".join([text, *(f"{e['exc_type']}: {e['exc_value']}" for e in entry.get("error_detail") or ())])

@@ -15,7 +15,7 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_raydatallm.exceptions import RayLLMJobError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.ownership import OWNER_KEY, TaskAttempt
@@ -37,8 +37,13 @@ _MAX_SUBMISSIONS = 3
 
 @dataclass(frozen=True)
 class JobState:
-    """What is kept of a job. `asked`: hash of the spec and its code; `fingerprint`: for people who read the
-    state."""
+    """What is kept of a job.
+
+    :param asked: hash of the spec and its code.
+    :param fingerprint: for people who read the state.
+    :param try_number: of the attempt that waits for it.
+    :param nth: how many jobs that attempt has submitted, with this one.
+    """
 
     phase: Literal["intent", "submitted", "ended"]
     ray_conn_id: str
@@ -47,6 +52,7 @@ class JobState:
     asked: str
     fingerprint: str
     try_number: int
+    nth: int = 1
     taken_over_at: float | None = None
 
 
@@ -65,7 +71,6 @@ class Attempt:
         self._store = state_store
         self._log = log
         self._asked = _hash_of(shipment)
-        self._submitted = 0
         found = state_store.get(STATE_KEY) if state_store is not None else None
         self._state = JobState(**found) if found else None
 
@@ -90,7 +95,14 @@ class Attempt:
             return None
         hook = RayHook(state.ray_conn_id)
         self._push_owner(state.submission_id)
-        info = hook.call(jobs_api.status_of(state.submission_id))
+        try:
+            info = hook.call(jobs_api.status_of(state.submission_id))
+        except (RayConnectionError, RayUnreachableError) as e:
+            if state.ray_conn_id == self._hook.ray_conn_id:
+                raise
+            # The task was moved to another cluster, and the one before may be no more.
+            self._log.warning("Ray job %s is left to itself: %s", state.submission_id, e)
+            return None
         if info is None:
             self._log.info("The cluster does not know Ray job %s any more", state.submission_id)
             return None
@@ -105,7 +117,9 @@ class Attempt:
                 return None
         self._log.info("Found Ray job %s of an earlier attempt", state.submission_id)
         self._save(
-            replace(state, phase="submitted", try_number=self._ti.try_number, taken_over_at=time.time())
+            replace(
+                state, phase="submitted", try_number=self._ti.try_number, nth=0, taken_over_at=time.time()
+            )
         )
         return self.job
 
@@ -114,7 +128,6 @@ class Attempt:
 
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
         """
-        self._submitted += 1
         name = submission_id_of(self.shipment.metadata, str(self._ti.id))
         if self._state is not None and self._state.submission_id.startswith(name):
             # An id must never be used twice.
@@ -127,6 +140,7 @@ class Attempt:
             asked=self._asked,
             fingerprint=self.shipment.job.fingerprint(),
             try_number=self._ti.try_number,
+            nth=self._submitted + 1,
         )
         self._save(state)
         self._push_owner(name)
@@ -155,6 +169,12 @@ class Attempt:
             return False
         taken_over = self._state.taken_over_at if self._state is not None else None
         return not stopped or (taken_over is not None and time.time() - taken_over < _LATE_STOP_SECONDS)
+
+    @property
+    def _submitted(self) -> int:
+        """How many jobs this attempt has submitted, in whatever process."""
+        state = self._state
+        return state.nth if state is not None and state.try_number == self._ti.try_number else 0
 
     def ended(self) -> None:
         """The job is over without a published slice: no attempt waits for it again."""

@@ -1,8 +1,12 @@
-"""Made for `airflow backfill create --dag-id customers_backfill --from-date 2026-01-01 --to-date 2026-12-31`.
+"""A year of days:
 
-Days run in parallel, as many as the DAG allows; a day that is published already is left as it is and costs no
-engine start. The answers of a changed prompt replace the old ones (`on_config_change="recompute"`), day by
-day.
+    airflow pools set ray_llm 2 "Slices that the Ray cluster works on at once" --include-deferred
+    airflow backfill create --dag-id customers_backfill --from-date 2026-01-01 --to-date 2026-12-31
+
+Days run in parallel, as many as the pool has slots. The tasks wait in the triggerer, where they take no
+worker; without `--include-deferred` they would take no slot of the pool either. A day that is published
+already is left as it is and costs no engine start. The answers of a changed prompt replace the old ones
+(`on_config_change="recompute"`), day by day.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ INDUSTRIES = [
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
-    max_active_runs=8,
+    max_active_runs=16,
     default_args={
         "retries": 3,
         "retry_delay": pendulum.duration(minutes=5),
@@ -35,8 +39,8 @@ INDUSTRIES = [
 def customers_backfill() -> None:
     RayLLMBatchOperator(
         task_id="infer_industry",
-        # How many slices the cluster works on at once, whatever the number of runs.
-        max_active_tis_per_dag=2,
+        pool="ray_llm",
+        deferrable=True,
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched"),
         on_empty="skip",

@@ -10,6 +10,9 @@ import asyncio
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 
@@ -56,12 +59,22 @@ def is_waited_for(
     )
 
 
-async def stop_own_job(ref: JobRef, attempt: TaskAttempt, log: Log, *, deferred: bool) -> None:
+async def stop_own_job(ref: JobRef, attempt: TaskAttempt, log: Log, *, deferred: bool, within: float) -> None:
     """Ask a job to stop, unless somebody else waits for it.
 
-    When Airflow cannot be asked, the job is left: it ends by itself when nobody waits for it
-    (`orphan_timeout`).
+    When Airflow or the cluster cannot be asked within so many seconds, the job is left: it ends by itself
+    when nobody waits for it (`orphan_timeout`).
     """
+    try:
+        await asyncio.wait_for(_stop(ref, attempt, log, deferred), within)
+    except (TimeoutError, AirflowRuntimeError, RayLLMJobError, RayLLMInputError) as e:
+        log.warning(
+            "Ray job %s could not be stopped (%s: %s); it ends by itself when nobody waits for it",
+            ref.submission_id, type(e).__name__, e,
+        )  # fmt: skip
+
+
+async def _stop(ref: JobRef, attempt: TaskAttempt, log: Log, deferred: bool) -> None:
     owner, state = await asyncio.to_thread(_ask_airflow, attempt)
     if is_waited_for(ref.submission_id, attempt, owner, state, deferred=deferred):
         log.info("Ray job %s goes on: it is waited for elsewhere", ref.submission_id)

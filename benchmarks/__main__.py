@@ -14,6 +14,7 @@ CASES = (
     "resume_cost",
     "driver_memory",
     "deferred",
+    "slice_cost",
 )
 
 

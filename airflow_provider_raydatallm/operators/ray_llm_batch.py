@@ -410,13 +410,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if not self.cancel_on_kill:
             self.log.info("Ray job %s runs on: the task's next try waits for it", job.submission_id)
             return
-        try:
-            await asyncio.wait_for(stop_own_job(job, attempt, self.log, deferred=False), _STOP_SECONDS)
-        except (TimeoutError, RayLLMJobError, RayLLMInputError) as e:
-            self.log.warning(
-                "Ray job %s could not be stopped (%s %s); it ends by itself when nobody waits for it",
-                job.submission_id, type(e).__name__, e,
-            )  # fmt: skip
+        await stop_own_job(job, attempt, self.log, deferred=False, within=_STOP_SECONDS)
 
     def _conclude(self, context: Context, attempt: Attempt, verdict: Verdict) -> dict[str, Any]:
         """The task's outcome, from the job's; another job in place of one that was lost.

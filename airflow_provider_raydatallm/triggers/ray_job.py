@@ -12,8 +12,9 @@ from airflow_provider_raydatallm.ownership import TaskAttempt, stop_own_job
 from airflow_provider_raydatallm.polling import TimedOut, to_event
 from airflow_provider_raydatallm.waiting import JobRef, wait_for_job
 
-#: Airflow gives `on_kill` 30 seconds.
-_STOP_SECONDS = 25.0
+_STOP_SECONDS = 30.0
+#: Stops under way: an event loop keeps no task that nobody else keeps.
+_stopping: set[asyncio.Task[None]] = set()
 
 
 class RayJobTrigger(BaseTrigger):
@@ -43,11 +44,14 @@ class RayJobTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         # A triggerer that was thought dead calls this too, when it learns that another one has its triggers.
-        await self._stop(deferred=True)
+        # Airflow cancels this once a second until it returns: what does the work must not be cancelled.
+        stopping = asyncio.create_task(self._stop(deferred=True))
+        _stopping.add(stopping)
+        stopping.add_done_callback(_stopping.discard)
+        await asyncio.shield(stopping)
 
     async def _stop(self, *, deferred: bool) -> None:
-        if self.cancel_on_kill and self.task_instance is not None:
-            attempt = TaskAttempt.of(self.task_instance)
-            await asyncio.wait_for(
-                stop_own_job(JobRef(**self.job), attempt, self.log, deferred=deferred), _STOP_SECONDS
-            )
+        if not self.cancel_on_kill:
+            return
+        job, attempt = JobRef(**self.job), TaskAttempt.of(self.task_instance)
+        await stop_own_job(job, attempt, self.log, deferred=deferred, within=_STOP_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -48,13 +48,24 @@ class Scene:
     def go_on(self) -> None:
         self.table.release(DAY)
 
+    def clean(self) -> None:
+        """What a test that failed left must not fail the others."""
+        self.cluster.back()
+        self.cluster.grant()
+        for job in self.jobs:
+            self.cluster.stop_job(job)
+
     def see(self, event: str) -> Line:
         return self._outcomes.see(event, self.mode, self.task, self.table, DAY)
 
 
 @pytest.fixture
-def scene(airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: Callable[..., Table]) -> Scene:
-    return Scene(airflow, cluster, outcomes, make_table)
+def scene(
+    airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: Callable[..., Table]
+) -> Iterator[Scene]:
+    scene = Scene(airflow, cluster, outcomes, make_table)
+    yield scene
+    scene.clean()
 
 
 def done(event: str, mode: str, jobs: int = 1) -> Line:

@@ -67,6 +67,7 @@ class Attempt:
         self.shipment = shipment
         self._waiting = waiting
         self._hook = RayHook(waiting.ray_conn_id)
+        self.task = TaskAttempt.of(ti)
         self._ti = ti
         self._store = state_store
         self._log = log
@@ -93,6 +94,17 @@ class Attempt:
         state = self._state
         if state is None or state.phase == "ended":
             return None
+        if not self._is_wanted(state):
+            self.ended()
+            return None
+        self._log.info("Found Ray job %s of an earlier attempt", state.submission_id)
+        taken = replace(
+            state, phase="submitted", try_number=self.task.try_number, nth=0, taken_over_at=time.time()
+        )
+        self._save(taken)
+        return self.job
+
+    def _is_wanted(self, state: JobState) -> bool:
         hook = RayHook(state.ray_conn_id)
         self._push_owner(state.submission_id)
         try:
@@ -102,26 +114,19 @@ class Attempt:
                 raise
             # The task was moved to another cluster, and the one before may be no more.
             self._log.warning("Ray job %s is left to itself: %s", state.submission_id, e)
-            return None
+            return False
         if info is None:
             self._log.info("The cluster does not know Ray job %s any more", state.submission_id)
-            return None
+            return False
         if state.asked != self._asked:
             self._log.info("Ray job %s was asked something else: it is stopped", state.submission_id)
             _stop_and_wait(hook, state.submission_id)
-            return None
-        if info.status in jobs_api.TERMINAL:
-            watch = JobWatch(state.nonce)
-            watch.glance(hook.call(jobs_api.last_lines(state.submission_id, info, 200)))
-            if not isinstance(watch.look(info.status), Finished):
-                return None
-        self._log.info("Found Ray job %s of an earlier attempt", state.submission_id)
-        self._save(
-            replace(
-                state, phase="submitted", try_number=self._ti.try_number, nth=0, taken_over_at=time.time()
-            )
-        )
-        return self.job
+            return False
+        if info.status not in jobs_api.TERMINAL:
+            return True
+        watch = JobWatch(state.nonce)
+        watch.glance(hook.call(jobs_api.last_lines(state.submission_id, info, 200)))
+        return isinstance(watch.look(info.status), Finished)
 
     def submit(self) -> JobRef:
         """Submit a job.
@@ -139,7 +144,7 @@ class Attempt:
             nonce=uuid.uuid4().hex,
             asked=self._asked,
             fingerprint=self.shipment.job.fingerprint(),
-            try_number=self._ti.try_number,
+            try_number=self.task.try_number,
             nth=self._submitted + 1,
         )
         self._save(state)
@@ -174,7 +179,7 @@ class Attempt:
     def _submitted(self) -> int:
         """How many jobs this attempt has submitted, in whatever process."""
         state = self._state
-        return state.nth if state is not None and state.try_number == self._ti.try_number else 0
+        return state.nth if state is not None and state.try_number == self.task.try_number else 0
 
     def ended(self) -> None:
         """The job is over without a published slice: no attempt waits for it again."""
@@ -193,7 +198,7 @@ class Attempt:
             self._store.set(STATE_KEY, asdict(state))
 
     def _push_owner(self, submission_id: str) -> None:
-        self._ti.xcom_push(OWNER_KEY, TaskAttempt.of(self._ti).owns(submission_id))
+        self._ti.xcom_push(OWNER_KEY, self.task.owns(submission_id))
 
 
 def _hash_of(shipment: Shipment) -> str:

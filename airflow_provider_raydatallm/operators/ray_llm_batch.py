@@ -8,9 +8,10 @@ it, here or in the triggerer; the operator makes the job's word the task's outco
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -316,8 +317,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.emit_partition = emit_partition
         check_emit_partition(self.outlets, emit_partition)
         self._killed = False
-        #: The job that is waited for here, and what makes that waiting end.
-        self._waited_for: tuple[JobRef, TaskAttempt] | None = None
+        self._at_work = False
+        self._attempt: Attempt | None = None
+        #: Makes the waiting end.
         self._interrupt: Callable[[], object] | None = None
         if not isinstance(allow_static_credentials, bool):
             # The text "false" would allow them.
@@ -330,24 +332,19 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self._job({**stand_ins, **known}, SliceKey("x"))
 
     def execute(self, context: Context) -> dict[str, Any]:
-        shipment = self._shipment(context)
-        job, ti = shipment.job, context["ti"]
-        self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
-        if ti.map_index is not None and ti.map_index >= 0 and not context.get("map_index_template"):
-            # Mapped tasks show their slice instead of a number.
-            named = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
-            cast("dict[str, Any]", context).update(named)
-
-        attempt = self._attempt(context, shipment)
-        if (found := attempt.find()) is not None:
-            return self._wait(context, attempt, found)
-        if (report := self._finished(shipment)) is not None:
-            return self._result(context, attempt, report)
-        return self._wait(context, attempt, attempt.submit())
+        with self._working(context) as attempt:
+            job = attempt.shipment.job
+            self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
+            if (found := attempt.find()) is not None:
+                return self._wait(context, attempt, found)
+            if (report := self._finished(attempt.shipment)) is not None:
+                return self._result(context, attempt, report)
+            return self._wait(context, attempt, attempt.submit())
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """What `execute` does after the waiting, when that was done in the triggerer."""
-        return self._conclude(context, self._attempt(context, self._shipment(context)), from_event(event))
+        with self._working(context) as attempt:
+            return self._conclude(context, attempt, from_event(event))
 
     def on_kill(self) -> None:
         # Airflow calls this from a signal handler, amid whatever `execute` does, which goes on afterwards; or
@@ -355,11 +352,24 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self._killed = True
         if self._interrupt is not None:
             self._interrupt()
-        elif self._waited_for is not None:
-            asyncio.run(_closing_clients(self._stop(*self._waited_for)))
+        elif not self._at_work and self._attempt is not None and self._attempt.job is not None:
+            asyncio.run(_closing_clients(self._stop(self._attempt.job, self._attempt.task)))
 
-    def _attempt(self, context: Context, shipment: Shipment) -> Attempt:
-        ti = context["ti"]
+    @contextlib.contextmanager
+    def _working(self, context: Context) -> Iterator[Attempt]:
+        self._at_work = True
+        try:
+            self._attempt = self._new_attempt(context)
+            yield self._attempt
+        finally:
+            self._at_work = False
+
+    def _new_attempt(self, context: Context) -> Attempt:
+        ti, shipment = context["ti"], self._shipment(context)
+        if ti.map_index is not None and ti.map_index >= 0 and not context.get("map_index_template"):
+            # Mapped tasks show their slice instead of a number.
+            named = {"ray_llm_slice": shipment.job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
+            cast("dict[str, Any]", context).update(named)
         deadline = None
         if self.deferrable and self.execution_timeout is not None:
             # Airflow minds it only while the task has a worker, and begins anew each time it gets one.
@@ -385,9 +395,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             self.defer(
                 trigger=RayJobTrigger(asdict(job), self.cancel_on_kill), method_name="execute_complete"
             )
-        self._waited_for = (job, TaskAttempt.of(context["ti"]))
-        verdict = asyncio.run(_closing_clients(self._until_over_or_killed(*self._waited_for)))
-        self._waited_for = None
+        verdict = asyncio.run(_closing_clients(self._until_over_or_killed(job, attempt.task)))
         return self._conclude(context, attempt, verdict)
 
     async def _until_over_or_killed(self, job: JobRef, attempt: TaskAttempt) -> Verdict:

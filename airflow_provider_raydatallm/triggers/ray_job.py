@@ -12,7 +12,8 @@ from airflow_provider_raydatallm.ownership import TaskAttempt, stop_own_job
 from airflow_provider_raydatallm.polling import TimedOut, to_event
 from airflow_provider_raydatallm.waiting import JobRef, wait_for_job
 
-_STOP_SECONDS = 30.0
+#: The first question that a triggerer asks Airflow can take long: it loads the API for it.
+_STOP_SECONDS = 60.0
 #: Stops under way: an event loop keeps no task that nobody else keeps.
 _stopping: set[asyncio.Task[None]] = set()
 

@@ -23,7 +23,7 @@ _ENGINES = (ROOT / "tests" / "stub_engine.py", _HERE / "held_engine.py")
 @pytest.fixture(scope="session")
 def data() -> Iterator[Path]:
     """The folder that holds the tables."""
-    with tempfile.TemporaryDirectory(prefix="durable-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="durable-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 

@@ -65,16 +65,16 @@ class Outcomes:
             mode,
             _counts(pushed),
             len(working),
-            self._left(slices),
+            self._left({task.run_id for task in tasks}),
             rows.pop() if len(rows) == 1 else "wrong" if "wrong" in rows else "some",
             _counts(states),
         )
         self.lines.append(line)
         return line
 
-    def _left(self, slices: Iterable[str]) -> int:
+    def _left(self, runs: Iterable[str]) -> int:
         deadline = time.monotonic() + _ENDING
-        while left := sum(len(self._cluster.running(slice_key=key)) for key in slices):
+        while left := sum(len(self._cluster.running(run_id=run)) for run in runs):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.3)

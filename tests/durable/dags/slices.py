@@ -25,6 +25,7 @@ MODES: dict[str, dict[str, Any]] = {"waiting": {"deferrable": False}, "deferred"
 #: DAGs that a person triggers, each with something of its own.
 VARIANTS: dict[str, dict[str, Any]] = {
     "manual": {},
+    "pooled": {"pool": "one_slice"},
     "kept": {"cancel_on_kill": False},
     "timed": {"execution_timeout": pendulum.duration(seconds=30), "retries": 0},
     "once": {"retries": 0, "orphan_timeout": 60, "reconnect_timeout": 5},

@@ -233,11 +233,7 @@ class Airflow:
         max_active_runs: int = 4,
         conf: dict[str, Any] | None = None,
     ) -> None:
-        """`airflow backfill create` over days from `first` to `last`, both included.
-
-        :param reprocess: which runs that exist run again: `none`, `failed` or `completed` (those that
-            failed too)
-        """
+        """`airflow backfill create`; its arguments are those of `RestApi.backfill`."""
         days = ("--from-date", first, "--to-date", last, "--dag-run-conf", json.dumps(conf or {}))
         more = ("--reprocess-behavior", reprocess, "--max-active-runs", str(max_active_runs))
         self.cli("backfill", "create", "--dag-id", dag_id, *days, *more)

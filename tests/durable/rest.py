@@ -144,6 +144,31 @@ class RestApi:
 
         wait_for(lambda: known() >= dag_ids or None, timeout, f"DAGs {sorted(dag_ids)}", errors)
 
+    def backfill(
+        self,
+        dag_id: str,
+        first: str,
+        last: str,
+        *,
+        reprocess: str = "none",
+        max_active_runs: int = 4,
+        conf: dict[str, Any] | None = None,
+    ) -> None:
+        """Backfill the days from `first` to `last`, both included, as the UI's form does.
+
+        :param reprocess: which runs that exist run again: `none`, `failed` or `completed` (those that failed
+            too)
+        """
+        body = {
+            "dag_id": dag_id,
+            "from_date": f"{first}T00:00:00Z",
+            "to_date": f"{last}T00:00:00Z",
+            "reprocess_behavior": reprocess,
+            "max_active_runs": max_active_runs,
+            "dag_run_conf": conf or {},
+        }
+        self.call("POST", "/backfills", json=body)
+
     def backfills(self, dag_id: str) -> list[dict[str, Any]]:
         return list(self.call("GET", "/backfills", params={"dag_id": dag_id})["backfills"])
 

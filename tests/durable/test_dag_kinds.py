@@ -20,6 +20,11 @@ MakeTable = Callable[..., Table]
 DAYS = ("2025-01-01", "2025-01-02", "2025-01-03")
 
 
+def long(*values: str) -> Any:
+    """The other mode, where one is enough for every day."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 def day_of(run: dict[str, Any]) -> str:
     return str(run["partition_key"] or run["logical_date"])[:10]
 
@@ -30,7 +35,16 @@ def tasks_of(airflow: Airflow, dag_id: str, *days: str) -> list[Task]:
     return [Task(dag_id, run["dag_run_id"]) for run in runs if not days or day_of(run) in days]
 
 
-@pytest.mark.parametrize("kind", ["scheduled", "partitioned"])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("scheduled", "waiting"),
+        long("scheduled", "deferred"),
+        ("partitioned", "deferred"),
+        long("partitioned", "waiting"),
+    ],
+    indirect=["mode"],
+)
 def test_scheduler_runs_past_days_by_itself(
     airflow: Airflow, outcomes: Outcomes, make_table: MakeTable, kind: str, mode: str
 ) -> None:
@@ -43,16 +57,27 @@ def test_scheduler_runs_past_days_by_itself(
     assert line == Line(f"{kind} run", mode, "published x2", 2, 0, "right", "success x2")
 
 
-@pytest.mark.parametrize("kind", ["backfill", "backfill_partitioned"])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("backfill", "waiting"),
+        long("backfill", "deferred"),
+        ("backfill_partitioned", "deferred"),
+        long("backfill_partitioned", "waiting"),
+    ],
+    indirect=["mode"],
+)
 def test_backfill_runs_again_what_it_is_told_to_and_answers_nothing_twice(
     airflow: Airflow, outcomes: Outcomes, make_table: MakeTable, kind: str, mode: str
 ) -> None:
-    """A partitioned DAG gets new runs beside the old ones; other DAGs have their runs cleared."""
+    """A partitioned DAG gets new runs beside the old ones; other DAGs have their runs cleared. The one is
+    backfilled as the UI does it, the other by `airflow backfill create`."""
     dag_id, beside = f"{kind}_{mode}", kind == "backfill_partitioned"
     table = make_table(DAYS[0], DAYS[2], name=dag_id)
+    create = airflow.api.backfill if beside else airflow.backfill
 
     def backfill(reprocess: str, runs: int) -> list[Task]:
-        airflow.backfill(dag_id, DAYS[0], DAYS[2], reprocess=reprocess)
+        create(dag_id, DAYS[0], DAYS[2], reprocess=reprocess)
         airflow.api.wait_runs(dag_id, runs)
         airflow.api.end_backfills(dag_id)
         return tasks_of(airflow, dag_id)
@@ -63,7 +88,7 @@ def test_backfill_runs_again_what_it_is_told_to_and_answers_nothing_twice(
     event = f"{kind} of 3 days, one without input"
     for day in (DAYS[0], DAYS[2]):
         table.hold(day, 1)
-    airflow.backfill(dag_id, DAYS[0], DAYS[2])
+    create(dag_id, DAYS[0], DAYS[2])
     for day in (DAYS[0], DAYS[2]):
         table.wait_answered(day, 1)  # both are at work: days run side by side
     for day in (DAYS[0], DAYS[2]):
@@ -95,6 +120,7 @@ def test_backfill_runs_again_what_it_is_told_to_and_answers_nothing_twice(
     assert table.version(DAYS[0]) == published
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_mapped_tasks_answer_a_slice_each(
     airflow: Airflow, outcomes: Outcomes, make_table: MakeTable, mode: str
 ) -> None:
@@ -130,6 +156,7 @@ def test_two_runs_of_one_slice_ask_the_engine_once(
     assert airflow.api.xcom(second)["outcome"] == "attached"
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_person_triggers_a_slice_with_the_form_of_the_ui(
     airflow: Airflow, outcomes: Outcomes, make_table: MakeTable, mode: str
 ) -> None:

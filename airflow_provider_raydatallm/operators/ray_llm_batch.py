@@ -56,7 +56,7 @@ _JINJA = re.compile(r"\{\{|\{%|\{#")
 _SPEC_ARGUMENTS = tuple(
     name
     for name in SliceJob.model_fields
-    if name not in ("version", "slice_key", "slice_instant", "slice_timezone", "code_hash")
+    if name not in ("version", "slice_key", "slice_instant", "slice_timezone", "code_hash", "queue_timeout")
 )
 
 

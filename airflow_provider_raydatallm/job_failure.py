@@ -18,8 +18,9 @@ from airflow_provider_raydatallm.processor.symptoms import CAUSES, clean, except
 
 _EXIT_CODE = re.compile(r"^Job entrypoint command failed with exit code (-?\d+)")
 _SETUP_FAILED = "runtime_env setup failed"
-#: What an installer, a shell and a Python that cannot start say, each in a line of its own.
-_INSTALLER = re.compile(r"^\s*(?:ERROR|error|\u00d7): ?(.+)$", re.MULTILINE)
+#: Where pip and uv begin to say what is wrong, up to their end.
+_INSTALLER = re.compile(r"^\s*(?:ERROR:|error:|\u00d7) ", re.MULTILINE)
+#: What a Python and a shell that cannot start something say, in a line of its own.
 _NO_MODULE = re.compile(r"^\S*python[\d.]*: (No module named .+)$", re.MULTILINE)
 _NOT_FOUND = re.compile(r"^.*: (?:command )?not found$", re.MULTILINE)
 
@@ -43,8 +44,9 @@ def explain(
 
 def _root(message: str, log: str) -> str:
     if message.startswith(_SETUP_FAILED):
-        wrong = _INSTALLER.findall(message)[-1:] or exceptions_in(message)[-1:]
-        return f"{_SETUP_FAILED}: {wrong[0].strip()}" if wrong else message.strip()
+        _, *wrong = _INSTALLER.split(message)
+        said = " ".join(wrong[-1].split()) if wrong else "".join(exceptions_in(message)[-1:])
+        return f"{_SETUP_FAILED}: {said}" if said else message.strip()
     found = _EXIT_CODE.match(message)
     if found is None and message:
         # Ray speaks for a driver that it lost, of all that there is.

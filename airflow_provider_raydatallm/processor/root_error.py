@@ -44,6 +44,8 @@ def root_error(error: BaseException, log_of: Callable[[str], str] = lambda actor
         if any(_SEE_LOG.search(s) for s in said):
             actors = [str(actor) for link in chain if (actor := getattr(link, "actor_id", None))]
             logged = [s for actor in actors for s in exceptions_in(log_of(actor))]
+            # A log goes on after what an exception said in its first line.
+            logged = [s.splitlines()[0] for s in logged]
             said = _causes(logged) or logged[-1:] or said
     if not said:
         # Ray Data raises "from" an exception without a word.

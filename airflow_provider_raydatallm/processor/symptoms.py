@@ -14,12 +14,14 @@ from airflow_provider_raydatallm.processor.errors import Kind
 
 #: What Ray, and vLLM's processes, put before the lines that they pass on.
 _PREFIX = re.compile(
-    r"^(?:\([^\n]{0,200}?\bpid=\d+[^)\n]*\)\s)+(?:[A-Z]+ \d\d-\d\d [\d:]+ \[[^\]\n]+\] ?)?", re.MULTILINE
+    r"^(?:\([^\n]{0,200}?\bpid=\d+[^)\n]*\)\s)+(?:ERROR \d\d-\d\d [\d:]+ \[[^\]\n]+\] ?)?", re.MULTILINE
 )
-#: Colours; an actor's particulars before the cause of its death; causes that Ray only guesses.
+#: Colours; an actor's particulars before the cause of its death; causes that Ray only guesses; what a node's
+#: memory holds.
 _NOISE = re.compile(
     r"\x1b\[[\d;]*m|^\t(?:class_name|actor_id|pid|name|namespace|ip): .*\n"
-    r"|^The actor died unexpectedly before finishing this task\.\n|\s*Some common causes include.*$",
+    r"|The actor died unexpectedly before finishing this task\.\n|\s*Some common causes include.*$"
+    r"|^Object store memory usage: (?s:.*)",
     re.MULTILINE,
 )
 _CHAINED = re.compile(
@@ -73,6 +75,12 @@ _CAUSES: _Table = (
         "The model's folder is not whole: it needs config.json, the tokenizer and the weights, on every node",
     ),
     (
+        "run",
+        r"We couldn't connect to 'http",
+        "The cluster's nodes do not reach the model hub: let them, or give a folder that every node has, or "
+        "an s3:// address",
+    ),
+    (
         "memory",
         r"is less than desired GPU memory utilization",
         "Something else holds a part of that GPU's memory: end it, or lower gpu_memory_utilization in "
@@ -110,7 +118,7 @@ _CAUSES: _Table = (
 _DEATHS: _Table = (
     (
         "engine",
-        r"running low on memory|memory monitor|memory usage threshold|exit code (?:137|-9)\b",
+        r"running low on memory|exit code (?:137|-9)\b",
         "Most likely its node's memory ran out: use nodes with more memory, or fewer workers (concurrency). "
         "Finished rows are kept",
     ),

@@ -105,7 +105,7 @@ def test_model_without_weights_is_told_by_what_vllm_left_in_its_log(
 ) -> None:
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")
     shutil.copytree(tiny_model, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
-    with pytest.raises(RayModelNotFoundError, match="^RuntimeError: Cannot find any model weights with"):
+    with pytest.raises(RayModelNotFoundError, match=r"^RuntimeError: Cannot find any model weights with"):
         ask(
             input_path=f"{tmp_path}/in.parquet", model_source=f"{tmp_path}/model", poll_interval=1.0,
             engine_kwargs={"max_model_len": 256},

@@ -1,4 +1,4 @@
-"""Jobs that died without a word, as Ray told of them: `data/failures/jobs.json` has its message and the log."""
+"""Jobs that died without a word, as Ray told of them: `data/failures/jobs.json` holds what it said."""
 
 from __future__ import annotations
 

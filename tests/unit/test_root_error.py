@@ -64,6 +64,8 @@ def test_last_lines_of_the_users_code_follow() -> None:
         "at /home/me/my_engine.py:8 in __call__: die(self.how);",
         'at /home/me/my_engine.py:19 in die: if how=="class": return None.foo',
     ]
+    # Lines of Ray and vLLM say nothing to them.
+    assert "\nat " not in root_error(raised("vllm_max_model_len.txt"))[1]
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,30 @@ class RayClusterUnfitError(RayLLMInputError):
     stages."""
 
 
+class RayModelNotFoundError(RayLLMInputError):
+    """The model is not where `model_source` says, is not whole, or needs a permission that the job lacks."""
+
+
 class RayLLMJobError(AirflowException):
-    """The Ray job ended without a published slice. Nothing was published; a retry starts it anew."""
+    """The Ray job ended without a published slice. Nothing was published, finished rows are kept, and a retry
+    goes on with the others."""
+
+
+class RayQueueTimeoutError(RayLLMJobError):
+    """There was no room on the cluster within `queue_timeout`. No engine was started."""
+
+
+class RayOutOfMemoryError(RayLLMJobError):
+    """The model does not fit into the GPU's memory, or something else fills that. Only when it is the latter
+    does a retry help."""
+
+
+class RayEngineDiedError(RayLLMJobError):
+    """A process of the job, or a node under it, died: a lost machine, a node out of memory, a crash."""
 
 
 class RayJobStoppedError(RayLLMJobError):
-    """The Ray job was told to stop: by a person, by a kill of the task, or because no task waited for it.
-    Finished rows are kept."""
+    """The job was told to stop: by somebody at the cluster, for its task, or because no task waited for it."""
 
 
 class RayUnreachableError(RayLLMJobError):
@@ -44,7 +61,11 @@ class RayUnreachableError(RayLLMJobError):
 #: What the Ray side calls a failure (`SliceError.kind`) and what Airflow raises for it.
 BY_KIND: dict[str, type[AirflowException]] = {
     "input": RayLLMInputError,
+    "model": RayModelNotFoundError,
     "cluster": RayClusterUnfitError,
-    "run": RayLLMJobError,
+    "queue": RayQueueTimeoutError,
+    "memory": RayOutOfMemoryError,
+    "engine": RayEngineDiedError,
     "stopped": RayJobStoppedError,
+    "run": RayLLMJobError,
 }

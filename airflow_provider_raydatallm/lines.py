@@ -46,7 +46,9 @@ def decode_line(line: str, nonce: str) -> tuple[LineKind, Any] | None:
 
 
 def progress_text(progress: dict[str, Any]) -> str:
-    """A line for people: `answer: 1,280 of 4,000 rows (32%), 210 rows/s, 9,700 tokens/s, 13 s left`."""
+    """A line for people: `answering: 1,280 of 4,000 rows (32%), 210 rows/s, 9,700 tokens/s, 13 s left`."""
+    if progress.get("step") == "queued":
+        return f"queued: {waiting_text(progress)}"
     parts = []
     if progress.get("planned"):
         share = progress["rows"] / progress["planned"]
@@ -65,3 +67,18 @@ def progress_text(progress: dict[str, Any]) -> str:
     }
     step = steps.get(str(progress.get("step")), str(progress.get("step")))
     return f"{step}: {', '.join(parts)}" if parts else step
+
+
+def waiting_text(waiting: dict[str, Any]) -> str:
+    """`waited 95 s for 4 GPUs and 9 CPUs at once, 2 GPUs and 30 CPUs are free, behind s3://...`."""
+
+    def amounts(of: dict[str, float]) -> str:
+        # GPUs first: they are what is scarce.
+        return " and ".join(f"{of[name]:,g} {name}s" for name in sorted(of, reverse=True)) or "its turn"
+
+    ahead = list(waiting["ahead"])
+    others = f" and {len(ahead) - 1} more" if len(ahead) > 1 else ""
+    free = f" at once, {amounts(waiting['free'])} are free" if waiting["free"] else ""
+    return f"waited {waiting['waited_s']:,.0f} s for {amounts(waiting['needs'])}{free}" + (
+        f", behind {ahead[0]}{others}" if ahead else ""
+    )

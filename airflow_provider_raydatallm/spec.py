@@ -114,6 +114,8 @@ class SliceJob(Contract):
     concurrency: Concurrency = 1
     batch_size: int | None = Field(default=None, ge=1)
     max_concurrent_batches: int | None = Field(default=None, ge=1)
+    #: Seconds to wait until all that the engine needs is free at once.
+    queue_timeout: float = Field(default=24 * 3600, gt=0, allow_inf_nan=False)
 
     @field_validator("preprocess", "postprocess")
     @classmethod

@@ -46,6 +46,7 @@ from airflow_provider_raydatallm.exceptions import (
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.job_failure import explain
 from airflow_provider_raydatallm.lineage import SliceLineage
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.ownership import TaskAttempt, stop_own_job
@@ -174,6 +175,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param reconnect_timeout: how long the cluster may be away, or refuse the token, while the job runs.
     :param orphan_timeout: the job ends by itself, its finished rows kept, when no task has waited for it for
         so long; at least a minute. None lets it run to its end.
+    :param queue_timeout: how long the job may wait until all that its engine needs is free on the cluster at
+        once.
     :param emit_partition: put the slice key on the events of the task's `outlets` as their partition, where
         the run has no partition key.
     """
@@ -259,6 +262,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         cancel_on_kill: bool = True,
         reconnect_timeout: timedelta | float = timedelta(minutes=10),
         orphan_timeout: timedelta | float | None = timedelta(hours=1),
+        queue_timeout: timedelta | float = timedelta(days=1),
         emit_partition: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -314,6 +318,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.reconnect_timeout = seconds_of("reconnect_timeout", reconnect_timeout, least=1)
         self.orphan_timeout = seconds_of("orphan_timeout", orphan_timeout, least=60)
         seconds_of("execution_timeout", self.execution_timeout, least=1)
+        self.queue_timeout = seconds_of("queue_timeout", queue_timeout, least=1)
         self.emit_partition = emit_partition
         check_emit_partition(self.outlets, emit_partition)
         self._killed = False
@@ -597,20 +602,19 @@ async def _closing_clients(work: Coroutine[Any, Any, T]) -> T:
         await close_clients()
 
 
-def _error_of(verdict: Verdict, job: JobRef | None) -> Exception:
+def _error_of(verdict: Failed | Silent, job: JobRef | None) -> Exception:
+    """What to raise, the root of it first."""
     if isinstance(verdict, Failed):
         return BY_KIND.get(verdict.kind, RayLLMJobError)(verdict.message)
-    assert isinstance(verdict, Silent)
     name = job.submission_id if job is not None else "?"
-    if verdict.why == "stopped":
-        return RayJobStoppedError(f"Ray job {name} was told to stop before it began; nothing is published")
-    ended = "ended" if verdict.why == "ended" else "is not known to the cluster any more"
-    lines = [f"Ray job {name} {ended} without a report, and nothing is published."]
-    if verdict.message:
-        lines.append(verdict.message)
+    if verdict.why == "unknown":
+        return RayLLMJobError(f"Ray job {name} is not known to the cluster any more; nothing is published")
+    status = "STOPPED" if verdict.why == "stopped" else "FAILED"
+    error, message = explain(status, verdict.message, verdict.last_lines)
+    lines = [message, f"Ray job {name} ended without a report, and nothing is published."]
     if verdict.last_lines:
         lines += ["Its last lines:", *verdict.last_lines]
-    return RayLLMJobError("\n".join(lines))
+    return error("\n".join(lines))
 
 
 def _queued(hook: RayHook, submission_id: str, total: float) -> float | None:

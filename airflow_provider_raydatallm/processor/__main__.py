@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib.resources
 import json
-import re
 import sys
 import traceback
 from typing import Any
@@ -19,12 +18,11 @@ from typing import Any
 import pydantic
 
 from airflow_provider_raydatallm.lines import LineKind, encode_line, progress_text
-from airflow_provider_raydatallm.processor.errors import Kind, SliceError
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.root_error import root_error
 from airflow_provider_raydatallm.spec import SliceJob
 
 _MESSAGE_CHARACTERS = 8000
-#: The last line of a traceback, where what was raised begins.
-_EXCEPTION_LINE = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -144,31 +142,14 @@ def _gc(args: argparse.Namespace) -> int:
 
 
 def _failed(error: Exception, nonce: str | None) -> int:
-    kind, message = root_error(error)
+    from airflow_provider_raydatallm.processor.cluster import actor_log
+
+    kind, message = root_error(error, actor_log)
     if not isinstance(error, SliceError):
         traceback.print_exception(error)
-    _say("error", nonce, {"kind": kind, "message": message[-_MESSAGE_CHARACTERS:]})
+    _say("error", nonce, {"kind": kind, "message": message[:_MESSAGE_CHARACTERS]})
     print(f"error: {message}", file=sys.stderr, flush=True)
     return 1
-
-
-def root_error(error: BaseException) -> tuple[Kind, str]:
-    """What really went wrong, from under the layers that Ray wraps around it."""
-    chain = [error]
-    while len(chain) < 50:
-        # Ray keeps the error that a task raised in `cause`; Ray Data chains the others.
-        below = getattr(chain[-1], "cause", None) or chain[-1].__cause__
-        if not isinstance(below, BaseException) or below in chain:
-            break
-        chain.append(below)
-    for link in chain:
-        if isinstance(link, SliceError):
-            return getattr(link, "kind", "run"), str(link.args[0] if link.args else link)
-    # Ray Data raises "from" an exception without a word; an actor's death holds its traceback as text.
-    deepest = next((link for link in reversed(chain) if str(link)), error)
-    lines = str(deepest).splitlines()
-    last = max((i for i, line in enumerate(lines) if _EXCEPTION_LINE.match(line)), default=None)
-    return "run", f"{type(deepest).__name__}: {deepest}" if last is None else "\n".join(lines[last:])
 
 
 def _say(kind: LineKind, nonce: str | None, value: Any) -> None:

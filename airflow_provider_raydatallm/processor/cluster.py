@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.admission import Turn, admit
 from airflow_provider_raydatallm.processor.answers import AnswerShape
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
@@ -24,6 +25,9 @@ from airflow_provider_raydatallm.spec import SliceJob
 #: Seconds that the writers have to put what they hold when the job is told to stop.
 _LAST_FLUSH_SECONDS = 20.0
 _WATCH_SECONDS = 2.0
+#: Lines of a dead engine's log in which its reason is looked for, and seconds to get them.
+_LOG_LINES = 1000
+_LOG_SECONDS = 20
 
 _connecting = threading.Lock()
 
@@ -45,13 +49,18 @@ class Question:
 
 @dataclass(frozen=True)
 class Task:
-    """Missing rows, and where their answers go. `work`: index of a unit and its ranges."""
+    """Missing rows, and where their answers go.
+
+    work: index of a unit and its ranges. queued: told about every second, while the rows wait for room on the
+    cluster, what `admission.admit` says.
+    """
 
     question: Question
     work: Sequence[tuple[int, Sequence[tuple[int, int]]]]
     url: str
     folder: str
     epoch: int
+    queued: Callable[[dict[str, Any]], None]
 
 
 class Cluster(Protocol):
@@ -61,7 +70,7 @@ class Cluster(Protocol):
     def answer(
         self, task: Task, summaries: Callable[[pa.Table], None], failures: Callable[[int], None]
     ) -> None:
-        """Have the rows answered and their fragments put, whatever ends it.
+        """Have the rows answered, when there is room, and their fragments put, whatever ends it.
 
         :param summaries: told the `measure.summary` of rows as they finish.
         :param failures: told every few seconds how many rows have failed in this call.
@@ -82,15 +91,36 @@ class RayCluster:
     def answer(
         self, task: Task, summaries: Callable[[pa.Table], None], failures: Callable[[int], None]
     ) -> None:
+        connect()
+        q = task.question
+        turn = admit(
+            q.engine.resources,
+            accelerator_type=q.job.accelerator_type,
+            name=q.job.slice_path,
+            timeout=q.job.queue_timeout,
+            say=task.queued,
+        )
+        try:
+            self._answer(task, turn, summaries, failures)
+        finally:
+            turn.give_up()
+
+    def _answer(
+        self,
+        task: Task,
+        turn: Turn,
+        summaries: Callable[[pa.Table], None],
+        failures: Callable[[int], None],
+    ) -> None:
         from airflow_provider_raydatallm.processor.pipeline import answer_rows
         from airflow_provider_raydatallm.processor.writers import Writers
 
-        connect()
         q = task.question
         writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
         try:
             looked = time.monotonic()
             for summary in answer_rows(q.plan, task.work, q.builder, q.engine, q.shape, writers):
+                turn.give_up()
                 summaries(summary)
                 if time.monotonic() - looked > _WATCH_SECONDS:
                     failures(writers.failed())
@@ -117,6 +147,16 @@ class RayCluster:
             if isinstance(e.cause, Exception):
                 raise e.cause from e
             raise
+
+
+def actor_log(actor_id: str) -> str:
+    """What an actor of this job wrote last; "" when that cannot be told."""
+    from ray.util.state import get_log
+
+    try:
+        return "".join(get_log(actor_id=actor_id, tail=_LOG_LINES, timeout=_LOG_SECONDS))
+    except Exception:  # the failure that is told matters more
+        return ""
 
 
 def stop_on_sigterm() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-Kind = Literal["input", "cluster", "run", "stopped"]
+Kind = Literal["input", "model", "cluster", "queue", "memory", "engine", "stopped", "run"]
 
 
 class SliceError(Exception):
     """A slice cannot be answered, for a reason a person can act on.
 
-    kind: `input` (what was asked for is wrong: no retry mends it), `cluster` (this cluster cannot run it),
-    `run` (something broke on the way: a retry may succeed), `stopped` (the job was told to stop).
+    kind, where no retry mends it: `input` (what was asked for is wrong), `model` (it is not there, or is
+    none), `cluster` (this cluster cannot run it). Where a retry may succeed: `queue` (no room in time),
+    `memory` (of a GPU), `engine` (a process or a node died), `stopped` (told to), `run` (something else broke
+    on the way).
     """
 
     def __init__(self, message: str, *, kind: Kind = "input") -> None:

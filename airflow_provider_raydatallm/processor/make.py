@@ -106,6 +106,16 @@ class Making:
         schemas: set[bytes] = set()
         said = time.monotonic()
 
+        def queued(waiting: dict[str, Any]) -> None:
+            nonlocal said
+            if lease.lost:
+                lease.check()
+            meter.queued(waiting["waited_s"])
+            # The longer it lasts, the less there is to say.
+            if time.monotonic() - said >= min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10)):
+                self._say("queued", meter, lease, waiting)
+                said = time.monotonic()
+
         def summaries(summary: pa.Table) -> None:
             nonlocal said
             if lease.lost:
@@ -125,7 +135,7 @@ class Making:
                 raise SliceError(f"{count:,} rows failed")
 
         work = state.missing
-        task = Task(self.question, work, self.store.url, self.checkpoint.folder, lease.epoch)
+        task = Task(self.question, work, self.store.url, self.checkpoint.folder, lease.epoch, queued)
         try:
             cluster.answer(task, summaries, failures)
         except SliceError:
@@ -185,8 +195,8 @@ class Making:
     def _too_many(self, failed: int) -> bool:
         return failed > self.job.max_quarantine_fraction * self.plan.rows
 
-    def _say(self, step: str, meter: Meter, lease: Lease) -> None:
-        said = {"step": step, **meter.progress()}
+    def _say(self, step: str, meter: Meter, lease: Lease, more: dict[str, Any] | None = None) -> None:
+        said = {"step": step, **meter.progress(), **(more or {})}
         lease.say(said)
         self.progress(said)
 

@@ -46,6 +46,7 @@ class Meter:
         self.input_tokens = 0
         self.output_tokens = 0
         self._began = time.time()
+        self._queued = 0.0
         self._first_request: float | None = None
         self._last_row: float | None = None
         self._publish: float | None = None
@@ -59,6 +60,12 @@ class Meter:
                 self._first_request = min(entered, self._first_request or entered)
             if (finished := one["last_row"]) is not None:
                 self._last_row = max(finished, self._last_row or finished)
+
+    def queued(self, seconds: float) -> None:
+        """Waited for room on the cluster for so long, as far as is known; an engine's start begins after
+        it."""
+        if self._first_request is None:
+            self._queued = seconds
 
     def published(self, seconds: float) -> None:
         self._publish = seconds
@@ -87,7 +94,9 @@ class Meter:
             inference = max(self._last_row - self._first_request, 1e-6)
         return {
             "seconds": Seconds(
-                engine_start=_rounded(self._first_request - self._began) if self._first_request else None,
+                engine_start=_rounded(self._first_request - self._began - self._queued)
+                if self._first_request
+                else None,
                 inference=_rounded(inference),
                 publish=_rounded(self._publish),
             ),

@@ -51,7 +51,8 @@ def check_model(model_source: str) -> None:
     if not any(ok for ok, _ in found):
         raise SliceError(
             f"model_source {model_source!r} is no model folder on any of the cluster's {len(found)} "
-            f"node(s): {found[0][1]}. Give a folder that every node has, a hub id, or an s3:// address"
+            f"node(s): {found[0][1]}. Give a folder that every node has, a hub id, or an s3:// address",
+            kind="model",
         )
 
 

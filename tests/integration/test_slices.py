@@ -20,7 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
-from airflow_provider_raydatallm.exceptions import RayClusterUnfitError, RayLLMInputError, RayLLMJobError
+from airflow_provider_raydatallm.exceptions import (
+    RayClusterUnfitError,
+    RayLLMInputError,
+    RayLLMJobError,
+    RayModelNotFoundError,
+)
 from tests.integration.conftest import STUB, Ask
 
 N = 1000
@@ -188,7 +193,7 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
     [
         (
             {"model_source": "/no/such/model"},
-            RayLLMInputError,
+            RayModelNotFoundError,
             "no model folder on any of the cluster's 1 node",
         ),
         (

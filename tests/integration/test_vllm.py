@@ -4,6 +4,7 @@ vLLM."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.exceptions import RayLLMJobError
+from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
 from demo.customers import LABELS, industry_of, write_customers
 from tests.integration.conftest import Ask
 
@@ -92,8 +93,20 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
 
 def test_engine_that_cannot_start_says_why(ask: Ask, tiny_model: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")
-    with pytest.raises(RayLLMJobError, match="max_model_len"):
+    with pytest.raises(RayLLMInputError, match=r"^ModelConfig: Value error, User-specified max_model_len"):
         ask(
             input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model), poll_interval=1.0,
             engine_kwargs={"max_model_len": 10_000_000},
+        )  # fmt: skip
+
+
+def test_model_without_weights_is_told_by_what_vllm_left_in_its_log(
+    ask: Ask, tiny_model: Path, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")
+    shutil.copytree(tiny_model, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(RayModelNotFoundError, match=r"^RuntimeError: Cannot find any model weights with"):
+        ask(
+            input_path=f"{tmp_path}/in.parquet", model_source=f"{tmp_path}/model", poll_interval=1.0,
+            engine_kwargs={"max_model_len": 256},
         )  # fmt: skip

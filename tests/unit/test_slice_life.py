@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor.__main__ import load_spec, main, root_error
+from airflow_provider_raydatallm.processor.__main__ import load_spec, main
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.run import run_slice
 from airflow_provider_raydatallm.processor.status import finished_report, slice_status
@@ -233,19 +233,6 @@ def test_program_says_what_is_wrong_in_one_marked_line(
     assert "promt" in out
     with pytest.raises(SliceError, match="cannot read the spec"):
         load_spec(str(tmp_path / "none.json"))
-
-
-def test_root_error_is_found_under_what_wraps_it() -> None:
-    inner = SliceError("the real thing", kind="cluster")
-    outer = RuntimeError("task failed")
-    outer.cause = inner  # type: ignore[attr-defined]
-    wrapped = ValueError("pipeline failed")
-    wrapped.__cause__ = outer
-    assert root_error(wrapped) == ("cluster", "the real thing")
-    assert root_error(KeyError("k")) == ("run", "KeyError: 'k'")
-    died = RuntimeError("The actor died:\n  File x\nValueError: no GPU\nfor you")
-    died.__cause__ = Exception()
-    assert root_error(died) == ("run", "ValueError: no GPU\nfor you")
 
 
 def test_program_without_a_nonce_speaks_to_people(

@@ -1,0 +1,86 @@
+"""What really went wrong, from under the layers that Ray, Ray Data and vLLM put around it, and what to do
+about it.
+
+The root error comes first in the message: it is what people see, and search for. Then what to do, where that
+is known, and the last lines of the user's own code that led there.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator
+
+from airflow_provider_raydatallm.processor.errors import Kind, SliceError
+from airflow_provider_raydatallm.processor.symptoms import (
+    CAUSES,
+    clean,
+    exceptions_in,
+    find_symptom,
+    one_line,
+)
+
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)\n[ \t]+(\S[^\n]*)')
+#: Whose lines say nothing to the user.
+_FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|/airflow_provider_raydatallm/|^<|\.pyx$")
+_FRAMES = 2
+#: vLLM's engine is a process of its own, which leaves the reason in its log.
+_SEE_LOG = re.compile(r"[Ss]ee (?:root cause|stack trace)")
+
+
+def root_error(error: BaseException, log_of: Callable[[str], str] = lambda actor: "") -> tuple[Kind, str]:
+    """The kind of a failure, and what to tell people about it.
+
+    :param log_of: what the actor of an id wrote last, for engines that leave the reason there.
+    """
+    chain = list(_chain(error))
+    for link in chain:
+        if isinstance(link, SliceError):
+            return getattr(link, "kind", "run"), str(link.args[0] if link.args else link)
+    # Ray puts the traceback of a task, with all that led to it, into its own error's text.
+    said = _first(exceptions_in(str(link)) for link in chain)
+    if not said:
+        said = _first(exceptions_in(str(link), wrappers=True) for link in chain)
+        if any(_SEE_LOG.search(s) for s in said):
+            actors = [str(actor) for link in chain if (actor := getattr(link, "actor_id", None))]
+            logged = [s for actor in actors for s in exceptions_in(log_of(actor))]
+            # A log goes on after what an exception said in its first line.
+            logged = [s.splitlines()[0] for s in logged]
+            said = _causes(logged) or logged[-1:] or said
+    if not said:
+        # Ray Data raises "from" an exception without a word.
+        deepest = next((link for link in reversed(chain) if str(link)), error)
+        said = [one_line(f"{type(deepest).__name__}: {clean(str(deepest))}")]
+    root = (_causes(said) or said)[0]
+    symptom = find_symptom(root)
+    lines = [root, *([symptom.advice] if symptom else []), *_frames(chain)]
+    return symptom.kind if symptom else "run", "\n".join(lines)
+
+
+def _first(lists: Iterator[list[str]]) -> list[str]:
+    return next((found for found in lists if found), [])
+
+
+def _causes(said: list[str]) -> list[str]:
+    return [s for s in said if any(c.pattern.search(s) for c in CAUSES)]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    link: object = error
+    while isinstance(link, BaseException) and link not in seen:
+        yield link
+        seen.append(link)
+        # Ray keeps the error that a task raised in `cause`; Ray Data chains the others.
+        link = getattr(link, "cause", None) or link.__cause__
+
+
+def _frames(chain: list[BaseException]) -> list[str]:
+    """The last lines of the user's code, as far as the root error came through any."""
+    texts = [clean(str(link)) for link in chain]
+    texts += ["".join(traceback.format_tb(link.__traceback__)) for link in reversed(chain)]
+    for text in texts:
+        frames = [f for f in _FRAME.findall(text) if not _FOREIGN.search(f[0])]
+        if frames:
+            return [f"at {file}:{line} in {name}: {code}" for file, line, name, code in frames[-_FRAMES:]]
+    return []

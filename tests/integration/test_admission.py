@@ -1,0 +1,206 @@
+"""Jobs that together want more than the cluster has, on a real head with room for some of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm import shipping
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.lines import progress_text
+from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.polling import Failed, Finished, JobWatch, Silent, Verdict, Wait
+from airflow_provider_raydatallm.submission import Shipment, Submission
+from tests.in_process import job_of
+from tests.integration.conftest import ROOT
+
+N = 60
+#: 7 of the head's 8 CPUs, so that two do not fit.
+BIG = {"workers": 3, "each": 2}
+
+
+@dataclass
+class Sent:
+    """A job that was sent to the cluster as the operator sends it."""
+
+    key: str
+    folder: Path
+    hook: RayHook
+    submission: Submission
+    watch: JobWatch
+    progress: list[dict[str, Any]] = field(default_factory=list)
+    verdict: Verdict = field(default_factory=Wait)
+
+    def look(self) -> Verdict:
+        if isinstance(self.verdict, Wait):
+            info = self.hook.call(jobs_api.status_of(self.submission.id))
+            log = self.hook.call(jobs_api.logs(self.submission.id)) if info else ""
+            self.verdict = self.watch.look(info.status if info else None, log)
+            if isinstance(self.verdict, Wait) and self.verdict.progress:
+                self.progress.append(self.verdict.progress)
+        return self.verdict
+
+    def step(self) -> str:
+        self.look()
+        return self.progress[-1]["step"] if self.progress else ""
+
+    def end(self, seconds: float = 180) -> Verdict:
+        wait_for(lambda: not isinstance(self.look(), Wait), seconds)
+        return self.verdict
+
+    def answers(self) -> list[str]:
+        return (
+            pq.read_table(self.folder / f"ds={self.key}" / "part-00000.parquet").column("answer").to_pylist()
+        )
+
+    def driver(self) -> psutil.Process:
+        """The process that runs this job, not the shell around it."""
+        [found] = [
+            p
+            for p in psutil.process_iter(["cmdline"])
+            if self.submission.nonce in (p.info["cmdline"] or []) and "python" in p.info["cmdline"][0]
+        ]
+        return found
+
+
+Send = Callable[..., Sent]
+
+
+@pytest.fixture
+def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
+    (tmp_path / "journal").mkdir()
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
+    code = [str(ROOT / "tests" / name) for name in ("stub_engine.py", "pool_engine.py")]
+    hook, sent = RayHook("ray_default"), []
+
+    def send(key: str, *, engine: str = "PoolEngine", queue_timeout: float = 600, **kwargs: Any) -> Sent:
+        job = job_of(
+            slice_key=key, input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
+            engine=f"pool_engine:{engine}", batch_size=10, queue_timeout=queue_timeout,
+            engine_kwargs={**BIG, **kwargs, "journal": f"{tmp_path}/journal"},
+        )  # fmt: skip
+        metadata = {"dag_id": "admission", "task_id": "t", "slice_key": key}
+        packages = shipping.user_packages([], code, None)
+        submission = Shipment(job, packages, None, {}, metadata).submit(hook, "run")
+        sent.append(Sent(key, tmp_path / "out", hook, submission, JobWatch(submission.nonce)))
+        return sent[-1]
+
+    yield send
+    for job in sent:
+        hook.call(jobs_api.stop(job.submission.id))
+    for job in sent:
+        wait_for(lambda job=job: hook.call(jobs_api.status_of(job.submission.id)).status in jobs_api.TERMINAL)
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.3)
+
+
+def workers(journal: Path) -> dict[str, list[tuple[float, float]]]:
+    """When the workers of each slice were there: from the start to the last answer, in epoch seconds."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for file in journal.iterdir():
+        times = [float(t) for t in file.read_text().split()]
+        found.setdefault(file.name.rpartition("-")[0], []).append((times[0], times[-1]))
+    return found
+
+
+def at_once(spans: list[tuple[float, float]]) -> int:
+    return max(sum(a <= start <= b for a, b in spans) for start, _ in spans)
+
+
+def test_without_admission_two_such_jobs_wait_for_each_other_for_ever(send: Send, tmp_path: Path) -> None:
+    """What the other tests are about: each job holds a part of what both need."""
+    jobs = [send(key, engine="Unadmitted", pause=20) for key in ("a", "b")]
+    wait_for(lambda: sum(map(len, workers(tmp_path / "journal").values())) == 4)
+    began = time.monotonic()
+    while time.monotonic() - began < 50:  # two batches could be answered, and handed over
+        assert [type(job.look()) for job in jobs] == [Wait, Wait]
+        time.sleep(1)
+    assert sorted(map(len, workers(tmp_path / "journal").values())) == [1, 3]
+    assert not any(p["rows"] for job in jobs for p in job.progress if "rows" in p)
+
+
+@pytest.mark.parametrize(
+    ("count", "engine", "fit"),
+    [(2, BIG, 1), (5, {"workers": 3, "each": 1}, 2)],
+    ids=["two-and-room-for-one", "five-and-room-for-two"],
+)
+def test_jobs_that_want_more_than_there_is_take_turns_and_all_finish(
+    send: Send, tmp_path: Path, count: int, engine: dict[str, int], fit: int
+) -> None:
+    jobs = [send(f"k{i}", pause=1.5, **engine) for i in range(count)]
+    for job in jobs:
+        assert isinstance(job.end(), Finished), job.verdict
+        assert job.answers() == [f"n{i}" for i in range(N)]
+    there = workers(tmp_path / "journal")
+    assert [len(spans) for spans in there.values()] == [3] * count
+    # From a slice's first worker to its last answer; never more slices than fit, and as many as fit.
+    spans = [(min(a for a, _ in s), max(b for _, b in s)) for s in there.values()]
+    assert at_once(spans) == fit
+    waited = [p for job in jobs for p in job.progress if p["step"] == "queued"]
+    assert waited
+    assert all(p["needs"] == {"CPU": engine["workers"] * engine["each"] + 1} for p in waited)
+
+
+def test_job_that_finds_no_room_in_time_says_what_it_waited_for(send: Send) -> None:
+    running = send("a", pause=60)
+    wait_for(lambda: running.step() == "start")
+    wait_for(lambda: any(s for s in [workers(running.folder.parent / "journal")]))
+    late = send("b", queue_timeout=4)
+    verdict = late.end()
+    assert isinstance(verdict, Failed)
+    assert verdict.kind == "queue"
+    assert "no room on the cluster within queue_timeout: waited 4 s for 7 CPUs at once" in verdict.message
+    assert not late.folder.exists() or not list(late.folder.rglob("ds=b/*.parquet"))
+    assert isinstance(running.look(), Wait)
+
+
+def test_small_job_does_not_pass_a_big_one_that_waits(send: Send, tmp_path: Path) -> None:
+    running = send("a", workers=1, each=4, pause=4)
+    wait_for(lambda: workers(tmp_path / "journal"))
+    big = send("big")
+    wait_for(lambda: big.step() == "queued")
+    small = send("small", workers=1, each=1)  # it would fit beside the running one
+    wait_for(lambda: small.step() == "queued")
+    assert small.progress[-1]["ahead"] == [str(big.folder / "ds=big")]
+    assert "behind" in progress_text(small.progress[-1])
+    for job in (running, big, small):
+        assert isinstance(job.end(), Finished), job.verdict
+    there = workers(tmp_path / "journal")
+    assert min(there["big"]) < min(there["small"])
+
+
+def test_job_that_is_killed_or_stopped_while_it_waits_lets_the_next_in(send: Send, tmp_path: Path) -> None:
+    running = send("a", pause=60)
+    wait_for(lambda: len(workers(tmp_path / "journal").get("a", [])) == 3)
+    waiting = []
+    for key in ("first", "second", "third"):
+        waiting.append(send(key))
+        wait_for(lambda: waiting[-1].step() == "queued")
+    first, second, third = waiting
+    assert [len(job.progress[-1]["ahead"]) for job in waiting] == [0, 1, 2]
+
+    os.kill(first.driver().pid, signal.SIGKILL)  # it has the turn
+    RayHook("ray_default").call(jobs_api.stop(second.submission.id))
+    stopped = second.end(40)
+    assert isinstance(stopped, Failed)
+    assert (stopped.kind, "was told to stop" in stopped.message) == ("stopped", True)
+    assert isinstance(first.end(40), Silent)
+    RayHook("ray_default").call(jobs_api.stop(running.submission.id))
+    assert isinstance(third.end(), Finished), third.verdict
+    assert set(workers(tmp_path / "journal")) == {"a", "third"}

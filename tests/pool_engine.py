@@ -1,0 +1,66 @@
+"""An engine whose workers are a fixed pool of actors that hold CPUs, as vLLM's hold GPUs: for tests of what
+happens when jobs want more than there is.
+
+`engine_kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder
+where each actor leaves a file when it starts).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from stub_engine import StubEngine, answer
+
+from airflow_provider_raydatallm.processor.engines.base import Resources
+
+if TYPE_CHECKING:
+    import ray.data
+
+
+class PoolEngine(StubEngine):
+    @property
+    def resources(self) -> Resources:
+        workers, each = self.job.engine_kwargs["workers"], self.job.engine_kwargs["each"]
+        return Resources(
+            cpus=workers * each + 1, gpus=0, breakdown=f"{workers} workers of {each} CPUs, 1 to read"
+        )
+
+    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
+        kwargs = self.job.engine_kwargs
+        return requests.map_batches(
+            _Worker,
+            fn_constructor_args=(self.job.slice_key, float(kwargs.get("pause", 0)), kwargs["journal"]),
+            batch_size=self.batch_size,
+            batch_format="pyarrow",
+            concurrency=(kwargs["workers"], kwargs["workers"]),
+            num_cpus=kwargs["each"],
+        )
+
+
+class Unadmitted(PoolEngine):
+    """Does not say what it needs, so that nothing waits for it."""
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(cpus=0, gpus=0, breakdown="it does not say")
+
+
+class _Worker:
+    def __init__(self, key: str, pause: float, journal: str) -> None:
+        self._answer = partial(answer, pause=pause)
+        self._file = Path(journal, f"{key}-{os.getpid()}")
+        self._note()
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        answered = self._answer(batch)
+        self._note()
+        return answered
+
+    def _note(self) -> None:
+        with self._file.open("a") as file:
+            file.write(f"{time.time()}\n")

@@ -51,7 +51,7 @@ class RayEngineDiedError(RayLLMJobError):
 
 
 class RayJobStoppedError(RayLLMJobError):
-    """The job was told to stop: by somebody at the cluster, for its task, or because no task waited for it."""
+    """The job was told to stop: by somebody at the cluster, for its task, or as no task waited for it."""
 
 
 class RayUnreachableError(RayLLMJobError):

@@ -16,6 +16,7 @@ from tests.durable.cluster import Cluster
 from tests.durable.outcomes import Line, Outcomes
 from tests.durable.rest import Task, wait_for
 from tests.durable.tables import Table
+from tests.durable.test_dag_kinds import long
 
 DAY = "2025-01-01"
 
@@ -80,7 +81,7 @@ def undone(event: str, mode: str, state: str) -> Line:
 # --- The job goes on, and is found again ---
 
 
-@pytest.mark.parametrize("who", ["task process", "worker"])
+@pytest.mark.parametrize("who", ["worker", long("task process")])
 def test_killed_worker(scene: Scene, who: str) -> None:
     task = scene.begin("waiting")
     worker = scene.airflow.worker(task)
@@ -129,6 +130,7 @@ def test_triggerer_that_was_thought_dead_stops_nothing(scene: Scene) -> None:
         scene.airflow.kill("triggerer-2")
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_restarted_scheduler(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
     # LocalExecutor's workers are the scheduler's children and die with its machine.
@@ -139,6 +141,7 @@ def test_restarted_scheduler(scene: Scene, mode: str) -> None:
     assert scene.see("scheduler killed and restarted") == done("scheduler killed and restarted", mode)
 
 
+@pytest.mark.parametrize("mode", ["waiting", long("deferred")], indirect=True)
 def test_cluster_that_is_away_for_a_while(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
     scene.cluster.away()
@@ -154,6 +157,7 @@ def test_cluster_that_is_away_for_a_while(scene: Scene, mode: str) -> None:
     assert scene.airflow.api.get(task)["try_number"] == 1
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_token_that_is_replaced(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
     scene.cluster.revoke()
@@ -168,6 +172,7 @@ def test_token_that_is_replaced(scene: Scene, mode: str) -> None:
     assert scene.see("token refused for a while") == done("token refused for a while", mode)
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_clear_of_a_task_that_keeps_its_job(scene: Scene, mode: str) -> None:
     task = scene.begin(mode, "kept")
     scene.airflow.api.clear(task)
@@ -200,7 +205,7 @@ def test_clear(scene: Scene, mode: str) -> None:
     assert len(scene.table.answered(DAY)) <= 5  # of four batches, and the one that was in flight
 
 
-@pytest.mark.parametrize("state", ["failed", "success"])
+@pytest.mark.parametrize("state", ["failed", long("success")])
 def test_mark(scene: Scene, mode: str, state: str) -> None:
     task = scene.begin(mode)
     scene.airflow.api.mark(task, state)
@@ -209,6 +214,7 @@ def test_mark(scene: Scene, mode: str, state: str) -> None:
     assert scene.see(f"marked {state}") == undone(f"marked {state}", mode, state)
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_deleted_run(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
     scene.airflow.api.mark_run(task, "failed")  # Airflow refuses to delete a run that runs
@@ -245,6 +251,7 @@ def test_terminated_worker(scene: Scene) -> None:
 # --- The job is lost ---
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_head_that_dies_and_comes_back(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
     scene.cluster.kill()
@@ -255,6 +262,7 @@ def test_head_that_dies_and_comes_back(scene: Scene, mode: str) -> None:
     assert scene.airflow.api.get(task)["try_number"] == 1
 
 
+@pytest.mark.parametrize("mode", ["waiting", long("deferred")], indirect=True)
 def test_job_that_somebody_stops(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
     [job] = scene.jobs

@@ -1,8 +1,8 @@
 """An engine whose workers are a fixed pool of actors that hold CPUs, as vLLM's hold GPUs: for tests of what
 happens when jobs want more than there is.
 
-`engine_kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder
-where each actor leaves a file when it starts).
+`engine_kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder where
+each actor leaves a file), `gate` (a file that has to be there before a batch is answered).
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ class PoolEngine(StubEngine):
         kwargs = self.job.engine_kwargs
         return requests.map_batches(
             _Worker,
-            fn_constructor_args=(self.job.slice_key, float(kwargs.get("pause", 0)), kwargs["journal"]),
+            fn_constructor_args=(
+                self.job.slice_key,
+                float(kwargs.get("pause", 0)),
+                kwargs["journal"],
+                kwargs.get("gate"),
+            ),
             batch_size=self.batch_size,
             batch_format="pyarrow",
             concurrency=(kwargs["workers"], kwargs["workers"]),
@@ -51,12 +56,15 @@ class Unadmitted(PoolEngine):
 
 
 class _Worker:
-    def __init__(self, key: str, pause: float, journal: str) -> None:
+    def __init__(self, key: str, pause: float, journal: str, gate: str | None) -> None:
+        self._gate = gate
         self._answer = partial(answer, pause=pause)
         self._file = Path(journal, f"{key}-{os.getpid()}")
         self._note()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
+        while self._gate and not os.path.exists(self._gate):
+            time.sleep(0.2)
         answered = self._answer(batch)
         self._note()
         return answered

@@ -103,7 +103,7 @@ def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
         wait_for(lambda job=job: hook.call(jobs_api.status_of(job.submission.id)).status in jobs_api.TERMINAL)
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 90) -> None:
+def wait_for(what: Callable[[], Any], seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
@@ -125,10 +125,11 @@ def at_once(spans: list[tuple[float, float]]) -> int:
 
 def test_without_admission_two_such_jobs_wait_for_each_other_for_ever(send: Send, tmp_path: Path) -> None:
     """What the other tests are about: each job holds a part of what both need."""
-    jobs = [send(key, engine="Unadmitted", pause=20) for key in ("a", "b")]
+    jobs = [send(key, engine="Unadmitted", gate=f"{tmp_path}/gate") for key in ("a", "b")]
     wait_for(lambda: sum(map(len, workers(tmp_path / "journal").values())) == 4)
+    (tmp_path / "gate").touch()
     began = time.monotonic()
-    while time.monotonic() - began < 50:  # two batches could be answered, and handed over
+    while time.monotonic() - began < 40:
         assert [type(job.look()) for job in jobs] == [Wait, Wait]
         time.sleep(1)
     assert sorted(map(len, workers(tmp_path / "journal").values())) == [1, 3]

@@ -1,8 +1,8 @@
 """An engine whose workers are a fixed pool of actors that hold CPUs, as vLLM's hold GPUs: for tests of what
 happens when jobs want more than there is.
 
-`engine_kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder
-where each actor leaves a file), `gate` (a file that has to be there before a batch is answered).
+`engine_kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder for
+each actor's file), `gate` (a file that has to be there before a batch is answered).
 """
 
 from __future__ import annotations

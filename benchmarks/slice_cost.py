@@ -49,14 +49,16 @@ def run() -> bool:
             for day in ["warm-up", *days]:
                 ours.append(_by_operator(folder, day))
                 bare.append(_bare(hook, folder, day))
-                say(f"{day}: operator {ours[-1]:.1f} s, bare job {bare[-1]:.1f} s")
+                say(f"{day}: operator {ours[-1][0]:.1f} s, bare job {bare[-1]:.1f} s")
         finally:
             stop_head(Path(folder, "head"))
-    added = [a - b for a, b in zip(ours[1:], bare[1:], strict=True)]
+    totals, beside = zip(*ours[1:], strict=True)
+    added = [a - b for a, b in zip(totals, bare[1:], strict=True)]
     quarter, middle, three = statistics.quantiles(added, n=4) if DAYS > 1 else added * 3
     return show(
         [
-            Figure("a slice by the operator, median", f"{statistics.median(ours[1:]):.2f} s"),
+            Figure("a slice by the operator, median", f"{statistics.median(totals):.2f} s"),
+            Figure("... of that beside Ray's start and the pipeline", f"{statistics.median(beside):.2f} s"),
             Figure("... by a bare Ray job", f"{statistics.median(bare[1:]):.2f} s"),
             Figure(
                 "added to a slice, median", f"{middle:.2f} s", f"< {GOAL_SECONDS:g} s", middle < GOAL_SECONDS
@@ -66,7 +68,8 @@ def run() -> bool:
     )
 
 
-def _by_operator(folder: str, day: str) -> float:
+def _by_operator(folder: str, day: str) -> tuple[float, float]:
+    """Seconds in all, and those that are neither Ray's start of the job nor its pipeline."""
     from airflow.sdk import DAG
 
     from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
@@ -88,7 +91,8 @@ def _by_operator(folder: str, day: str) -> float:
     }  # fmt: skip
     result = operator.execute(context)
     assert (result["outcome"], result["counts"]["succeeded"]) == ("published", ROWS), result
-    return time.time() - began
+    seconds, total = result["seconds"], time.time() - began
+    return total, total - seconds["queued"] - seconds["engine_start"] - seconds["inference"]
 
 
 def _bare(hook: Any, folder: str, day: str) -> float:

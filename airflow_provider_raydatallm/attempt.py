@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
@@ -55,6 +55,16 @@ class JobState:
     nth: int = 1
     taken_over_at: float | None = None
 
+    @classmethod
+    def read(cls, state_store: Any) -> JobState | None:
+        found = state_store.get(STATE_KEY) if state_store is not None else None
+        known = {f.name for f in fields(cls)}
+        try:
+            # Another version of the provider may have written it.
+            return cls(**{k: v for k, v in found.items() if k in known}) if found else None
+        except TypeError:
+            return None
+
 
 class Attempt:
     """
@@ -72,8 +82,7 @@ class Attempt:
         self._store = state_store
         self._log = log
         self._asked = _hash_of(shipment)
-        found = state_store.get(STATE_KEY) if state_store is not None else None
-        self._state = JobState(**found) if found else None
+        self._state = JobState.read(state_store)
 
     @property
     def job(self) -> JobRef | None:

@@ -95,8 +95,7 @@ class LogFollower:
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _follow(self, hook: RayHook, node_id: str) -> None:
         import httpx
@@ -129,3 +128,5 @@ class LogFollower:
 def _done(task: asyncio.Task[None]) -> None:
     global _following
     _following -= 1
+    if not task.cancelled():
+        task.exception()  # the job is looked at all the same, and its log is followed again then

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.following import LogFollower, Throttle
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -90,12 +90,15 @@ class _Waiting:
         try:
             while True:
                 now = time.monotonic()
-                if self._ref.deadline is not None and time.time() >= self._ref.deadline:
+                if self._seconds_left() == 0:
                     return TimedOut()
                 try:
-                    verdict = await self._look()
+                    async with asyncio.timeout(self._seconds_left()):
+                        verdict = await self._look()
                     answered = time.monotonic()
-                except (RayUnreachableError, RayConnectionError) as e:
+                except TimeoutError:
+                    continue
+                except (RayLLMJobError, RayConnectionError) as e:
                     if time.monotonic() - answered > self._ref.reconnect_timeout:
                         return Lost(str(e), refused=isinstance(e, RayConnectionError))
                     if time.monotonic() - warned >= _WARNING_SECONDS:
@@ -108,13 +111,15 @@ class _Waiting:
                     self._show(verdict.progress)
                 # Jobs of seconds are looked at often, those of hours every now and then.
                 pause = min(self._ref.poll_interval, max(1.0, (now - began) / 5))
-                if self._ref.deadline is not None:
-                    pause = min(pause, max(self._ref.deadline - time.time(), 0.0))
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._heard.wait(), pause)
+                    await asyncio.wait_for(self._heard.wait(), min(pause, self._seconds_left() or pause))
                 self._heard.clear()
         finally:
             await self._follower.stop()
+
+    def _seconds_left(self) -> float | None:
+        """Until the attempt's time is over; None when it has no end."""
+        return None if self._ref.deadline is None else max(self._ref.deadline - time.time(), 0.0)
 
     async def _look(self) -> Verdict | Wait:
         await self._beat()

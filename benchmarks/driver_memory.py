@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import psutil
@@ -67,12 +68,15 @@ def _measure(job: SliceJob) -> bool:
     stub = shipping.user_packages([], [str(Path(__file__).parents[1] / "tests" / "stub_engine.py")], None)
     names = {"dag_id": "bench", "task_id": "driver_memory", "slice_key": job.slice_key}
     began = time.monotonic()
-    submission = Shipment(job, stub, None, {}, names).submit(hook, "run")
-    watch, driver = JobWatch(submission.nonce), None
+    name, nonce = f"driver-memory-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+    Shipment(job, stub, None, {}, names).submit(hook, "run", name, nonce)
+    watch, driver = JobWatch(nonce), None
     step, peaks, start = "", {"answer": 0.0, "publish": 0.0}, 0.0
     while True:
-        info = hook.call(jobs_api.status_of(submission.id))
-        verdict = watch.look(info.status if info else None, hook.call(jobs_api.logs(submission.id)))
+        info = hook.call(jobs_api.status_of(name))
+        if info is not None:
+            watch.glance(hook.call(jobs_api.last_lines(name, info, 200)))
+        verdict = watch.look(info.status if info else None)
         if isinstance(verdict, Finished):
             break
         if not isinstance(verdict, Wait):
@@ -81,7 +85,7 @@ def _measure(job: SliceJob) -> bool:
             step = verdict.progress["step"]
             print(f"  {progress_text(verdict.progress)}; driver {_resident(driver):.0f} MB", flush=True)
         for _ in range(10):
-            driver = driver or _driver(submission.nonce)
+            driver = driver or _driver(nonce)
             now = _resident(driver)
             start = now if step in ("", "plan", "check") else start
             if step in ("start", "answer", "publish"):

@@ -157,7 +157,7 @@ def _run(job: SliceJob, module: list[str], until: Callable[[int], bool] | None) 
             say(f"{left:,} rows left the engine in this run")
         time.sleep(0.1)
     if info.status != "SUCCEEDED" and not killed:
-        raise SystemExit(hook.call(jobs_api.logs(id_))[-4000:])
+        raise SystemExit(info.message[-4000:])
     time.sleep(_SETTLE_SECONDS)
     return departures.all()[before:]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lines import progress_text
 from airflow_provider_raydatallm.local import LocalHead
 from airflow_provider_raydatallm.polling import Failed, Finished, JobWatch, Silent, Verdict, Wait
-from airflow_provider_raydatallm.submission import Shipment, Submission
+from airflow_provider_raydatallm.submission import Shipment
 from tests.in_process import job_of
 from tests.integration.conftest import ROOT
 
@@ -37,16 +38,18 @@ class Sent:
     key: str
     folder: Path
     hook: RayHook
-    submission: Submission
+    name: str
+    nonce: str
     watch: JobWatch
     progress: list[dict[str, Any]] = field(default_factory=list)
     verdict: Verdict = field(default_factory=Wait)
 
     def look(self) -> Verdict:
         if isinstance(self.verdict, Wait):
-            info = self.hook.call(jobs_api.status_of(self.submission.id))
-            log = self.hook.call(jobs_api.logs(self.submission.id)) if info else ""
-            self.verdict = self.watch.look(info.status if info else None, log)
+            info = self.hook.call(jobs_api.status_of(self.name))
+            if info is not None:
+                self.watch.glance(self.hook.call(jobs_api.last_lines(self.name, info, 500)))
+            self.verdict = self.watch.look(info.status if info else None)
             if isinstance(self.verdict, Wait) and self.verdict.progress:
                 self.progress.append(self.verdict.progress)
         return self.verdict
@@ -69,7 +72,7 @@ class Sent:
         [found] = [
             p
             for p in psutil.process_iter(["cmdline"])
-            if self.submission.nonce in (p.info["cmdline"] or []) and "python" in p.info["cmdline"][0]
+            if self.nonce in (p.info["cmdline"] or []) and "python" in p.info["cmdline"][0]
         ]
         return found
 
@@ -92,15 +95,16 @@ def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
         )  # fmt: skip
         metadata = {"dag_id": "admission", "task_id": "t", "slice_key": key}
         packages = shipping.user_packages([], code, None)
-        submission = Shipment(job, packages, None, {}, metadata).submit(hook, "run")
-        sent.append(Sent(key, tmp_path / "out", hook, submission, JobWatch(submission.nonce)))
+        name, nonce = f"admission-{key}-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+        Shipment(job, packages, None, {}, metadata).submit(hook, "run", name, nonce)
+        sent.append(Sent(key, tmp_path / "out", hook, name, nonce, JobWatch(nonce)))
         return sent[-1]
 
     yield send
     for job in sent:
-        hook.call(jobs_api.stop(job.submission.id))
+        hook.call(jobs_api.stop(job.name))
     for job in sent:
-        wait_for(lambda job=job: hook.call(jobs_api.status_of(job.submission.id)).status in jobs_api.TERMINAL)
+        wait_for(lambda job=job: hook.call(jobs_api.status_of(job.name)).status in jobs_api.TERMINAL)
 
 
 def wait_for(what: Callable[[], Any], seconds: float = 180) -> None:

@@ -25,3 +25,9 @@ def test_page_of_guarantees_names_a_test_for_each() -> None:
 
 def _guarantees() -> str:
     return (ROOT / "docs" / "guarantees.md").read_text()
+
+
+def test_page_of_events_names_the_tests_that_there_are() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "what-happens.md").read_text()))
+    there = set(re.findall(r"^def (test_\w+)\(", (ROOT / "tests/durable/test_events.py").read_text(), re.M))
+    assert named == there - {"test_deferred_task_keeps_its_slot_of_a_pool_that_includes_deferred"}

@@ -2,7 +2,7 @@
 happens when jobs want more than there is.
 
 `engine_kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder for
-each actor's file), `gate` (a file that has to be there before a batch is answered).
+each actor's file).
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class PoolEngine(StubEngine):
                 self.job.slice_key,
                 float(kwargs.get("pause", 0)),
                 kwargs["journal"],
-                kwargs.get("gate"),
             ),
             batch_size=self.batch_size,
             batch_format="pyarrow",
@@ -47,24 +46,13 @@ class PoolEngine(StubEngine):
         )
 
 
-class Unadmitted(PoolEngine):
-    """Does not say what it needs, so that nothing waits for it."""
-
-    @property
-    def resources(self) -> Resources:
-        return Resources(cpus=0, gpus=0, breakdown="it does not say")
-
-
 class _Worker:
-    def __init__(self, key: str, pause: float, journal: str, gate: str | None) -> None:
-        self._gate = gate
+    def __init__(self, key: str, pause: float, journal: str) -> None:
         self._answer = partial(answer, pause=pause)
         self._file = Path(journal, f"{key}-{os.getpid()}")
         self._note()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        while self._gate and not os.path.exists(self._gate):
-            time.sleep(0.2)
         answered = self._answer(batch)
         self._note()
         return answered

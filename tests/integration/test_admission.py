@@ -87,10 +87,10 @@ def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
     code = [str(ROOT / "tests" / name) for name in ("stub_engine.py", "pool_engine.py")]
     hook, sent = RayHook("ray_default"), []
 
-    def send(key: str, *, engine: str = "PoolEngine", queue_timeout: float = 600, **kwargs: Any) -> Sent:
+    def send(key: str, *, queue_timeout: float = 600, **kwargs: Any) -> Sent:
         job = job_of(
             slice_key=key, input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
-            engine=f"pool_engine:{engine}", batch_size=10, queue_timeout=queue_timeout,
+            engine="pool_engine:PoolEngine", batch_size=10, queue_timeout=queue_timeout,
             engine_kwargs={**BIG, **kwargs, "journal": f"{tmp_path}/journal"},
         )  # fmt: skip
         metadata = {"dag_id": "admission", "task_id": "t", "slice_key": key}
@@ -125,19 +125,6 @@ def workers(journal: Path) -> dict[str, list[tuple[float, float]]]:
 
 def at_once(spans: list[tuple[float, float]]) -> int:
     return max(sum(a <= start <= b for a, b in spans) for start, _ in spans)
-
-
-def test_without_admission_two_such_jobs_wait_for_each_other_for_ever(send: Send, tmp_path: Path) -> None:
-    """What the other tests are about: each job holds a part of what both need."""
-    jobs = [send(key, engine="Unadmitted", gate=f"{tmp_path}/gate") for key in ("a", "b")]
-    wait_for(lambda: sum(map(len, workers(tmp_path / "journal").values())) == 4)
-    (tmp_path / "gate").touch()
-    began = time.monotonic()
-    while time.monotonic() - began < 40:
-        assert [type(job.look()) for job in jobs] == [Wait, Wait]
-        time.sleep(1)
-    assert sorted(map(len, workers(tmp_path / "journal").values())) == [1, 3]
-    assert not any(p["rows"] for job in jobs for p in job.progress if "rows" in p)
 
 
 @pytest.mark.parametrize(
@@ -201,11 +188,11 @@ def test_job_that_is_killed_or_stopped_while_it_waits_lets_the_next_in(send: Sen
     assert [len(job.progress[-1]["ahead"]) for job in waiting] == [0, 1, 2]
 
     os.kill(first.driver().pid, signal.SIGKILL)  # it has the turn
-    RayHook("ray_default").call(jobs_api.stop(second.submission.id))
+    RayHook("ray_default").call(jobs_api.stop(second.name))
     stopped = second.end(40)
     assert isinstance(stopped, Failed)
     assert (stopped.kind, "was told to stop" in stopped.message) == ("stopped", True)
     assert isinstance(first.end(40), Silent)
-    RayHook("ray_default").call(jobs_api.stop(running.submission.id))
+    RayHook("ray_default").call(jobs_api.stop(running.name))
     assert isinstance(third.end(), Finished), third.verdict
     assert set(workers(tmp_path / "journal")) == {"a", "third"}

@@ -116,6 +116,24 @@ def test_too_many_failures_publish_nothing_keep_the_rows_and_say_why(job: SliceJ
         run(changed(job, slice_key="other", max_quarantine_fraction=0.0))
 
 
+def refuse_half(row: dict[str, Any]) -> str:
+    if row["n"] < 50:
+        raise ValueError("no")
+    return str(row["name"])
+
+
+def test_slice_with_too_many_failures_is_not_answered_to_its_end(job: SliceJob) -> None:
+    cluster = InProcess()
+    asked = changed(job, preprocess="tests.unit.test_quarantine:refuse_half", prompt=None)
+    with pytest.raises(SliceError, match="max_quarantine_fraction"):
+        run(asked, cluster)
+    assert cluster.answered == 0  # the 50 that fail come first
+    cluster = InProcess()
+    with pytest.raises(SliceError, match="max_quarantine_fraction"):
+        run(changed(asked, slice_key="other", max_row_attempts=2), cluster)
+    assert cluster.answered == 50  # each row has another try, which may succeed
+
+
 def test_rows_are_tried_as_often_as_asked(job: SliceJob) -> None:
     cluster = InProcess()
     report = run(changed(job, max_row_attempts=3), cluster)

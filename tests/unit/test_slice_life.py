@@ -56,6 +56,16 @@ def test_finished_slice_is_a_no_op(job: SliceJob) -> None:
     assert finished_report(job) == report.model_copy(update={"outcome": "unchanged"})
 
 
+def test_lease_that_a_dead_publisher_left_is_removed_by_the_next_run(job: SliceJob) -> None:
+    run(job)
+    checkpoint = Path(job.slice_path) / "_checkpoint"
+    checkpoint.mkdir()
+    for name in ("epoch-000001", "beat-000001"):
+        (checkpoint / name).write_text("{}")
+    assert run(job).outcome == "unchanged"
+    assert not checkpoint.exists()
+
+
 def test_forced_run_answers_a_finished_slice_again(job: SliceJob) -> None:
     run(job)
     cluster = InProcess()

@@ -182,7 +182,8 @@ class _Life:
         self.ray.ensure()
         shipment = self._shipment()
         self.spec = shipment.job
-        self.job_id = shipment.submit(RayHook("ray_default"), "run").id
+        self.job_id = f"chaos-{uuid.uuid4().hex[:12]}"
+        shipment.submit(RayHook("ray_default"), "run", self.job_id, uuid.uuid4().hex)
         self.submitted = time.monotonic()
 
     def _noted(self) -> int:

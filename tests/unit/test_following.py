@@ -15,6 +15,7 @@ def test_line_without_end_takes_bounded_memory() -> None:
     lines = Lines()
     for _ in range(100):
         assert lines.feed(b"x" * 100_000) == []
+        assert len(lines._rest) <= 128 * 1024
     (line,) = lines.feed(b"\n")
     assert len(line) == 128 * 1024
 

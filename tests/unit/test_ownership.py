@@ -23,6 +23,7 @@ SECOND = TaskAttempt("d", "t", "r", -1, 2)
         ("another triggerer took the trigger over", FIRST.owns("j"), "deferred", True, True),
         ("the run was deleted", None, None, True, False),
         ("the worker is told to end", FIRST.owns("j"), "running", False, False),
+        ("... as it defers", FIRST.owns("j"), "deferred", False, False),
         ("a worker that was thought dead is told to end", SECOND.owns("j"), "deferred", False, True),
     ],
 )

@@ -32,8 +32,8 @@ class Log:
 
 
 class FakeCluster(ThreadingHTTPServer):
-    """`status`: the job's, None when it is not known; `http`: what each call is answered instead. `log` is
-    what a reader of the log gets; `cut`: the stream ends after each piece."""
+    """`status`: the job's, None when it is not known; `http`: what each call is answered instead; `token`: the
+    only one that is taken. `log` is what a reader of the log gets; `cut`: the stream ends after each piece."""
 
     daemon_threads = True
 
@@ -41,6 +41,7 @@ class FakeCluster(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status: str | None = "RUNNING"
         self.http: int | None = None
+        self.token: str | None = None
         self.log: list[str] = []
         self.cut = False
         self.calls: list[tuple[float, str]] = []
@@ -57,6 +58,8 @@ class _Handler(BaseHTTPRequestHandler):
         server.calls.append((time.monotonic(), self.path))
         if server.http is not None:
             self._answer(server.http, "no")
+        elif server.token is not None and self.headers["Authorization"] != f"Bearer {server.token}":
+            self._answer(401, "no")
         elif "/logs/stream" in self.path:
             self.send_response(200)
             self.end_headers()
@@ -156,6 +159,20 @@ def test_cluster_that_fails_many_times_in_a_row_is_waited_for(cluster: FakeClust
     assert wait(log) == Finished({"outcome": "published"})
     assert cluster.count("/api/jobs/j") > 5
     assert sum("Waiting for the cluster" in line for line in log.lines) == 1
+
+
+def test_token_that_is_replaced_in_the_connection_is_taken_up(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connection(token: str) -> None:
+        host = f"http://127.0.0.1:{cluster.server_port}"
+        said = {"conn_type": "ray", "host": host, "password": token}
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(said))
+
+    connection("old-token")
+    cluster.token, cluster.log = "new-token", [REPORT]
+    later(2.0, lambda: connection("new-token"))
+    assert wait() == Finished({"outcome": "published"})
 
 
 @pytest.mark.parametrize(("http", "refused"), [(503, False), (401, True)])

@@ -32,8 +32,8 @@ class Log:
 
 
 class FakeCluster(ThreadingHTTPServer):
-    """`status`: the job's, None when it is not known; `http`: what each call is answered instead; `token`: the
-    only one that is taken. `log` is what a reader of the log gets; `cut`: the stream ends after each piece."""
+    """`status`: the job's, None when it is not known. `http`: the answer to each call instead. `token`: the
+    only one that is taken. `log`: what its reader gets. `cut`: whether the stream ends after each piece."""
 
     daemon_threads = True
 

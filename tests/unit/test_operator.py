@@ -38,6 +38,12 @@ def operator(**given: Any) -> RayLLMBatchOperator:
         ({"input_format": "avro"}, "input_format"),
         ({"poll_interval": 0.5}, "poll_interval"),
         ({"max_rows": -1}, "max_rows"),
+        ({"reconnect_timeout": 0}, "reconnect_timeout is 0: at least 1 second"),
+        ({"queue_timeout": dt.timedelta(seconds=-5)}, "queue_timeout is .*: at least 1 second"),
+        ({"orphan_timeout": 5}, "orphan_timeout is 5: at least 60 second"),
+        ({"orphan_timeout": "1h"}, "orphan_timeout is '1h': give a timedelta or a number of seconds"),
+        ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: at least 1 second"),
+        ({"emit_partition": True}, "outlets has none"),
     ],
 )
 def test_wrong_argument_is_refused_when_the_dag_is_parsed(given: dict[str, Any], says: str) -> None:

@@ -76,6 +76,7 @@ class LogFollower:
         self._submission_id = submission_id
         self._from_start = from_start
         self._take = take
+        self._limit = conf.getint("ray_llm", "max_log_streams")
         self._bytes_read = 0
         self._lines = Lines()
         self._task: asyncio.Task[None] | None = None
@@ -86,7 +87,7 @@ class LogFollower:
 
     def start(self, hook: RayHook, node_id: str) -> None:
         global _following
-        if self.active or _following >= conf.getint("ray_llm", "max_log_streams"):
+        if self.active or _following >= self._limit:
             return
         _following += 1
         self._task = asyncio.create_task(self._follow(hook, node_id))

@@ -32,9 +32,13 @@ class Wait:
 
 @dataclass(frozen=True)
 class Finished:
-    """The job reported what it published (or that the slice is empty, or was there already)."""
+    """The job reported what it published (or that the slice is empty, or was there already).
+
+    started_at: the job's start in epoch seconds, by the cluster's clock.
+    """
 
     report: dict[str, Any]
+    started_at: float | None = None
 
 
 @dataclass(frozen=True)

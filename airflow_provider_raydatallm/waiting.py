@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
@@ -13,7 +13,7 @@ from airflow_provider_raydatallm.following import LogFollower, Throttle
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lines import progress_text
-from airflow_provider_raydatallm.polling import JobWatch, Lost, TimedOut, Verdict, Wait
+from airflow_provider_raydatallm.polling import Finished, JobWatch, Lost, TimedOut, Verdict, Wait
 
 #: Whoever starts to wait for a job so long after it was told to is not the first: what the job had printed by
 #: then was shown by another.
@@ -97,7 +97,7 @@ class _Waiting:
                         verdict = await self._look()
                     answered = time.monotonic()
                 except TimeoutError:
-                    continue
+                    pass  # the attempt's time is over
                 except (RayLLMJobError, RayConnectionError) as e:
                     if time.monotonic() - answered > self._ref.reconnect_timeout:
                         return Lost(str(e), refused=isinstance(e, RayConnectionError))
@@ -111,8 +111,9 @@ class _Waiting:
                     self._show(verdict.progress)
                 # Jobs of seconds are looked at often, those of hours every now and then.
                 pause = min(self._ref.poll_interval, max(1.0, (now - began) / 5))
+                left = self._seconds_left()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._heard.wait(), min(pause, self._seconds_left() or pause))
+                    await asyncio.wait_for(self._heard.wait(), pause if left is None else min(pause, left))
                 self._heard.clear()
         finally:
             await self._follower.stop()
@@ -134,7 +135,8 @@ class _Waiting:
             end = await self._hook.acall(jobs_api.last_lines(ref.submission_id, info, _END_OF_LOG))
             # Of a job that failed Ray keeps the end of the log too, even when its node is gone.
             watch.glance(end or info.message)
-        return watch.look(info.status, info.message)
+        verdict = watch.look(info.status, info.message)
+        return replace(verdict, started_at=info.started_at) if isinstance(verdict, Finished) else verdict
 
     async def _beat(self) -> None:
         interval, now = self._ref.beat_interval, time.monotonic()

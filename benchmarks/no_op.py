@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.fresh import fresh
@@ -104,8 +103,10 @@ def run_it_again(root: str) -> dict[str, Any]:
     from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
     imported = time.monotonic()
+    from tests.context import context_of
+
     job = _job(root)
-    with DAG("bench", schedule=None) as dag:
+    with DAG("bench", schedule=None):
         operator = RayLLMBatchOperator(
             task_id="ask",
             slice_key=job.slice_key,
@@ -114,12 +115,9 @@ def run_it_again(root: str) -> dict[str, Any]:
             prompt=job.prompt,
             model_source=job.model_source,
         )
-    ti = SimpleNamespace(
-        dag_id="bench", task_id="ask", run_id="r", map_index=-1, try_number=1, xcom_push=lambda k, v: None
-    )
-    context = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
+    context = context_of(operator)
     executing = time.monotonic()
-    result = operator.execute(context)  # type: ignore[arg-type]
+    result = operator.execute(context)
     ended = time.monotonic()
     assert result["outcome"] == "unchanged", result
     return {"import": imported - began, "execute": ended - executing, "job": result["ray_job_id"]}

@@ -7,7 +7,6 @@ through the same stub engine's function, write Parquet. The bare job's time ends
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import statistics
 import sys
@@ -15,7 +14,6 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.table import Figure, say, show
@@ -73,23 +71,16 @@ def _by_operator(folder: str, day: str) -> tuple[float, float]:
     from airflow.sdk import DAG
 
     from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+    from tests.context import context_of
 
-    with DAG("bench", schedule=None) as dag:
+    with DAG("bench", schedule=None):
         operator = RayLLMBatchOperator(
             task_id="ask", slice_key=day, prompt="Who is {name}?", model_source="stub/stub",
             input_path=f"{folder}/in/ds={{slice}}/", output_path=f"{folder}/out",
             engine="stub_engine:StubEngine", code_paths=[str(ROOT / "tests" / "stub_engine.py")],
         )  # fmt: skip
     began = time.time()
-    ti = SimpleNamespace(
-        id=uuid.uuid4(), dag_id="bench", task_id="ask", run_id=day, map_index=-1, try_number=1,
-        start_date=dt.datetime.now(dt.UTC), xcom_push=lambda key, value: None,
-    )  # fmt: skip
-    context: Any = {
-        "dag": dag, "dag_run": SimpleNamespace(run_type="backfill"), "params": {}, "ti": ti,
-        "outlet_events": {},
-    }  # fmt: skip
-    result = operator.execute(context)
+    result = operator.execute(context_of(operator))
     assert (result["outcome"], result["counts"]["succeeded"]) == ("published", ROWS), result
     seconds, total = result["seconds"], time.time() - began
     return total, total - seconds["queued"] - seconds["engine_start"] - seconds["inference"]

@@ -242,7 +242,7 @@ def _refuse(answer: Any) -> None:
     if status in (401, 403):
         raise RayConnectionError(
             f"the cluster refuses the token (HTTP {status}: {answer.text.strip()[:200]}): put the "
-            "cluster's token (`ray get-auth-token` on its head) into the connection's password"
+            "cluster's token (`ray get-auth-token` on its head) into the connection's password or auth_file"
         )
     if status in (301, 302, 307, 308):
         raise RayConnectionError(

@@ -43,7 +43,6 @@ from airflow_provider_raydatallm.exceptions import (
     RayLLMJobError,
     RayUnreachableError,
 )
-from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.job_failure import explain
@@ -441,7 +440,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             self.log.warning("The job ended without a report; asking the store, which the cluster can read")
             verdict = self._ask_store(attempt) or verdict
         if isinstance(verdict, Finished):
-            return self._result(context, attempt, Report.model_validate(verdict.report))
+            report = Report.model_validate(verdict.report)
+            return self._result(context, attempt, report, verdict.started_at)
         ended = verdict.kind if isinstance(verdict, Failed) else verdict.why
         if ended in ("stopped", "unknown") and attempt.may_submit_again(stopped=ended == "stopped"):
             self.log.warning("The job is gone; another one goes on with the rows that are missing")
@@ -451,7 +451,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
     def _ask_store(self, attempt: Attempt) -> Finished | None:
         verdict = asyncio.run(_closing_clients(wait_for_job(attempt.submit_status(), self.log)))
-        return verdict if isinstance(verdict, Finished) else None
+        return Finished(verdict.report) if isinstance(verdict, Finished) else None
 
     def _finished(self, shipment: Shipment) -> Report | None:
         """The report of a slice for which there is nothing to do, if this machine can tell."""
@@ -460,20 +460,21 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
         return None if self._elsewhere(shipment) else finished_report(shipment.job)
 
-    def _result(self, context: Context, attempt: Attempt, report: Report) -> dict[str, Any]:
-        """What goes to XCom."""
-        job, url, queued = attempt.job, None, None
+    def _result(
+        self, context: Context, attempt: Attempt, report: Report, started_at: float | None = None
+    ) -> dict[str, Any]:
+        """What goes to XCom. `started_at`: the start of the job whose report it is."""
+        job, url = attempt.job, None
         total = time.time() - context["ti"].start_date.timestamp()
         if job is not None:
-            hook = RayHook(job.ray_conn_id)
-            url, queued = hook.job_url(job.submission_id), _queued(hook, job.submission_id, total)
+            url = RayHook(job.ray_conn_id).job_url(job.submission_id)
         attempt.done()
         spec = attempt.shipment.job
         result = report.to_xcom(
             report_path=spec.report_path,
             ray_job_id=job.submission_id if job is not None and report.outcome != "unchanged" else None,
             dashboard_url=url,
-            queued=queued,
+            queued=_queued(started_at, total),
             total=round(total, 3),
         )
         self.note_run(spec, result=result)
@@ -617,12 +618,8 @@ def _error_of(verdict: Failed | Silent, job: JobRef | None) -> Exception:
     return error("\n".join(lines))
 
 
-def _queued(hook: RayHook, submission_id: str, total: float) -> float | None:
+def _queued(started_at: float | None, total: float) -> float | None:
     """Seconds from the task's start to the job's; by this machine's clock and the cluster's."""
-    try:
-        info = hook.call(jobs_api.status_of(submission_id))
-    except (RayLLMJobError, RayLLMInputError):
+    if started_at is None:
         return None
-    if info is None or info.started_at is None:
-        return None
-    return round(min(max(info.started_at - (time.time() - total), 0.0), total), 3)
+    return round(min(max(started_at - (time.time() - total), 0.0), total), 3)

@@ -20,7 +20,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import psutil
@@ -39,6 +38,7 @@ from airflow_provider_raydatallm.submission import Shipment
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.processes import Outcome
+from tests.context import context_of
 
 Engine = Literal["stub", "vllm"]
 When = Literal["starting", "answering", "publishing"]
@@ -173,10 +173,7 @@ class _Life:
             return RayLLMBatchOperator(task_id="t", **arguments)
 
     def _shipment(self) -> Shipment:
-        dag = self.operator.dag
-        ti = SimpleNamespace(dag_id=dag.dag_id, task_id="t", run_id="r", map_index=-1, try_number=1)
-        run = SimpleNamespace(run_type="manual")
-        return self.operator._shipment({"dag": dag, "dag_run": run, "params": {}, "ti": ti})  # type: ignore[typeddict-item]
+        return self.operator._shipment(context_of(self.operator))
 
     def _submit(self) -> None:
         self.ray.ensure()

@@ -320,3 +320,9 @@ def test_deferred_task_keeps_its_slot_of_a_pool_that_includes_deferred(scene: Sc
     event = "two slices, a pool of one slot"
     line = scene._outcomes.see(event, "deferred", [task, second], scene.table, DAY, other)
     assert line == Line(event, "deferred", "published x2", 2, 0, "right", "success x2")
+    # Each said so in the event of its outlet, on the worker on which it resumed.
+    found = scene.airflow.api.call("GET", "/assets/events", params={"source_dag_id": "pooled_deferred"})
+    said = [
+        (e["partition_key"], e["extra"]["slice_key"], e["extra"]["outcome"]) for e in found["asset_events"]
+    ]
+    assert sorted(said) == [(key, key, "published") for key in (DAY, other)]

@@ -3,8 +3,6 @@ them."""
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +11,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +19,7 @@ from airflow.sdk import DAG
 from airflow_provider_raydatallm.local import LocalHead, ensure_head, stop_head
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submission import Shipment
+from tests.context import context_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,36 +56,6 @@ def tiny_model() -> Path:
     return folder
 
 
-class StateStore(dict[str, Any]):
-    """Airflow's task state store, in memory."""
-
-    def set(self, key: str, value: Any) -> None:
-        self[key] = json.loads(json.dumps(value))
-
-    def delete(self, key: str) -> None:
-        self.pop(key, None)
-
-
-def context_of(operator: RayLLMBatchOperator, store: StateStore | None = None, **more: Any) -> Any:
-    """A task's context as far as the operator needs it. `test_dags.py` and `tests/durable` have Airflow
-    itself make it."""
-    ti = SimpleNamespace(
-        id=uuid.uuid4(),
-        dag_id=operator.dag_id,
-        task_id=operator.task_id,
-        run_id="r",
-        map_index=-1,
-        try_number=1,
-        start_date=dt.datetime.now(dt.UTC),
-        xcom_push=lambda key, value: None,
-    )
-    run = SimpleNamespace(run_type="manual")
-    return {
-        "dag": operator.dag, "dag_run": run, "params": {}, "ti": ti, "task_state_store": store,
-        "outlet_events": {}, **more,
-    }  # fmt: skip
-
-
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the `run` jobs that were submitted, in their order."""
@@ -105,7 +73,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 180) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := what():

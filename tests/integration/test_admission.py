@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from airflow_provider_raydatallm.local import LocalHead
 from airflow_provider_raydatallm.polling import Failed, Finished, JobWatch, Silent, Verdict, Wait
 from airflow_provider_raydatallm.submission import Shipment
 from tests.in_process import job_of
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import ROOT, wait_for
 
 N = 60
 #: 7 of the head's 8 CPUs, so that two do not fit.
@@ -105,13 +104,6 @@ def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
         hook.call(jobs_api.stop(job.name))
     for job in sent:
         wait_for(lambda job=job: hook.call(jobs_api.status_of(job.name)).status in jobs_api.TERMINAL)
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.3)
 
 
 def workers(journal: Path) -> dict[str, list[tuple[float, float]]]:

@@ -24,7 +24,8 @@ from airflow_provider_raydatallm.local import LocalHead
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.polling import Finished, to_event
 from airflow_provider_raydatallm.waiting import owner_key
-from tests.integration.conftest import STUB, StateStore, context_of, wait_for
+from tests.context import StateStore, context_of
+from tests.integration.conftest import STUB, wait_for
 
 N = 100
 SLOW = {**STUB, "batch_size": 10, "engine_kwargs": {"pause": 0.5}}

@@ -139,6 +139,19 @@ def test_log_that_is_cut_is_followed_on_and_no_line_comes_twice(cluster: FakeClu
     assert log.lines == ["one", "two", "three"]
 
 
+def test_no_more_logs_are_followed_than_allowed_and_the_others_show_progress(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__MAX_LOG_STREAMS", "0")
+    cluster.log = ["hello", encode_line("progress", "n", {"step": "plan"})]
+    later(2.0, lambda: cluster.log.append(REPORT))
+    later(3.0, lambda: setattr(cluster, "status", "SUCCEEDED"))
+    log = Log()
+    assert wait(log) == Finished({"outcome": "published"})
+    assert cluster.count("/logs/stream") == 0
+    assert log.lines == ["planning"]
+
+
 def test_whoever_takes_over_begins_at_the_end_of_the_log(cluster: FakeCluster) -> None:
     cluster.log = ["old"]
     later(1.0, lambda: setattr(cluster, "status", "SUCCEEDED"))

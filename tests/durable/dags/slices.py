@@ -11,6 +11,7 @@ from typing import Any
 import pendulum
 from airflow.sdk import (
     DAG,
+    Asset,
     CronDataIntervalTimetable,
     CronPartitionTimetable,
     Param,
@@ -25,7 +26,7 @@ MODES: dict[str, dict[str, Any]] = {"waiting": {"deferrable": False}, "deferred"
 #: DAGs that a person triggers, each with something of its own.
 VARIANTS: dict[str, dict[str, Any]] = {
     "manual": {},
-    "pooled": {"pool": "one_slice"},
+    "pooled": {"pool": "one_slice", "outlets": [Asset("pooled_slices")], "emit_partition": True},
     "kept": {"cancel_on_kill": False},
     "timed": {"execution_timeout": pendulum.duration(seconds=30), "retries": 0},
     "once": {"retries": 0, "orphan_timeout": 60, "reconnect_timeout": 5},

@@ -2,7 +2,7 @@
 happens when jobs want more than there is.
 
 `engine_kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder for
-each actor's file).
+each actor's file), `gate` (a file: nobody answers before it is there).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class PoolEngine(StubEngine):
                 self.job.slice_key,
                 float(kwargs.get("pause", 0)),
                 kwargs["journal"],
+                kwargs.get("gate"),
             ),
             batch_size=self.batch_size,
             batch_format="pyarrow",
@@ -47,12 +48,15 @@ class PoolEngine(StubEngine):
 
 
 class _Worker:
-    def __init__(self, key: str, pause: float, journal: str) -> None:
+    def __init__(self, key: str, pause: float, journal: str, gate: str | None) -> None:
         self._answer = partial(answer, pause=pause)
         self._file = Path(journal, f"{key}-{os.getpid()}")
+        self._gate = gate and Path(gate)
         self._note()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
+        while self._gate and not self._gate.exists():
+            time.sleep(0.1)
         answered = self._answer(batch)
         self._note()
         return answered

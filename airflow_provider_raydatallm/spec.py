@@ -107,7 +107,7 @@ class SliceJob(Contract):
     code_hash: str = ""
 
     # Who answers
-    engine: str = "ray_data_llm"
+    engine: str = "auto"
     model_source: str = Field(min_length=1)
     engine_kwargs: dict[str, Any] = Field(default_factory=dict)
     accelerator_type: str | None = None
@@ -212,7 +212,8 @@ class SliceJob(Contract):
                     "chat_template_kwargs", "preprocess", "postprocess", "output_column",
                 },
             ),
-            "engine": self.engine,
+            # The built-in ones are all vLLM: which of them feeds it decides no answer.
+            "engine": self.engine if ":" in self.engine else "ray_data_llm",
             "code": self.code_hash if self.preprocess or self.postprocess or ":" in self.engine else "",
             "rows": {"columns": self.columns, "column_types": self.column_types, "max_rows": self.max_rows},
         }  # fmt: skip
@@ -271,8 +272,13 @@ class Throughput(Contract):
 
 
 class Utilisation(Contract):
+    """Percent, over `Seconds.inference`, of the nodes that hold the run."""
+
     gpu_mean: float | None = None
     gpu_p10: float | None = None
+    gpu_memory_max: float | None = None
+    cpu_mean: float | None = None
+    memory_max: float | None = None
 
 
 class Balance(Contract):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.engines.base import Engine, Resources
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources
 from airflow_provider_raydatallm.processor.engines.ray_data_llm import RayDataLLM
 from airflow_provider_raydatallm.spec import SliceJob
 from tests.stub_engine import answer
@@ -54,10 +54,10 @@ class Paced(Engine):
     def batch_size(self) -> int:
         return self.job.batch_size or 128
 
-    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         from ray.data import ActorPoolStrategy
 
-        return requests.map_batches(
+        answers = requests.map_batches(
             _PacedActor,
             fn_constructor_args=[self.job.output_path, self.job.engine_kwargs],
             batch_size=self.batch_size,
@@ -65,6 +65,7 @@ class Paced(Engine):
             compute=ActorPoolStrategy(size=1),
             num_cpus=1,
         )
+        return deliver.blocks(answers)
 
 
 class _PacedActor:
@@ -91,7 +92,19 @@ class CountedLLM(RayDataLLM):
         super().__init__(job, rows)
         self._departures = Departures(job.output_path)
 
-    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
-        return super().answer(requests).map_batches(
-            self._departures.__call__, batch_size=None, batch_format="pyarrow"
-        )  # fmt: skip
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+        return super().answer(requests, _Counted(deliver, self._departures))
+
+
+class _Counted:
+    def __init__(self, deliver: Deliver, departures: Departures) -> None:
+        self._deliver = deliver
+        self._departures = departures
+
+    def __call__(self, answers: pa.Table) -> pa.Table:
+        return self._deliver(self._departures(answers))
+
+    def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
+        return self._deliver.blocks(
+            answers.map_batches(self._departures.__call__, batch_size=None, batch_format="pyarrow")
+        )

@@ -129,12 +129,13 @@ def resume(folder: str) -> dict[str, Any]:
     from benchmarks.embedded import local_ray
 
     class UntilFirstRow(RayCluster):
-        def answer(self, task: Any, summaries: Any, failures: Any) -> None:
-            def stop(summary: Any) -> None:
-                raise _FirstRowError
+        def answer(self, task: Any, tell: Any) -> None:
+            def stop(news: Any) -> None:
+                if news.summaries:
+                    raise _FirstRowError
 
             steps.append(("subtracted; to Ray", time.monotonic() - began))
-            super().answer(task, stop, failures)
+            super().answer(task, stop)
 
     steps: list[tuple[str, float]] = []
     with local_ray(Path(folder)):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.cluster import Question, Task
 from airflow_provider_raydatallm.processor.fragments import FragmentWriter
-from airflow_provider_raydatallm.processor.measure import summary
+from airflow_provider_raydatallm.processor.measure import News, summary
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.pipeline import MakeRequests
 from airflow_provider_raydatallm.spec import SliceJob
@@ -37,9 +37,7 @@ class InProcess:
     def check(self, question: Question) -> None:
         pass
 
-    def answer(
-        self, task: Task, summaries: Callable[[pa.Table], None], failures: Callable[[int], None]
-    ) -> None:
+    def answer(self, task: Task, tell: Callable[[News], None]) -> None:
         q = task.question
         writer = FragmentWriter(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
         make_requests = MakeRequests(q.plan, q.builder, carry_row=q.shape.needs_row)
@@ -49,7 +47,7 @@ class InProcess:
                 for requests, bad in make_requests(index, spans):
                     writer.add("failed", bad)
                     failed += bad.num_rows
-                    failures(failed)
+                    tell(News(failed=failed))
                     for start in range(0, requests.num_rows, self.batch):
                         batch = requests.slice(start, self.batch)
                         self.before_batch(batch)
@@ -61,7 +59,7 @@ class InProcess:
                         batches += 1
                         if batches % self.flush_every == 0:
                             writer.flush()
-                        summaries(summary(answers, rows, bad))
+                        tell(News([summary(answers, rows, bad)], failed))
         finally:
             writer.close()
 

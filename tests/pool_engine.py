@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from stub_engine import StubEngine, answer
 
-from airflow_provider_raydatallm.processor.engines.base import Resources
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Resources
 
 if TYPE_CHECKING:
     import ray.data
@@ -30,9 +30,9 @@ class PoolEngine(StubEngine):
             cpus=workers * each + 1, gpus=0, breakdown=f"{workers} workers of {each} CPUs, 1 to read"
         )
 
-    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         kwargs = self.job.engine_kwargs
-        return requests.map_batches(
+        answers = requests.map_batches(
             _Worker,
             fn_constructor_args=(
                 self.job.slice_key,
@@ -45,6 +45,7 @@ class PoolEngine(StubEngine):
             concurrency=(kwargs["workers"], kwargs["workers"]),
             num_cpus=kwargs["each"],
         )
+        return deliver.blocks(answers)
 
 
 class _Worker:

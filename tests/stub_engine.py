@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS, Engine, Resources
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources, answers_to
 
 if TYPE_CHECKING:
     import ray.data
@@ -28,16 +28,17 @@ class StubEngine(Engine):
     def batch_size(self) -> int:
         return self.job.batch_size or 128
 
-    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         from ray.data import TaskPoolStrategy
 
         pause = float(self.job.engine_kwargs.get("pause", 0))
-        return requests.map_batches(
+        answers = requests.map_batches(
             partial(answer, pause=pause),
             batch_size=self.batch_size,
             batch_format="pyarrow",
             compute=TaskPoolStrategy(1),
         )
+        return deliver.blocks(answers)
 
 
 def answer(batch: pa.Table, *, pause: float = 0) -> pa.Table:
@@ -54,11 +55,9 @@ def answer(batch: pa.Table, *, pause: float = 0) -> pa.Table:
         texts.append(None if failed else said)
         errors.append("ValueError: it begins with fail" if failed else None)
     n = batch.num_rows
-    tokens = [[None if e else count for e in errors] for count in (7, 3)]
-    kinds = [error and "ValueError" for error in errors]
-    values = [texts, *tokens, [time.time() - began] * n, [time.time()] * n, kinds, errors]
-    answers = [pa.array(v, f.type) for v, f in zip(values, ANSWER_FIELDS, strict=True)]
-    kept = [c for c in batch.schema.names if c != "__request"]
-    return pa.table(
-        [*[batch.column(c) for c in kept], *answers], names=[*kept, *[f.name for f in ANSWER_FIELDS]]
-    )
+    given, made = ([None if e else count for e in errors] for count in (7, 3))
+    return answers_to(
+        batch, text=texts, input_tokens=given, output_tokens=made,
+        engine_seconds=[time.time() - began] * n, finished_at=[time.time()] * n,
+        error_type=[error and "ValueError" for error in errors], error=errors,
+    )  # fmt: skip

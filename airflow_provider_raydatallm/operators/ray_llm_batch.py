@@ -151,7 +151,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         answer) into a dict of columns to publish.
     :param code_paths: folders or .py files of the code above, shipped with the job; by default the functions'
         own package.
-    :param engine: who answers; `ray_data_llm` (vLLM), or `"package.module:Class"` of an engine of your own.
+    :param engine: who answers: `vllm`, fed by the provider; `ray_data_llm`, vLLM in Ray Data LLM's own
+        processor; `auto`, which is `vllm` where it can; or `"package.module:Class"` of an engine of your own.
     :param engine_kwargs: vLLM's engine arguments. (templated)
     :param accelerator_type: Ray's name of the GPU that the workers need, such as `L4`.
     :param concurrency: engine workers: a number, or (min, max) to scale between.
@@ -245,7 +246,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         preprocess: str | None = None,
         postprocess: str | None = None,
         code_paths: Sequence[str] | None = None,
-        engine: str = "ray_data_llm",
+        engine: str = "auto",
         engine_kwargs: dict[str, Any] | None = None,
         accelerator_type: str | None = None,
         concurrency: int | tuple[int, int] = 1,

@@ -14,16 +14,22 @@ from typing import Any
 
 import jsonschema
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.engines.base import ROW_ID_FIELDS
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.spec import SliceJob
 
-#: Columns of answered rows that are kept for the report, and not published.
-TOKEN_FIELDS = [pa.field("__input_tokens", pa.int64()), pa.field("__output_tokens", pa.int64())]
+#: Columns of answered rows that are summed up for the report, and not published; null where an engine does
+#: not tell.
+COUNT_FIELDS = [
+    pa.field(f"__{name}", pa.int64())
+    for name in ("input_tokens", "output_tokens", "cached_tokens", "truncated")
+]
 #: Rows that failed.
 FAILED_FIELDS = [*ROW_ID_FIELDS, pa.field("error_type", pa.string()), pa.field("error", pa.string())]
-INVALID_ANSWER = "InvalidAnswer"
+#: Error types of answers that are not what they must be; the second because max_tokens cut them.
+INVALID_ANSWER, TRUNCATED_ANSWER = "InvalidAnswer", "TruncatedAnswer"
 
 _MESSAGE_CHARACTERS = 2000
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
@@ -59,11 +65,13 @@ class AnswerShape:
         errors = answers.column("error").to_pylist()
         kinds = answers.column("error_type").to_pylist()
         rows = answers.column("__row").to_pylist() if self._postprocess else []
+        cut = [reason == "length" for reason in answers.column("finish_reason").to_pylist()]
         for i, text in enumerate(answers.column("text").to_pylist()):
             if errors[i] is not None:
                 failures.append((i, kinds[i] or "EngineError", errors[i]))
             elif (value := self._parse(text)) is None:
-                failures.append((i, INVALID_ANSWER, f"{self._wanted}: {text!r}"))
+                kind, why = (TRUNCATED_ANSWER, " (max_tokens cut it)") if cut[i] else (INVALID_ANSWER, "")
+                failures.append((i, kind, f"{self._wanted}{why}: {text!r}"))
             else:
                 if self._postprocess is not None:
                     try:
@@ -78,7 +86,12 @@ class AnswerShape:
         taken = answers.take(pa.array(good, pa.int64()))
         columns = {f.name: taken.column(f.name).cast(f.type) for f in ROW_ID_FIELDS}
         columns |= self._columns(values)
-        columns |= {f.name: taken.column(f.name[2:]).cast(f.type) for f in TOKEN_FIELDS}
+        counts = {f.name: taken.column(f.name[2:]) for f in COUNT_FIELDS if f.name != "__truncated"}
+        # What is valid by its shape is whole, also when max_tokens came with its last character.
+        whole = self._choices is not None or self._schema is not None
+        reasons = taken.column("finish_reason")
+        counts["__truncated"] = pc.and_(pc.equal(reasons, "length"), not whole)
+        columns |= {f.name: counts[f.name].cast(f.type) for f in COUNT_FIELDS}
         return pa.table(columns), failed_table(answers, failures)
 
     def _parse(self, text: str | None) -> Any:

@@ -103,7 +103,7 @@ class Checkpoint:
         self.store.set_aside(name, why, "its rows are answered again")
 
     def seeded(self) -> dict[str, Any] | None:
-        """What was taken over from the version before: its report's tokens."""
+        """What was taken over from the version before: its report's tokens and its truncated rows."""
         body: dict[str, Any] | None = self.store.read_document(f"{self.folder}/{SEEDED}")
         return body
 

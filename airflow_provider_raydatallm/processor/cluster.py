@@ -5,17 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from airflow_provider_raydatallm.processor.admission import Turn, admit
 from airflow_provider_raydatallm.processor.answers import AnswerShape
 from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.measure import News
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.preflight import check_model, check_resources
@@ -24,7 +22,7 @@ from airflow_provider_raydatallm.spec import SliceJob
 
 #: Seconds that the writers have to put what they hold when the job is told to stop.
 _LAST_FLUSH_SECONDS = 20.0
-_WATCH_SECONDS = 2.0
+_WATCH_SECONDS = 1.0
 #: Lines of a dead engine's log in which its reason is looked for, and seconds to get them.
 _LOG_LINES = 1000
 _LOG_SECONDS = 20
@@ -67,13 +65,10 @@ class Cluster(Protocol):
     def check(self, question: Question) -> None:
         """:raises SliceError: when the question cannot be answered here."""
 
-    def answer(
-        self, task: Task, summaries: Callable[[pa.Table], None], failures: Callable[[int], None]
-    ) -> None:
+    def answer(self, task: Task, tell: Callable[[News], None]) -> None:
         """Have the rows answered, when there is room, and their fragments put, whatever ends it.
 
-        :param summaries: told the `measure.summary` of rows as they finish.
-        :param failures: told every few seconds how many rows have failed in this call.
+        :param tell: called every second; ends it by raising.
         """
 
     def run_all(self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan]) -> Iterable[Part]:
@@ -88,9 +83,7 @@ class RayCluster:
         check_resources(question.engine.resources, question.job.accelerator_type)
         check_model(question.job.model_source)
 
-    def answer(
-        self, task: Task, summaries: Callable[[pa.Table], None], failures: Callable[[int], None]
-    ) -> None:
+    def answer(self, task: Task, tell: Callable[[News], None]) -> None:
         connect()
         q = task.question
         turn = admit(
@@ -101,30 +94,43 @@ class RayCluster:
             say=task.queued,
         )
         try:
-            self._answer(task, turn, summaries, failures)
+            self._answer(task, turn, tell)
         finally:
             turn.give_up()
 
-    def _answer(
-        self,
-        task: Task,
-        turn: Turn,
-        summaries: Callable[[pa.Table], None],
-        failures: Callable[[int], None],
-    ) -> None:
+    def _answer(self, task: Task, turn: Turn, tell: Callable[[News], None]) -> None:
         from airflow_provider_raydatallm.processor.pipeline import answer_rows
         from airflow_provider_raydatallm.processor.writers import Writers
 
         q = task.question
         writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
-        try:
-            looked = time.monotonic()
-            for summary in answer_rows(q.plan, task.work, q.builder, q.engine, q.shape, writers):
+        ended = threading.Event()
+        errors: list[BaseException] = []
+
+        def answer() -> None:
+            try:
+                answer_rows(q.plan, task.work, q.builder, q.engine, q.shape, writers)
+            except BaseException as e:
+                errors.append(e)
+            finally:
+                ended.set()
+
+        def pass_on() -> None:
+            news = writers.news()
+            if news.summaries:
                 turn.give_up()
-                summaries(summary)
-                if time.monotonic() - looked > _WATCH_SECONDS:
-                    failures(writers.failed())
-                    looked = time.monotonic()
+            tell(news)
+
+        try:
+            # Ray Data has this process wait for blocks; what is to be watched meanwhile is watched here.
+            threading.Thread(target=answer, name="pipeline", daemon=True).start()
+            while not ended.wait(_WATCH_SECONDS):
+                pass_on()
+                q.engine.check()
+            pass_on()
+            if errors:
+                q.engine.check()  # knows more of what broke than those who waited for it
+                raise errors[0]
             writers.flush()
         except BaseException:
             try:
@@ -133,6 +139,7 @@ class RayCluster:
                 print(f"warning: the last finished rows could not be kept: {e}", file=sys.stderr, flush=True)
             raise
         finally:
+            q.engine.stop()
             writers.stop()
 
     def run_all(self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan]) -> Iterable[Part]:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from airflow_provider_raydatallm.processor.decide import Mode
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.failures import describe_failures
 from airflow_provider_raydatallm.processor.lease import Lease
-from airflow_provider_raydatallm.processor.measure import Meter
+from airflow_provider_raydatallm.processor.measure import Meter, News
 from airflow_provider_raydatallm.processor.parts import Totals
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.seed import seed
@@ -116,28 +116,27 @@ class Making:
                 self._say("queued", meter, lease, waiting)
                 said = time.monotonic()
 
-        def summaries(summary: pa.Table) -> None:
+        def hear(news: News) -> None:
             nonlocal said
             if lease.lost:
                 lease.check()
-            for schema in set(summary.column("schema").to_pylist()) - schemas - {None}:
-                fields = list(pa.ipc.read_schema(pa.BufferReader(schema)))
-                publish.check_columns(self.job, self.plan, fields)
-                schemas.add(schema)
-            meter.add(summary)
-            if time.monotonic() - said >= PROGRESS_SECONDS:
+            for summary in news.summaries:
+                for schema in set(summary.column("schema").to_pylist()) - schemas - {None}:
+                    fields = list(pa.ipc.read_schema(pa.BufferReader(schema)))
+                    publish.check_columns(self.job, self.plan, fields)
+                    schemas.add(schema)
+            meter.add(news)
+            if self.job.max_row_attempts == 1 and self._too_many(state.rows_quarantined + news.failed):
+                # Nothing that is answered from here on could be published.
+                raise SliceError(f"{news.failed:,} rows failed")
+            if news.summaries and time.monotonic() - said >= PROGRESS_SECONDS:
                 self._say("answer", meter, lease)
                 said = time.monotonic()
-
-        def failures(count: int) -> None:
-            # Nothing that is answered from here on could be published.
-            if self.job.max_row_attempts == 1 and self._too_many(state.rows_quarantined + count):
-                raise SliceError(f"{count:,} rows failed")
 
         work = state.missing
         task = Task(self.question, work, self.store.url, self.checkpoint.folder, lease.epoch, queued)
         try:
-            cluster.answer(task, summaries, failures)
+            cluster.answer(task, hear)
         except SliceError:
             self._check_quarantine(self._state(lease))  # says more about rows that failed
             raise
@@ -151,7 +150,7 @@ class Making:
         began = time.monotonic()
         store, folder, plan = self.store, self.checkpoint.folder, self.plan
         counted = self.checkpoint.fragments(only=sealed.fragments)
-        base = (self.checkpoint.seeded() or {}).get("tokens")
+        taken = self.checkpoint.seeded()
 
         def report(totals: Totals) -> Report:
             meter.published(time.monotonic() - began)
@@ -164,9 +163,16 @@ class Making:
                     resumed=meter.resumed,
                     quarantined=totals.quarantined,
                     invalid_output=totals.invalid,
+                    truncated=_with(taken, totals.truncated, lambda taken: taken["truncated"]),
                 ),
-                tokens=_tokens(totals, base),
-                **meter.figures(),
+                tokens=Tokens(
+                    input=_with(taken, totals.input_tokens, lambda taken: taken["tokens"]["input"]),
+                    output=_with(taken, totals.output_tokens, lambda taken: taken["tokens"]["output"]),
+                    cached=_with(taken, totals.cached_tokens, lambda taken: taken["tokens"]["cached"]),
+                )
+                if totals.rows
+                else Tokens(),
+                **meter.figures(self.question.engine.gpus if self.question else lambda workers: None),
             )
 
         return publish.Publication(
@@ -201,14 +207,14 @@ class Making:
         self.progress(said)
 
 
-def _tokens(totals: Totals, base: dict[str, int | None] | None) -> Tokens:
-    def added(name: Literal["input", "output"], value: int | None) -> int | None:
-        if not totals.rows or value is None or base is None:
-            return value if totals.rows else None
-        before = base[name]
-        return None if before is None else before + value
-
-    return Tokens(input=added("input", totals.input_tokens), output=added("output", totals.output_tokens))
+def _with(
+    taken: dict[str, Any] | None, value: int | None, before: Callable[[dict[str, Any]], int | None]
+) -> int | None:
+    """A count with that of the version whose rows were taken over; None when either is not known."""
+    if taken is None or value is None:
+        return value
+    counted = before(taken)
+    return None if counted is None else counted + value
 
 
 def report_of(job: SliceJob, outcome: str, **figures: Any) -> Report:

@@ -18,7 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.processor.answers import FAILED_FIELDS, INVALID_ANSWER, TOKEN_FIELDS
+from airflow_provider_raydatallm.processor.answers import (
+    COUNT_FIELDS,
+    FAILED_FIELDS,
+    INVALID_ANSWER,
+    TRUNCATED_ANSWER,
+)
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.fragments import FragmentReader
 from airflow_provider_raydatallm.processor.ledger import Fragment
@@ -41,13 +46,15 @@ _QUARANTINE_FIELDS = [
 
 @dataclass
 class Totals:
-    """What parts hold. Tokens are None when an engine does not tell them."""
+    """What parts hold. What an engine does not tell is None."""
 
     rows: int = 0
     quarantined: int = 0
     invalid: int = 0
     input_tokens: int | None = 0
     output_tokens: int | None = 0
+    cached_tokens: int | None = 0
+    truncated: int | None = 0
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -56,6 +63,8 @@ class Totals:
             self.invalid + other.invalid,
             _sum(self.input_tokens, other.input_tokens),
             _sum(self.output_tokens, other.output_tokens),
+            _sum(self.cached_tokens, other.cached_tokens),
+            _sum(self.truncated, other.truncated),
         )
 
 
@@ -121,7 +130,7 @@ def _placed(
     ids = {unit.id: i for i, unit in enumerate(plan.units)}
     answers, errors = (
         FragmentReader(store, part.folder, [f for f in part.fragments if f.kind == kind], ids, fields)
-        for kind, fields in (("rows", [*part.fields, *TOKEN_FIELDS]), ("failed", _ERROR_FIELDS))
+        for kind, fields in (("rows", [*part.fields, *COUNT_FIELDS]), ("failed", _ERROR_FIELDS))
     )
     for index, unit in enumerate(plan.units):
         offset = 0
@@ -158,10 +167,15 @@ def _quarantined(
 
 
 def _totals(answered: pa.Table, why: pa.Table) -> Totals:
-    tokens = [answered.column(f.name) for f in TOKEN_FIELDS]
-    given, made = (pc.sum(c, min_count=0).as_py() if not c.null_count else None for c in tokens)
-    invalid = pc.sum(pc.equal(why.column("error_type"), INVALID_ANSWER), min_count=0).as_py()
-    return Totals(answered.num_rows, why.num_rows, invalid, given, made)
+    columns = [answered.column(f.name) for f in COUNT_FIELDS]
+    given, made, cached, truncated = (
+        pc.sum(c, min_count=0).as_py() if not c.null_count else None for c in columns
+    )
+    invalid, cut = (
+        pc.sum(pc.equal(why.column("error_type"), kind), min_count=0).as_py()
+        for kind in (INVALID_ANSWER, TRUNCATED_ANSWER)
+    )
+    return Totals(answered.num_rows, why.num_rows, invalid + cut, given, made, cached, _sum(truncated, cut))
 
 
 class _Rows:

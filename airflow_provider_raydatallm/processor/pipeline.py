@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,13 @@ from airflow_provider_raydatallm.processor.prompt import RequestBuilder, as_text
 from airflow_provider_raydatallm.processor.sizing import light_tasks, read_tasks
 from airflow_provider_raydatallm.processor.writers import Writers
 
+if TYPE_CHECKING:
+    import ray.data
+
 #: What is left to answer: the index of a unit and the ranges of its rows.
 Work = Sequence[tuple[int, Sequence[Span]]]
+#: Blocks as they are.
+_BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 
 
 class MakeRequests:
@@ -87,28 +92,33 @@ class _Read:
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
         for item in batch.to_pylist():
             for requests, failed in self._make_requests(item["index"], item["spans"]):
-                self._writers.add("failed", failed)
+                self._writers.take(None, failed, None)
                 yield requests
 
 
 class _Deliver:
-    """Shapes answers, hands them to the writer and passes on their summary."""
+    """Shapes answers and hands them to the node's writer."""
 
-    def __init__(self, shape: AnswerShape, writers: Writers) -> None:
+    def __init__(self, shape: AnswerShape, writers: Writers, tasks: int) -> None:
         self._shape = shape
         self._writers = writers
+        self._tasks = tasks
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         rows, failed = self._shape(answers)
-        self._writers.add("rows", rows)
-        self._writers.add("failed", failed)
-        return summary(answers, rows, failed)
+        self._writers.take(rows, failed, summary(answers, rows, failed))
+        return pa.table({"rows": [answers.num_rows]})
+
+    def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
+        from ray.data import TaskPoolStrategy
+
+        return answers.map_batches(self.__call__, compute=TaskPoolStrategy(self._tasks), **_BLOCKS)
 
 
 def answer_rows(
     plan: Plan, work: Work, builder: RequestBuilder, engine: Engine, shape: AnswerShape, writers: Writers
-) -> Iterator[pa.Table]:
-    """Answer the missing rows; yields `measure.summary` tables as groups of rows leave the engine."""
+) -> None:
+    """Have the missing rows answered and taken by the writers."""
     import ray
     from ray.data import DataContext, TaskPoolStrategy
 
@@ -119,19 +129,15 @@ def answer_rows(
 
     cpus = ray.cluster_resources().get("CPU", 1)
     tasks = read_tasks(len(work), cpus)
-    light: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
     units = ray.data.from_items([{"index": i, "spans": list(s)} for i, s in work], override_num_blocks=tasks)
     make_requests = MakeRequests(plan, builder, carry_row=shape.needs_row)
     requests = units.map_batches(
         _Read(make_requests, writers).__call__,
         compute=TaskPoolStrategy(min(tasks, light_tasks(cpus))),
-        **light,
+        **_BLOCKS,
     )
     # The block is the grain at which a stage takes and releases rows, so a block is one batch of the engine.
     requests = requests.repartition(target_num_rows_per_block=engine.batch_size)
-    summaries = engine.answer(requests).map_batches(
-        _Deliver(shape, writers).__call__, compute=TaskPoolStrategy(light_tasks(cpus)), **light
-    )
-    for block in summaries.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        if block.num_rows:
-            yield block
+    delivered = engine.answer(requests, _Deliver(shape, writers, light_tasks(cpus)))
+    for _ in delivered.iter_batches(prefetch_batches=0, **_BLOCKS):
+        pass

@@ -175,7 +175,7 @@ def _prepare(
             ),
             preprocess=preprocess,
         )
-        question = Question(job, plan, builder, load_engine(job.engine)(job, plan.rows), shape)
+        question = Question(job, plan, builder, load_engine(job)(job, plan.rows), shape)
     return Making(job, store, checkpoint, plan, shape, question, version, mode, progress)
 
 

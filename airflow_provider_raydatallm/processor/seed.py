@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.processor.answers import TOKEN_FIELDS
+from airflow_provider_raydatallm.processor.answers import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.checkpoint import SEEDED, Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.fragments import FRAGMENT_ROWS, put_fragment
@@ -21,7 +21,8 @@ from airflow_provider_raydatallm.processor.versions import Version
 def seed(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> None:
     """Put fragments of all rows that `version` published.
 
-    Their tokens are counted as the version's report has them: `Checkpoint.seeded`.
+    Their tokens, and how many were truncated, are counted as the version's report has them:
+    `Checkpoint.seeded`.
 
     :raises SliceError: when input that the version was made from is no longer there as it was.
     """
@@ -43,7 +44,12 @@ def seed(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> No
     for table in _published_rows(store, version, made_by, index):
         put_fragment(store, checkpoint.folder, "rows", table, ids, epoch)
     store.create_document(
-        f"{checkpoint.folder}/{SEEDED}", {"version": version.number, "tokens": version.report["tokens"]}
+        f"{checkpoint.folder}/{SEEDED}",
+        {
+            "version": version.number,
+            "tokens": version.report["tokens"],
+            "truncated": version.report["counts"]["truncated"],
+        },
     )
 
 
@@ -73,7 +79,7 @@ def _published_rows(
                 units, offsets = places.take(table.num_rows)
                 table = table.append_column("__unit", pa.array(units, pa.int32()))
                 table = table.append_column("__offset", pa.array(offsets, pa.int64()))
-                for field in TOKEN_FIELDS:
+                for field in COUNT_FIELDS:
                     table = table.append_column(field, pa.array(np.zeros(len(units), np.int64)))
                 yield table
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.fragments import FragmentWriter
-from airflow_provider_raydatallm.processor.ledger import FragmentKind
+from airflow_provider_raydatallm.processor.gauges import NodeGauges
+from airflow_provider_raydatallm.processor.measure import News
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -23,17 +24,27 @@ _THREADS = 8
 
 
 class _Writer(FragmentWriter):
-    """Counts the failed rows that it takes: those that fail before the engine are seen nowhere else."""
+    """Remembers what it took until the driver asks: every finished row passes here, whatever answered it."""
 
-    failed_rows = 0
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._gauges = NodeGauges()
+        self._summaries: list[pa.Table] = []
+        self._failed = 0
 
-    def add(self, kind: FragmentKind, table: pa.Table) -> None:
-        super().add(kind, table)
-        if kind == "failed":
-            self.failed_rows += table.num_rows
+    def take(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
+        if rows is not None:
+            self.add("rows", rows)
+        if failed is not None:
+            self.add("failed", failed)
+            self._failed += failed.num_rows
+        if summary is not None:
+            self._summaries.append(summary)
 
-    def failed(self) -> int:
-        return self.failed_rows
+    def news(self) -> News:
+        """What there is since the last call; failed rows so far."""
+        taken, self._summaries = self._summaries, []
+        return News(taken, self._failed, self._gauges.taken())
 
 
 class Writers:
@@ -66,14 +77,16 @@ class Writers:
             ids,
         )
 
-    def add(self, kind: FragmentKind, table: pa.Table) -> None:
-        """Hand over rows, from a task."""
+    def take(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
+        """Hand over finished rows, from a task, with their `measure.summary`; rows that failed before they
+        came to the engine have none."""
         import ray
 
-        if table.num_rows:
+        rows, failed = (t if t is not None and t.num_rows else None for t in (rows, failed))
+        if rows is not None or failed is not None:
             node = ray.get_runtime_context().get_node_id()
             writer = self._by_node.get(node) or next(iter(self._by_node.values()))
-            ray.get(writer.add.remote(kind, table))
+            ray.get(writer.take.remote(rows, failed, summary))
 
     def flush(self, timeout: float | None = None) -> None:
         """Have all rows put that were handed over."""
@@ -81,11 +94,15 @@ class Writers:
 
         ray.get([w.flush.remote() for w in self._by_node.values()], timeout=timeout)
 
-    def failed(self) -> int:
-        """Rows that failed in this run so far."""
+    def news(self) -> News:
         import ray
 
-        return int(sum(ray.get([w.failed.remote() for w in self._by_node.values()])))
+        told: list[News] = ray.get([w.news.remote() for w in self._by_node.values()])
+        return News(
+            [s for news in told for s in news.summaries],
+            sum(news.failed for news in told),
+            [s for news in told for s in news.samples],
+        )
 
     def stop(self) -> None:
         import ray

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor import lease
-from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS, Engine, Resources
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources, answers_to
 
 if TYPE_CHECKING:
     import ray.data
@@ -37,15 +37,16 @@ class SlowEngine(Engine):
     def batch_size(self) -> int:
         return self.job.batch_size or 20
 
-    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         from ray.data import ActorPoolStrategy
 
-        return requests.map_batches(
+        answers = requests.map_batches(
             SlowEngineActor,
             batch_size=self.batch_size,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=1),
         )
+        return deliver.blocks(answers)
 
 
 class SlowEngineActor:
@@ -56,13 +57,10 @@ class SlowEngineActor:
         time.sleep(seconds)
         texts = [json.loads(t)["messages"][-1]["content"] for t in batch.column("__request").to_pylist()]
         n = batch.num_rows
-        nothing: list[Any] = [None] * n
-        values = [texts, [7] * n, [3] * n, [seconds] * n, [time.time()] * n, nothing, nothing]
-        kept = [c for c in batch.schema.names if c != "__request"]
-        made = [pa.array(v, f.type) for v, f in zip(values, ANSWER_FIELDS, strict=True)]
-        return pa.table(
-            [*[batch.column(c) for c in kept], *made], names=[*kept, *[f.name for f in ANSWER_FIELDS]]
-        )
+        return answers_to(
+            batch, text=texts, input_tokens=[7] * n, output_tokens=[3] * n,
+            engine_seconds=[seconds] * n, finished_at=[time.time()] * n,
+        )  # fmt: skip
 
 
 def note_answer(row: dict[str, Any]) -> dict[str, Any]:

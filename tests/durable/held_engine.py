@@ -23,6 +23,7 @@ import pyarrow as pa
 from stub_engine import StubEngine, answer
 
 from airflow_provider_raydatallm.processor import lease
+from airflow_provider_raydatallm.processor.engines.base import Deliver
 
 if TYPE_CHECKING:
     import ray.data
@@ -31,18 +32,19 @@ lease.BEAT_SECONDS, lease.STALE_SECONDS = 0.5, 5.0
 
 
 class HeldEngine(StubEngine):
-    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         from ray.data import TaskPoolStrategy
 
         control = Path(f"{self.job.output_path}.control")
         # Ray tells the driver of a job its id this way.
         job = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["job_submission_id"]
-        return requests.map_batches(
+        answers = requests.map_batches(
             partial(held, journal=control / f"{self.job.slice_key}.journal", job=job),
             batch_size=self.batch_size,
             batch_format="pyarrow",
             compute=TaskPoolStrategy(1),
         )
+        return deliver.blocks(answers)
 
 
 def held(batch: pa.Table, *, journal: Path, job: str) -> pa.Table:

@@ -5,7 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.answers import TOKEN_FIELDS, AnswerShape, arrow_type
+from airflow_provider_raydatallm.processor.answers import COUNT_FIELDS, AnswerShape, arrow_type
+from airflow_provider_raydatallm.processor.engines.base import answers_to
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.spec import SliceJob
 
@@ -22,24 +23,24 @@ SCHEMA = {
 
 
 def both(
-    texts: list[str | None], postprocess: Any = None, errors: list[str | None] | None = None, **given: Any
+    texts: list[str | None],
+    postprocess: Any = None,
+    errors: list[str | None] | None = None,
+    reasons: list[str | None] | None = None,
+    **given: Any,
 ) -> tuple[pa.Table, pa.Table]:
     """Answered and failed rows."""
     least = {"slice_key": "k", "input_path": "/i", "output_path": "/o", "model_source": "m", "prompt": "x"}
     job = SliceJob.model_validate({**least, **given})
     n = len(texts)
     errors = errors or [None] * n
-    table = pa.table(
-        {
-            "__unit": [0] * n, "__offset": list(range(n)), "__row": ['{"c": 1}'] * n,
-            "text": pa.array(texts, pa.string()),
-            "input_tokens": [1] * n, "output_tokens": [1] * n, "engine_seconds": [0.1] * n,
-            "finished_at": [1.0] * n,
-            "error_type": pa.array([e and "ValueError" for e in errors], pa.string()),
-            "error": pa.array(errors, pa.string()),
-        }
+    requests = pa.table({"__unit": [0] * n, "__offset": list(range(n)), "__row": ['{"c": 1}'] * n})
+    answers = answers_to(
+        requests, text=texts, input_tokens=[1] * n, output_tokens=[1] * n, engine_seconds=[0.1] * n,
+        finished_at=[1.0] * n, finish_reason=reasons or [None] * n,
+        error_type=[e and "ValueError" for e in errors], error=errors,
     )  # fmt: skip
-    return AnswerShape(job, postprocess)(table)
+    return AnswerShape(job, postprocess)(answers)
 
 
 def shaped(texts: list[str | None], postprocess: Any = None, **given: Any) -> pa.Table:
@@ -53,7 +54,18 @@ def why(table: pa.Table) -> list[tuple[int, str, str]]:
 def test_text_is_published_as_it_is() -> None:
     table = shaped(["a", ""])
     assert table.column("answer").to_pylist() == ["a", ""]
-    assert {f.name for f in TOKEN_FIELDS} <= set(table.column_names)
+    assert {f.name for f in COUNT_FIELDS} <= set(table.column_names)
+
+
+def test_what_max_tokens_cut_is_counted_unless_its_shape_shows_that_it_is_whole() -> None:
+    text = shaped(["a", "b", "c"], reasons=["length", "stop", None])
+    assert text.column("__truncated").to_pylist() == [1, 0, None]
+    rows, failed = both(["a", "x", "y"], reasons=["length", "length", "stop"], choices=["a", "b"])
+    assert rows.column("__truncated").to_pylist() == [0]
+    assert why(failed) == [
+        (1, "TruncatedAnswer", "the answer is none of the choices (max_tokens cut it): 'x'"),
+        (2, "InvalidAnswer", "the answer is none of the choices: 'y'"),
+    ]
 
 
 def test_answer_outside_the_choices_has_failed() -> None:

@@ -1,34 +1,37 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.answers import FAILED_FIELDS
-from airflow_provider_raydatallm.processor.measure import Meter, summary
-from airflow_provider_raydatallm.spec import Throughput
+from airflow_provider_raydatallm.processor.engines.base import answers_to
+from airflow_provider_raydatallm.processor.gauges import Gpu, Sample
+from airflow_provider_raydatallm.processor.measure import Meter, News, summary
+from airflow_provider_raydatallm.spec import Balance, Throughput, Utilisation
 
 
 def group(
-    rows: int, *, entered: float, finished: float, tokens: int | None = 10, failed: int = 0
+    rows: int, *, entered: float, finished: float, tokens: int | None = 10, failed: int = 0, worker: str = "w"
 ) -> pa.Table:
-    answers = pa.table(
-        {
-            "input_tokens": pa.array([tokens] * rows, pa.int64()),
-            "output_tokens": pa.array([2] * rows, pa.int64()),
-            "engine_seconds": [finished - entered] * rows,
-            "finished_at": [finished] * rows,
-        }
-    )
+    answers = answers_to(
+        pa.table({"__unit": [0] * rows}), input_tokens=[tokens] * rows, output_tokens=[2] * rows,
+        engine_seconds=[finished - entered] * rows, finished_at=[finished] * rows, worker=[worker] * rows,
+    )  # fmt: skip
     good = pa.table({"__unit": [0] * (rows - failed), "answer": ["a"] * (rows - failed)})
     bad = pa.table([pa.nulls(failed, f.type) for f in FAILED_FIELDS], schema=pa.schema(FAILED_FIELDS))
     return summary(answers, good, bad)
 
 
+def heard(meter: Meter, *groups: pa.Table, samples: Sequence[Sample] = ()) -> None:
+    meter.add(News(groups, samples=samples))
+
+
 def test_rates_are_of_this_run_from_its_first_request_to_its_last_row() -> None:
     meter, now = Meter(100, resumed=40), time.time()
-    meter.add(group(40, entered=now + 3, finished=now + 9, failed=1))
-    meter.add(group(20, entered=now + 1, finished=now + 5))
+    heard(meter, group(40, entered=now + 3, finished=now + 9, failed=1))
+    heard(meter, group(20, entered=now + 1, finished=now + 5))
     found = meter.figures()
     assert found["seconds"].inference == 8.0
     assert found["throughput"] == Throughput(
@@ -40,7 +43,7 @@ def test_rates_are_of_this_run_from_its_first_request_to_its_last_row() -> None:
 
 def test_progress_counts_what_was_resumed_but_rates_do_not() -> None:
     meter, now = Meter(100, resumed=50), time.time()
-    meter.add(group(10, entered=now - 10, finished=now))
+    heard(meter, group(10, entered=now - 10, finished=now))
     said = meter.progress()
     assert (said["rows"], said["planned"]) == (60, 100)
     assert 0.9 < said["rows_per_s"] <= 1.0
@@ -50,7 +53,7 @@ def test_progress_counts_what_was_resumed_but_rates_do_not() -> None:
 def test_what_is_not_measured_is_null() -> None:
     assert Meter(3, 3).figures()["seconds"].inference is None
     meter = Meter(1, 0)
-    meter.add(group(1, entered=1.0, finished=2.0, tokens=None))
+    heard(meter, group(1, entered=1.0, finished=2.0, tokens=None))
     assert meter.figures()["throughput"].input_tokens_per_s is None
 
 
@@ -58,3 +61,41 @@ def test_summary_tells_the_answers_columns() -> None:
     [schema] = group(1, entered=1.0, finished=2.0).column("schema").to_pylist()
     assert pa.ipc.read_schema(pa.BufferReader(schema)).names == ["answer"]
     assert group(1, entered=1.0, finished=2.0, failed=1).column("schema").to_pylist() == [None]
+
+
+def test_balance_is_of_the_time_in_which_a_worker_had_a_request() -> None:
+    meter = Meter(40, 0)
+    heard(
+        meter,
+        group(10, entered=0.5, finished=4.5, worker="a"),
+        group(10, entered=1.0, finished=8.5, worker="a"),
+    )
+    heard(
+        meter,
+        group(10, entered=0.5, finished=2.5, worker="b"),
+        group(10, entered=6.5, finished=8.5, worker="b"),
+    )
+    assert meter.figures()["balance"] == Balance(workers=2, max_over_mean=1.333)  # 8 s and 4 s
+
+
+def test_tokens_are_told_per_gpu_where_the_gpus_are_known() -> None:
+    meter = Meter(10, 0)
+    heard(meter, group(10, entered=1.0, finished=6.0))
+    assert meter.figures(lambda workers: 2.0 * (workers or 0))["throughput"].tokens_per_s_per_gpu == 12.0
+    assert meter.figures(lambda workers: None)["throughput"].tokens_per_s_per_gpu is None
+
+
+def test_utilisation_is_of_the_time_in_which_rows_were_answered() -> None:
+    def sample(at: float, busy: int, cpu: float = 50.0) -> Sample:
+        return Sample(at, cpu, 40.0, (Gpu("g0", busy, 60, 80), Gpu("g1", 100, 8, 80)))
+
+    meter = Meter(100, 0)
+    samples = [sample(float(t), busy=0 if t < 10 else 90) for t in range(5, 30)]
+    heard(meter, samples=samples)
+    heard(meter, group(10, entered=10.0, finished=12.0))
+    heard(meter, group(10, entered=12.0, finished=19.0), samples=[sample(19.0, busy=10, cpu=100.0)])
+    found = meter.figures()["utilisation"]
+    assert found == Utilisation(
+        gpu_mean=91.4, gpu_p10=90.0, gpu_memory_max=75.0, cpu_mean=54.5, memory_max=40.0
+    )
+    assert Meter(1, 0).figures()["utilisation"] == Utilisation()

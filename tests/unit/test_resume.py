@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.processor import read_text
+from airflow_provider_raydatallm.processor.answers import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.fragments import put_fragment
@@ -46,8 +47,8 @@ def finish(job: SliceJob, plan: Plan, rows: list[tuple[int, int]], kind: Any = "
     )
     if kind == "rows":
         table = table.append_column("answer", pa.array([f"kept {u} {o}" for u, o in rows], pa.string()))
-        for name in ("__input_tokens", "__output_tokens"):
-            table = table.append_column(name, pa.array([1] * len(rows), pa.int64()))
+        for field in COUNT_FIELDS:
+            table = table.append_column(field, pa.array([1] * len(rows), pa.int64()))
     else:
         for name in ("error_type", "error"):
             table = table.append_column(name, pa.array(["X"] * len(rows), pa.string()))
@@ -208,7 +209,7 @@ def test_rows_that_failed_before_are_not_tried_again_beyond_their_attempts(job: 
 
 def test_engine_that_loses_rows_is_told_not_asked_for_ever(job: SliceJob) -> None:
     class Forgets(InProcess):
-        def answer(self, task: Any, summaries: Any, failures: Any) -> None:
+        def answer(self, task: Any, tell: Any) -> None:
             pass
 
     with pytest.raises(
@@ -222,8 +223,8 @@ def test_rows_that_a_dying_writer_lost_run_again_in_the_same_run(job: SliceJob) 
     """A writer is started again by Ray, without the rows that it had not put yet."""
 
     class LosesSome(InProcess):
-        def answer(self, task: Any, summaries: Any, failures: Any) -> None:
-            super().answer(task, summaries, failures)
+        def answer(self, task: Any, tell: Any) -> None:
+            super().answer(task, tell)
             folder = Path(task.url) / task.folder
             if self.answered == 100:
                 next(iter(sorted(folder.glob("rows-*")))).unlink()

@@ -217,7 +217,7 @@ def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
     job: SliceJob, given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(SliceError, match=says):
-        run(changed(job, **{"engine": "ray_data_llm", **given}))
+        run(changed(job, **{"engine": "auto", **given}))
     assert not Path(job.slice_path).exists()
 
 

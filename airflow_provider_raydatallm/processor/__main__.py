@@ -50,6 +50,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
             command.add_argument("--owner", help="end when this key of the cluster's store is not renewed")
             command.add_argument("--orphan-timeout", type=float, default=3600, help="for so many seconds")
         command.set_defaults(run=run)
+    plan = commands.add_parser("plan", help="what a run would do, and what is wrong with it; starts nothing")
+    plan.add_argument(
+        "spec", metavar="SPEC", help="JSON file of the slice's job: a path, a URL, or package:NAME"
+    )
+    plan.add_argument("--gpu-hour-price", type=float, help="what a GPU costs an hour, to estimate the cost")
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    plan.set_defaults(run=_plan, nonce=None)
     gc = commands.add_parser("gc", help="remove checkpoints that abandoned runs of a table left")
     gc.add_argument("spec", metavar="SPEC", help="the job of any slice of the table")
     gc.add_argument("--days", type=float, default=7, help="untouched for so long (default: 7)")
@@ -113,6 +120,22 @@ def _status(args: argparse.Namespace) -> int:
         return _failed(e, args.nonce)
     _say("report", args.nonce, None if report is None else report.model_dump(mode="json"))
     return 0
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor import forecast
+
+    try:
+        plan = forecast.forecast(load_spec(args.spec), forecast.reachable_cluster())
+    except Exception as e:
+        return _failed(e, None)
+    said = (
+        json.dumps(forecast.as_json(plan), indent=2)
+        if args.json
+        else forecast.as_table(plan, args.gpu_hour_price)
+    )
+    print(said)
+    return 1 if any(f.severity == "error" for f in plan.found) else 0
 
 
 def _files(args: argparse.Namespace) -> int:

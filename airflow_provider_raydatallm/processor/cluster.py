@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 from airflow_provider_raydatallm.processor.admission import Turn, admit
 from airflow_provider_raydatallm.processor.answers import AnswerShape
+from airflow_provider_raydatallm.processor.checks import Finding
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.measure import News
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.plan import Plan
-from airflow_provider_raydatallm.processor.preflight import check_model, check_resources
+from airflow_provider_raydatallm.processor.preflight import check_model, findings, look_at_cluster, refuse
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder
 from airflow_provider_raydatallm.spec import SliceJob
 
@@ -62,8 +63,11 @@ class Task:
 
 
 class Cluster(Protocol):
-    def check(self, question: Question) -> None:
-        """:raises SliceError: when the question cannot be answered here."""
+    def check(self, question: Question, rows: int) -> list[Finding]:
+        """What is to be known before so many rows are answered here.
+
+        :raises SliceError: when they cannot be.
+        """
 
     def answer(self, task: Task, tell: Callable[[News], None]) -> None:
         """Have the rows answered, when there is room, and their fragments put, whatever ends it.
@@ -78,10 +82,12 @@ class Cluster(Protocol):
 class RayCluster:
     """The Ray cluster that this process can reach."""
 
-    def check(self, question: Question) -> None:
+    def check(self, question: Question, rows: int) -> list[Finding]:
         connect()
-        check_resources(question.engine.resources, question.job.accelerator_type)
+        found = findings(question.engine, rows, look_at_cluster())
+        refuse(found)
         check_model(question.job.model_source)
+        return found
 
     def answer(self, task: Task, tell: Callable[[News], None]) -> None:
         connect()

@@ -70,6 +70,12 @@ class NodeGauges:
         return Gpu(id, int(busy), int(memory.used), int(memory.total))
 
 
+def gpu_memory() -> int | None:
+    """Bytes of the smallest GPU of this node; None where none can be seen."""
+    nvml, devices = _nvml_devices()
+    return min((int(nvml.nvmlDeviceGetMemoryInfo(d).total) for d in devices.values()), default=None)
+
+
 def _nvml_devices() -> tuple[Any, dict[str, Any]]:
     """NVIDIA's management library and the devices it sees by id; none where there is no such thing."""
     for name in ("pynvml", "ray._private.thirdparty.pynvml"):

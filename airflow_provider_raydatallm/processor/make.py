@@ -48,9 +48,11 @@ class Making:
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
-        if self.question is not None and self._state().missing:
+        missing = self.state().rows_missing
+        if self.question is not None and missing:
             self.progress({"step": "check", "rows": 0, "planned": self.plan.rows})
-            cluster.check(self.question)
+            for finding in cluster.check(self.question, missing):
+                print(f"warning: {finding}", file=sys.stderr, flush=True)
 
     def finish(self, lease: Lease, cluster: Cluster) -> Report:
         """Answer what is missing and publish."""
@@ -62,7 +64,7 @@ class Making:
         while True:
             # Once it is sealed it is decided: nothing that is answered now could be published.
             sealed = publish.read_seal(self.store, self.checkpoint.folder, self.plan)
-            state = None if sealed is not None else self._state(lease)
+            state = None if sealed is not None else self.state(lease)
             if meter is None:
                 meter = Meter(self.plan.rows, self.plan.rows - (state.rows_missing if state else 0))
             if sealed is None:
@@ -77,7 +79,8 @@ class Making:
         versions.remove_checkpoints(self.store, self.checkpoint.number)
         return report
 
-    def _state(self, lease: Lease | None = None) -> Progress:
+    def state(self, lease: Lease | None = None) -> Progress:
+        """How far the version has come."""
         since = 0
         if self.job.retry_quarantined:
             # What failed before this run is tried again; before the lease, that is all there is.
@@ -90,7 +93,7 @@ class Making:
         while state.missing:
             self._say("start", meter, lease)
             self._round(state, lease, cluster, meter)
-            before, state = state, self._state(lease)
+            before, state = state, self.state(lease)
             self._check_quarantine(state)
             if state.missing and len(state.fragments) <= len(before.fragments):
                 unit, spans = state.missing[0]
@@ -138,7 +141,7 @@ class Making:
         try:
             cluster.answer(task, hear)
         except SliceError:
-            self._check_quarantine(self._state(lease))  # says more about rows that failed
+            self._check_quarantine(self.state(lease))  # says more about rows that failed
             raise
 
     def _seal(self, state: Progress) -> publish.Seal:

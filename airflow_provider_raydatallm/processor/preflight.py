@@ -1,82 +1,104 @@
-"""Checks against the live cluster before anything is spent. An impossible request would otherwise wait for
-ever, silently."""
+"""What is there, asked of the live cluster before anything is spent; `checks` says what that means."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from airflow_provider_raydatallm.processor.engines.base import Resources
+from airflow_provider_raydatallm.processor.checks import ClusterFacts, Finding, check
+from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.gauges import gpu_memory
+from airflow_provider_raydatallm.processor.model_shape import read_shape
+
+T = TypeVar("T")
 
 _FOLDER_PREFIXES = ("/", "./", "../", "~")
+#: Seconds for a look at the nodes.
+_LOOK_SECONDS = 25
 
 
-def check_resources(needs: Resources, accelerator_type: str | None) -> None:
-    """:raises SliceError: when the cluster lacks CPUs or GPUs and no autoscaler can bring them."""
+def findings(engine: Engine, rows: int, cluster: ClusterFacts | None) -> list[Finding]:
+    """All that is wrong with a request.
+
+    :param rows: that are left to answer.
+    :param cluster: None to check what needs none.
+    """
+    job = engine.job
+    return check(
+        engine.resources,
+        engine.sizes,
+        job.engine_kwargs,
+        job.accelerator_type,
+        rows,
+        read_shape(job.model_source, job.engine_kwargs) if engine.sizes is not None else None,
+        cluster,
+    )
+
+
+def refuse(found: list[Finding]) -> None:
+    """:raises SliceError: with all errors among the findings, of the first one's kind."""
+    errors = [f for f in found if f.severity == "error"]
+    if errors:
+        raise SliceError("; ".join(map(str, errors)), kind=errors[0].kind)
+
+
+def look_at_cluster() -> ClusterFacts:
+    """What the cluster that this process is connected to has."""
     import ray
 
     there = ray.cluster_resources()
-    most = _most_resources()
-    if most is None:
-        return
-    short = [
-        f"{need:g} {name}s where the cluster has {there.get(name, 0):g}"
-        + (f" and may grow to {most[name]:g}" if most.get(name, 0) > there.get(name, 0) else "")
-        for name, need in (("CPU", needs.cpus), ("GPU", needs.gpus))
-        if max(there.get(name, 0), most.get(name, 0)) < need
-    ]
-    kinds = sorted(
-        k.removeprefix("accelerator_type:") for k in {*there, *most} if k.startswith("accelerator_type:")
+    nodes: list[dict[str, Any]] = [n for n in ray.nodes() if n["Alive"]]
+    memory = []
+    if there.get("GPU"):
+        memory = _on_nodes(gpu_memory, [n for n in nodes if n["Resources"].get("GPU")])
+    return ClusterFacts(
+        there=there,
+        most=_most_resources(),
+        gpus_per_node=int(max((n["Resources"].get("GPU", 0) for n in nodes), default=0)),
+        gpu_bytes=min((m for m in memory if m), default=None),
     )
-    if accelerator_type is not None and accelerator_type not in kinds:
-        short.append(f"a {accelerator_type} where the cluster has {', '.join(kinds) or 'no accelerator'}")
-    if short:
-        raise SliceError(
-            f"the cluster is too small: the slice needs {' and '.join(short)} ({needs.breakdown}). "
-            "Add nodes, or lower concurrency or the parallel sizes in engine_kwargs",
-            kind="cluster",
-        )
 
 
 def check_model(model_source: str) -> None:
     """:raises SliceError: when the model is a folder that no node of the cluster has."""
+    import ray
+
     if not model_source.startswith(_FOLDER_PREFIXES):
         return
     path = os.path.expanduser(model_source)
     found = [_looks_like_a_model(path)]
-    if not any(ok for ok, _ in found):
-        found = _on_every_node(path)
-    if not any(ok for ok, _ in found):
+    if found[0]:
+        found = _on_nodes(lambda: _looks_like_a_model(path), [n for n in ray.nodes() if n["Alive"]])
+    if all(found):
         raise SliceError(
             f"model_source {model_source!r} is no model folder on any of the cluster's {len(found)} "
-            f"node(s): {found[0][1]}. Give a folder that every node has, a hub id, or an s3:// address",
+            f"node(s): {found[0]}. Give a folder that every node has, a hub id, or an s3:// address",
             kind="model",
         )
 
 
-def _looks_like_a_model(path: str) -> tuple[bool, str]:
+def _looks_like_a_model(path: str) -> str:
+    """Why not; empty when it does."""
     if not os.path.isdir(path):
-        return False, "there is no such folder"
-    if not os.path.isfile(os.path.join(path, "config.json")):
-        return False, "it holds no config.json"
-    return True, ""
+        return "there is no such folder"
+    return "" if os.path.isfile(os.path.join(path, "config.json")) else "it holds no config.json"
 
 
-def _on_every_node(path: str) -> list[tuple[bool, str]]:
+def _on_nodes(look: Callable[[], T], nodes: list[dict[str, Any]]) -> list[T]:
+    """What a function returns on each node; those that do not answer in time are left out."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    probe = ray.remote(num_cpus=0)(_looks_like_a_model)
-    nodes: list[dict[str, Any]] = [n for n in ray.nodes() if n["Alive"]]
+    probe: Any = ray.remote(num_cpus=0)(look)
     tasks = [
-        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)).remote(
-            path
-        )
+        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)).remote()
         for n in nodes
     ]
-    return [tuple(r) for r in ray.get(tasks, timeout=120)]
+    done, _ = ray.wait(tasks, num_returns=len(tasks), timeout=_LOOK_SECONDS) if tasks else ([], [])
+    return list(ray.get(done))
 
 
 def _most_resources() -> dict[str, float] | None:

@@ -56,25 +56,25 @@ def run_slice(
     progress({"step": "plan"})
     before = versions.highest(store)  # what is published after this was published by a run that we waited for
     cluster = cluster or RayCluster()
-    making, report = _look(job, store, before, None, progress)
+    making, report = look(job, store, before, None, progress)
     if making is not None:
         making.check(cluster)  # before anything is written
     while report is None:
         lease = _acquire(job, store, before, progress, name)
         if lease is None:
-            making, report = _look(job, store, before, making, progress)
+            making, report = look(job, store, before, making, progress)
             continue
         with contextlib.closing(lease):
             # What was seen before the lease was had may be another run's past.
             _complete(job, store, lease)
-            making, report = _look(job, store, before, making, progress)
+            making, report = look(job, store, before, making, progress)
             if report is None:
                 assert making is not None
                 return making.finish(lease, cluster)
     return report
 
 
-def _look(
+def look(
     job: SliceJob, store: Store, before: int, known: Making | None, progress: Say
 ) -> tuple[Making | None, Report | None]:
     """What is to be made, or the report when nothing is.

@@ -1,16 +1,96 @@
-"""Sizes that users need not choose. Pure: numbers in, numbers out."""
+"""Sizes that users need not choose, and the arithmetic behind them. Pure: numbers in, numbers out.
+
+The formulas are those of the Ray Data LLM guides for batch inference; the constants are measured.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 #: Measured on one H200 with short rows: 128 rows x 32 batches in flight fed the engine best; batches of 16
 #: cost a third.
 _BATCH = 128
-_IN_FLIGHT_ROWS = 4096
 _SMALLEST_BATCH = 16
 #: Batches for each worker below which the last ones leave the others idle.
 _BATCHES_PER_WORKER = 4
+#: What vLLM runs at once on a large GPU unless it is told otherwise.
+DEFAULT_MAX_NUM_SEQS = 1024
+#: Rows in flight for each that the engine runs at once. A batch leaves when its last row is done: with
+#: answers of mixed lengths only about a third of the rows in flight are running.
+_ROWS_PER_SEQUENCE = 4
+
+
+@dataclass(frozen=True)
+class Work:
+    """How rows become tasks.
+
+    rows_per_block: rows that travel together. rows_per_task: rows that a worker takes at once: whole blocks,
+    at least a batch. tasks: of the slice. tasks_per_worker: of them, on average.
+    """
+
+    rows_per_block: int
+    rows_per_task: int
+    tasks: int
+    tasks_per_worker: int
+
+
+def work(rows: int, blocks: int, batch_size: int, workers: int) -> Work:
+    """How a slice's rows are spread.
+
+    10,000 rows in 256 blocks with batches of 128 and 4 workers: 39 rows a block, 156 a task, 64 tasks, 16 for
+    each worker.
+    """
+    per_block = max(1, rows // blocks)
+    per_task = math.ceil(batch_size / per_block) * per_block
+    tasks = max(1, round(rows / per_task))
+    return Work(per_block, per_task, tasks, math.ceil(tasks / workers))
+
+
+def is_saturated(batch_size: int, batches: int, max_num_seqs: int) -> bool:
+    """Whether the batches that a worker holds cover what its engine runs at once."""
+    return batch_size * batches >= max_num_seqs
+
+
+def gpus(workers: tuple[int, int], tensor_parallel: int, pipeline_parallel: int) -> tuple[int, int]:
+    """GPUs of the fewest and of the most workers."""
+    each = tensor_parallel * pipeline_parallel
+    return workers[0] * each, workers[1] * each
+
+
+def fewest_blocks(workers: int, *, varied: bool) -> int:
+    """Blocks below which workers wait for each other at the end: 2 for each, 4 where rows vary in length."""
+    return workers * (4 if varied else 2)
+
+
+def percentile(values: Sequence[int], percent: float) -> int:
+    """The smallest of the values that is not exceeded by so many percent of them.
+
+    :raises ValueError: for a percentile outside 0-100, or without values.
+    """
+    if not 0 <= percent <= 100:
+        raise ValueError(f"a percentile lies between 0 and 100, not at {percent:g}")
+    if not values:
+        raise ValueError("there is no percentile of nothing")
+    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
+
+
+def fitting_max_model_len(prompt_tokens: Sequence[int], max_tokens: int, percent: float) -> int:
+    """Tokens of prompt and answer that so many percent of the rows need at most. The memory of an engine's
+    cache grows with it, so that the longest row is a poor measure."""
+    return percentile(prompt_tokens, percent) + max_tokens
+
+
+def workers_needed(rows: int, seconds_per_row: float, seconds: float) -> int:
+    """Workers that answer so many rows in time, at so many seconds a row for one worker."""
+    return math.ceil(rows * seconds_per_row / seconds)
+
+
+def batch_size_for(workers: int, now: int, batch_size: int) -> int:
+    """The batch size that leaves each worker as many tasks as `now` workers had: twice the workers, half the
+    batch."""
+    return max(1, batch_size * now // workers)
 
 
 def engine_batch_size(rows: int, workers: int) -> int:
@@ -19,10 +99,10 @@ def engine_batch_size(rows: int, workers: int) -> int:
     return max(_SMALLEST_BATCH, min(_BATCH, math.ceil(rows / (workers * _BATCHES_PER_WORKER))))
 
 
-def batches_in_flight(batch_size: int) -> int:
-    """Batches that a worker holds at once, so that batch_size x batches covers any usual max_num_seqs (4,096
-    rows)."""
-    return max(4, _IN_FLIGHT_ROWS // batch_size)
+def batches_in_flight(batch_size: int, max_num_seqs: int = DEFAULT_MAX_NUM_SEQS) -> int:
+    """Batches that a worker holds at once: four times the rows that its engine runs at once, and at least 4
+    batches."""
+    return max(4, math.ceil(_ROWS_PER_SEQUENCE * max_num_seqs / batch_size))
 
 
 def read_tasks(units: int, cpus: float) -> int:

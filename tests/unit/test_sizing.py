@@ -5,11 +5,64 @@ import pytest
 from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, sampling_defaults
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.sizing import (
+    Work,
+    batch_size_for,
     batches_in_flight,
     engine_batch_size,
+    fewest_blocks,
+    fitting_max_model_len,
+    gpus,
+    is_saturated,
     light_tasks,
+    percentile,
     read_tasks,
+    work,
+    workers_needed,
 )
+
+
+def test_worked_example_of_the_guides() -> None:
+    assert work(10_000, blocks=256, batch_size=128, workers=4) == Work(39, 156, 64, 16)
+
+
+def test_a_slice_smaller_than_its_blocks_is_one_row_a_block() -> None:
+    assert work(3, blocks=8, batch_size=2, workers=1) == Work(1, 2, 2, 2)
+    assert work(1, blocks=1, batch_size=128, workers=4) == Work(1, 128, 1, 1)
+
+
+def test_saturation() -> None:
+    assert is_saturated(128, 4, 256)
+    assert is_saturated(64, 4, 256)
+    assert not is_saturated(16, 8, 256)
+
+
+def test_gpus_of_workers_that_share_a_model() -> None:
+    assert gpus((4, 4), 1, 1) == (4, 4)
+    assert gpus((1, 10), 8, 2) == (16, 160)  # DeepSeek-R1: 8 x 2 = 16 for each
+
+
+def test_blocks_for_each_worker() -> None:
+    assert (fewest_blocks(4, varied=False), fewest_blocks(4, varied=True)) == (8, 16)
+
+
+def test_length_that_fits_nearly_all_rows() -> None:
+    lengths = list(range(1, 101))
+    assert [percentile(lengths, p) for p in (0, 50, 95, 99, 100)] == [1, 50, 95, 99, 100]
+    assert fitting_max_model_len(lengths, max_tokens=16, percent=95) == 111
+    assert fitting_max_model_len([7], max_tokens=16, percent=99) == 23
+
+
+@pytest.mark.parametrize("percent", [-1, 100.1, float("nan")])
+def test_percentile_outside_of_0_to_100_is_refused(percent: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 100"):
+        percentile([1], percent)
+
+
+def test_workers_for_a_finish_time() -> None:
+    # 1,000,000 rows at 20 ms a row for one worker, in two hours.
+    assert workers_needed(1_000_000, 0.02, 7200) == 3
+    assert workers_needed(360, 10, 3600) == 1
+    assert batch_size_for(workers=8, now=4, batch_size=256) == 128  # twice the workers, half the batch
 
 
 @pytest.mark.parametrize(
@@ -22,7 +75,9 @@ def test_every_worker_gets_batches(rows: int, workers: int, size: int) -> None:
 
 def test_batches_in_flight_cover_the_engines_appetite() -> None:
     for size in (1, 16, 128, 1024, 100_000):
-        assert size * batches_in_flight(size) >= 1024
+        assert size * batches_in_flight(size) >= 4 * 1024
+        assert is_saturated(size, batches_in_flight(size, max_num_seqs=3000), 3000)
+    assert batches_in_flight(128, max_num_seqs=64) == 4
 
 
 def test_tasks_around_the_engine_are_bounded() -> None:

@@ -75,6 +75,21 @@ class Resources:
     breakdown: str
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Of an engine whose workers run vLLM.
+
+    workers, gpus: the fewest and the most. batches: in flight in a worker. max_num_seqs: rows that a worker
+    runs at once, as far as is known before it starts.
+    """
+
+    workers: tuple[int, int]
+    gpus: tuple[int, int]
+    batch_size: int
+    batches: int
+    max_num_seqs: int
+
+
 class Engine(ABC):
     """Answers requests. Constructed in the driver, before anything is spent.
 
@@ -88,6 +103,11 @@ class Engine(ABC):
     @property
     @abstractmethod
     def resources(self) -> Resources: ...
+
+    @property
+    def sizes(self) -> Sizes | None:
+        """None when the engine's own are not of this kind."""
+        return None
 
     @property
     @abstractmethod

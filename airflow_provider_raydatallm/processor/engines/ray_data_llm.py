@@ -14,61 +14,26 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import (
-    check_arguments,
-    sampling_defaults,
-    vllm_is_cpu_build,
-)
-from airflow_provider_raydatallm.processor.sizing import batches_in_flight, engine_batch_size
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.base import Deliver
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import sampling_defaults
+from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 
 if TYPE_CHECKING:
     import ray.data
 
-#: Reading and publishing need one CPU beside the stages, and one moves rows between them.
-_CPUS_BESIDE_STAGES = 2
 #: Where Ray Data LLM keeps what a row failed of; "" for a row that did not.
 _ERROR = "__inference_error__"
 
 
-class RayDataLLM(Engine):
-    def __init__(self, job: SliceJob, rows: int) -> None:
-        super().__init__(job, rows)
-        check_arguments(job.engine_kwargs, job.sampling_params)
-        self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
-
+class RayDataLLM(VllmBased):
     @property
-    def workers(self) -> tuple[int, int]:
-        c = self.job.concurrency
-        return (c, c) if isinstance(c, int) else c
-
-    @property
-    def batch_size(self) -> int:
-        return self.job.batch_size or engine_batch_size(self.rows, self.workers[1])
-
-    @property
-    def _each(self) -> int:
-        """GPUs of one worker."""
-        kwargs = self.job.engine_kwargs
-        return int(kwargs.get("tensor_parallel_size") or 1) * int(kwargs.get("pipeline_parallel_size") or 1)
+    def helpers(self) -> tuple[int, int]:
+        """Actors of the stages."""
+        return (1, self.workers[1]) if self.on_cpu else (3, 2 + self.workers[1])
 
     def gpus(self, workers: int | None) -> float | None:
         low, high = self.workers  # a pool that scales does not say how far it did
-        return low * self._each if low == high and not self.on_cpu else None
-
-    @property
-    def resources(self) -> Resources:
-        low = self.workers[0]
-        each = self._each
-        stages = 1 if self.on_cpu else 3
-        gpus = 0 if self.on_cpu else low * each
-        return Resources(
-            cpus=low * each + stages + _CPUS_BESIDE_STAGES,
-            gpus=gpus,
-            breakdown=f"{low} engine worker(s) of {each} {'CPU' if self.on_cpu else 'GPU and CPU'}(s), "
-            f"{stages} stage actor(s), {_CPUS_BESIDE_STAGES} to read and write",
-        )
+        return self.sizes.gpus[0] if low == high and not self.on_cpu else None
 
     def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         from ray.data import llm
@@ -93,7 +58,7 @@ class RayDataLLM(Engine):
             engine_kwargs=kwargs,
             concurrency=self.workers,
             batch_size=self.batch_size,
-            max_concurrent_batches=job.max_concurrent_batches or batches_in_flight(self.batch_size),
+            max_concurrent_batches=self.sizes.batches,
             chat_template_stage={
                 "enabled": True,
                 "concurrency": (1, self.workers[1]),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import math
 import os
 import threading
 import time
@@ -19,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources, answers_to
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, vllm_is_cpu_build
+from airflow_provider_raydatallm.processor.engines.base import Deliver, answers_to
+from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.sizing import batches_in_flight, engine_batch_size
 from airflow_provider_raydatallm.spec import SliceJob
 
 if TYPE_CHECKING:
@@ -31,54 +31,28 @@ if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.actor import ActorHandle
 
-#: One to read and one to cut blocks.
-_CPUS_BESIDE = 2
 #: How often an engine may die under one batch before the batch is held to be what kills it.
 _DEATHS = 3
 _STOP_SECONDS = 10.0
 
 
-class VllmEngine(Engine):
+class VllmEngine(VllmBased):
     worker = VllmWorker
 
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
-        check_arguments(job.engine_kwargs, job.sampling_params)
-        self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
         self._workers: list[ActorHandle[Any]] = []
         self._ready: list[ObjectRef[Any]] = []
 
     @property
-    def workers(self) -> tuple[int, int]:
-        c = self.job.concurrency
-        return (c, c) if isinstance(c, int) else c
-
-    @property
-    def feeders(self) -> int:
-        return 1 if self.on_cpu else 2 * self.workers[1]
-
-    @property
-    def batch_size(self) -> int:
-        return self.job.batch_size or engine_batch_size(self.rows, self.workers[1])
-
-    @property
-    def _each(self) -> int:
-        """GPUs (CPUs of a CPU build) of one worker."""
-        kwargs = self.job.engine_kwargs
-        return int(kwargs.get("tensor_parallel_size") or 1) * int(kwargs.get("pipeline_parallel_size") or 1)
-
-    @property
-    def resources(self) -> Resources:
-        low, each = self.workers[0], self._each
-        return Resources(
-            cpus=low * (each if self.on_cpu else 1) + self.feeders + _CPUS_BESIDE,
-            gpus=0 if self.on_cpu else low * each,
-            breakdown=f"{low} engine worker(s) of {each} {'CPU' if self.on_cpu else 'GPU'}(s), "
-            f"{self.feeders} feeder(s), {_CPUS_BESIDE} to read",
-        )
+    def helpers(self) -> tuple[int, int]:
+        """Feeders."""
+        # One keeps up with several times what a large GPU answers; the second is for long prompts.
+        each = 1 if self.on_cpu else 2
+        return each * self.workers[0], each * self.workers[1]
 
     def gpus(self, workers: int | None) -> float | None:
-        return None if self.on_cpu or workers is None else workers * self._each
+        return None if self.on_cpu or workers is None else workers * self.parallel[0] * self.parallel[1]
 
     def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         import ray
@@ -87,14 +61,13 @@ class VllmEngine(Engine):
         worker = ray.remote(self.worker).options(**self._options())
         self._workers = [worker.remote(self._arguments()) for _ in range(self.workers[1])]
         self._ready = [w.ready.remote() for w in self._workers]
-        batches = job.max_concurrent_batches or batches_in_flight(self.batch_size)
-        threads = -(-batches * self.workers[1] // self.feeders)
+        threads = math.ceil(self.sizes.batches * self.workers[1] / self.helpers[1])
         return requests.map_batches(
             Feeder,
             fn_constructor_args=(job, self._workers, deliver),
             batch_size=None,
             batch_format="pyarrow",
-            **_threaded_pool(self.feeders, threads),
+            **_threaded_pool(self.helpers, threads),
         )
 
     def check(self) -> None:
@@ -122,22 +95,29 @@ class VllmEngine(Engine):
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"max_restarts": _DEATHS, "max_concurrency": 1000}
         if self.on_cpu:
-            options["num_cpus"] = self._each
+            options["num_cpus"] = self.cpus_each
             if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
                 options["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
         else:
-            options |= {"num_cpus": 1, "num_gpus": self._each, "accelerator_type": self.job.accelerator_type}
+            options |= {
+                "num_cpus": self.cpus_each,
+                "num_gpus": self.parallel[0] * self.parallel[1],
+                "accelerator_type": self.job.accelerator_type,
+            }
         return options
 
 
-def _threaded_pool(actors: int, threads: int) -> dict[str, Any]:
-    """A fixed pool of actors that take several blocks at once, in the words of the installed Ray."""
+def _threaded_pool(actors: tuple[int, int], threads: int) -> dict[str, Any]:
+    """A pool of actors that take several blocks at once, in the words of the installed Ray."""
     from ray.data import ActorPoolStrategy
 
     strategy: Any = ActorPoolStrategy
     given = {
-        "size": actors, "max_tasks_in_flight_per_actor": threads + 2, "enable_true_multi_threading": True
-    }  # fmt: skip
+        "min_size": actors[0],
+        "max_size": actors[1],
+        "max_tasks_in_flight_per_actor": threads + 2,
+        "enable_true_multi_threading": True,
+    }
     if "max_concurrent_calls_per_actor" in inspect.signature(strategy.__init__).parameters:
         return {"compute": strategy(**given, max_concurrent_calls_per_actor=threads)}
     return {"compute": strategy(**given), "max_concurrency": threads}  # until Ray 2.59

@@ -1,0 +1,74 @@
+"""What the engines that run vLLM have in common: who feeds it makes no difference to its workers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from airflow_provider_raydatallm.processor.engines.base import Engine, Resources, Sizes
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, vllm_is_cpu_build
+from airflow_provider_raydatallm.processor.sizing import (
+    DEFAULT_MAX_NUM_SEQS,
+    batches_in_flight,
+    engine_batch_size,
+    gpus,
+)
+from airflow_provider_raydatallm.spec import SliceJob
+
+#: One to read and one to cut blocks.
+_CPUS_BESIDE = 2
+
+
+class VllmBased(Engine):
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        super().__init__(job, rows)
+        check_arguments(job.engine_kwargs, job.sampling_params)
+        self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
+
+    @property
+    @abstractmethod
+    def helpers(self) -> tuple[int, int]:
+        """Actors around the workers, a CPU each: the fewest and the most."""
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """The fewest and the most."""
+        c = self.job.concurrency
+        return (c, c) if isinstance(c, int) else c
+
+    @property
+    def parallel(self) -> tuple[int, int]:
+        """GPUs (CPUs of a CPU build) that share a worker's model: tensors, and layers."""
+        kwargs = self.job.engine_kwargs
+        return int(kwargs.get("tensor_parallel_size") or 1), int(kwargs.get("pipeline_parallel_size") or 1)
+
+    @property
+    def batch_size(self) -> int:
+        return self.job.batch_size or engine_batch_size(self.rows, self.workers[1])
+
+    @property
+    def sizes(self) -> Sizes:
+        asked = self.job.engine_kwargs.get("max_num_seqs")
+        most = int(asked or DEFAULT_MAX_NUM_SEQS)
+        return Sizes(
+            workers=self.workers,
+            gpus=(0, 0) if self.on_cpu else gpus(self.workers, *self.parallel),
+            batch_size=self.batch_size,
+            batches=self.job.max_concurrent_batches or batches_in_flight(self.batch_size, most),
+            max_num_seqs=most,
+        )
+
+    @property
+    def resources(self) -> Resources:
+        low, each = self.workers[0], self.parallel[0] * self.parallel[1]
+        helpers = self.helpers[0]
+        return Resources(
+            cpus=low * self.cpus_each + helpers + _CPUS_BESIDE,
+            gpus=0 if self.on_cpu else low * each,
+            breakdown=f"{low} engine worker(s) of {each} {'CPU' if self.on_cpu else 'GPU'}(s), "
+            f"{helpers} actor(s) around them, {_CPUS_BESIDE} to read and write",
+        )
+
+    @property
+    def cpus_each(self) -> int:
+        """Logical CPUs of a worker: one to drive its GPUs, or those that it computes on."""
+        return self.parallel[0] * self.parallel[1] if self.on_cpu else 1

@@ -1,0 +1,109 @@
+"""What a model takes of a GPU's memory, from its `config.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Bytes of a value.
+_BYTES = {"float32": 4.0, "float": 4.0, "float16": 2.0, "half": 2.0, "bfloat16": 2.0, "fp8": 1.0, "auto": 2.0}
+#: Bytes of a weight by the method that shrank it.
+_QUANTIZED = {"fp8": 1.0, "int8": 1.0, "awq": 0.5, "gptq": 0.5, "awq_marlin": 0.5, "gptq_marlin": 0.5}
+#: Of the memory that vLLM may use, for what is neither weights nor cache.
+_ACTIVATIONS = 0.05
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder's sizes. `parameters` is None where the configuration does not give it away."""
+
+    parameters: int | None
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    max_positions: int
+    weight_bytes_each: float = 2.0
+    kv_bytes_each: float = 2.0
+
+    @property
+    def weight_bytes(self) -> float | None:
+        """70 billion parameters take 140 GB in bfloat16, half of that in fp8."""
+        return None if self.parameters is None else self.parameters * self.weight_bytes_each
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """A token's place in the cache: a key and a value in each layer."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.kv_bytes_each
+
+
+def read_shape(model_source: str, engine_kwargs: Mapping[str, Any]) -> ModelShape | None:
+    """The shape of a model in a folder that this machine has, or in its hub cache; None when there is none or
+    it is not a plain decoder."""
+    found = config_file(model_source)
+    try:
+        config = json.loads(found.read_text()) if found is not None else None
+        return shape_of(config, engine_kwargs) if config is not None else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def config_file(model_source: str) -> Path | None:
+    folder = Path(os.path.expanduser(model_source))
+    if folder.is_dir():
+        return folder / "config.json"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or f"{os.environ.get('HF_HOME', '~/.cache/huggingface')}/hub")
+    snapshots = cache.expanduser() / f"models--{model_source.replace('/', '--')}" / "snapshots"
+    return max(snapshots.glob("*/config.json"), key=lambda p: p.stat().st_mtime, default=None)
+
+
+def shape_of(config: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -> ModelShape:
+    """:raises KeyError: when the configuration is not a decoder's."""
+    config = config.get("text_config") or config
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    head_dim = int(config.get("head_dim") or hidden // heads)
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    dtype = engine_kwargs.get("dtype") or "auto"
+    if dtype == "auto":
+        dtype = config.get("dtype") or config.get("torch_dtype") or "auto"
+    method = engine_kwargs.get("quantization") or (config.get("quantization_config") or {}).get(
+        "quant_method"
+    )
+    each = _BYTES.get(str(dtype), 2.0)
+    cache = str(engine_kwargs.get("kv_cache_dtype") or "auto")
+    return ModelShape(
+        parameters=_parameters(config, heads, kv_heads, head_dim),
+        layers=int(config["num_hidden_layers"]),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        max_positions=int(config["max_position_embeddings"]),
+        weight_bytes_each=_QUANTIZED.get(str(method), each) if method else each,
+        kv_bytes_each=1.0 if cache.startswith("fp8") else each,
+    )
+
+
+def _parameters(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: int) -> int | None:
+    """Of a dense decoder with gated layers, as nearly all are."""
+    if any(config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+        return None
+    hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
+    tables = 1 if config.get("tie_word_embeddings") else 2
+    layer = attention + 3 * hidden * inner + 2 * hidden
+    return int(config["num_hidden_layers"]) * layer + tables * int(config["vocab_size"]) * hidden + hidden
+
+
+def cache_bytes(shape: ModelShape, gpu_bytes: float, parallel: int, utilization: float) -> float | None:
+    """What the GPUs of a worker have left for the cache; negative when the weights alone do not fit.
+
+    :param parallel: GPUs that share the model.
+    """
+    if shape.weight_bytes is None:
+        return None
+    usable = gpu_bytes * parallel * utilization
+    return usable - shape.weight_bytes - usable * _ACTIVATIONS

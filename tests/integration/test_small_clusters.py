@@ -1,0 +1,67 @@
+"""The real engines on clusters with too few CPUs, or just enough: they run, or say at once why they cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.in_process import job_of
+from tests.integration.conftest import ROOT
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Unix sockets need a short path."""
+    folder = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(cpus: int, engine: str, tmp_path: Path, model: Path, ray_folder: Path) -> tuple[int, str, float]:
+    """Exit status, what was said, and seconds, Ray's own start included."""
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(40)]}), tmp_path / "in.parquet")
+    job = job_of(
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", engine=engine,
+        model_source=str(model), sampling_params={"max_tokens": 4}, engine_kwargs={"max_model_len": 256},
+    )  # fmt: skip
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.small_cluster", str(cpus), f"{tmp_path}/spec.json", str(ray_folder)],
+        cwd=ROOT, env=os.environ | {"RAY_AUTH_MODE": "disabled"},
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    return done.returncode, done.stderr, time.monotonic() - began
+
+
+@pytest.mark.parametrize(("cpus", "engine"), [(1, "vllm"), (2, "vllm"), (2, "ray_data_llm")])
+def test_cluster_that_is_too_small_is_told_within_half_a_minute(
+    cpus: int, engine: str, tiny_model: Path, tmp_path: Path, short_folder: Path
+) -> None:
+    code, said, seconds = run(cpus, engine, tmp_path, tiny_model, short_folder)
+    assert code == 1
+    assert f"the slice needs 4 CPUs where the cluster has {cpus} (" in said
+    assert "[cluster_too_small]" in said
+    assert seconds < 30
+    assert not (tmp_path / "out").exists()
+
+
+def test_smallest_cluster_that_is_not_refused_answers(
+    tiny_model: Path, tmp_path: Path, short_folder: Path
+) -> None:
+    code, said, _ = run(4, "vllm", tmp_path, tiny_model, short_folder)
+    assert code == 0, said
+    [found] = tmp_path.glob("out/*/_report.json")
+    report = json.loads(found.read_text())
+    assert report["counts"]["succeeded"] == 40

@@ -1,0 +1,15 @@
+"""One slice on a Ray cluster of so many logical CPUs: `python -m tests.small_cluster CPUS SPEC FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from airflow_provider_raydatallm.processor.__main__ import main
+from benchmarks.embedded import local_ray
+
+if __name__ == "__main__":
+    cpus, spec, folder = sys.argv[1:]
+    with local_ray(Path(folder), int(cpus)):
+        code = main(["run", spec])
+    sys.exit(code)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from demo.customers import industry_of, write_customers
+from demo.spec import write_specs
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".demo"
@@ -43,6 +44,7 @@ def main() -> int:
     line = ProgressLine()
     line.say("writing 12,000 customers of 3 days")
     write_customers(HOME / "customers", DATES, ROWS)
+    write_specs(DATES, HOME)
     with open(HOME / "log.txt", "w") as log:
         line.say("training the tiny model (once, about half a minute)")
         # In a process of its own: this one then never holds torch.
@@ -169,7 +171,8 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
         )
     others = [d for d in DATES if not (HOME / "customers_enriched" / f"ds={d}").exists()]
     print(
-        f"Next: make demo DATE={others[0]}"
+        f"Next: make demo DATE={others[0]}, or what that would do: .venv/bin/airflow-ray-llm plan "
+        f".demo/spec-{others[0]}.json"
         if others
         else "Ray keeps running; end it with .venv/bin/airflow-ray-llm local stop"
     )

@@ -26,12 +26,11 @@ ASK = "You are given a company record. Answer with its industry only. Record: "
 SAMPLING = {"temperature": 1.0, "ignore_eos": True}
 
 
-def rows_of(work: str, count: int) -> list[dict[str, Any]]:
+def rows_of(work: str, count: int, repeating: bool) -> list[dict[str, Any]]:
     """`short`: 40 words in, 16 tokens out. `mixed`: log-normal lengths, 20 to 1,500 words in, 8 to 400
-    tokens out."""
-    words = (
-        "the quick brown company makes seven kinds of fine paper and sells them by the ton " * 40
-    ).split()
+    tokens out. Each prompt is new from its first words on, unless they are `repeating`: most of a prompt is
+    in the engine's cache then."""
+    words = Path("LICENSE").read_text().split()
     rnd = random.Random(7)
     rows = []
     for i in range(count):
@@ -41,7 +40,8 @@ def rows_of(work: str, count: int) -> list[dict[str, Any]]:
             answer = int(min(400, max(8, rnd.lognormvariate(4.4, 0.8))))
         start = rnd.randrange(len(words) - 1)
         text = " ".join(words[(start + j) % len(words)] for j in range(size))
-        rows.append({"i": i, "text": text, "answer_tokens": answer})
+        new = "" if repeating else f"{rnd.randrange(10**9)} "
+        rows.append({"i": i, "text": new + text, "answer_tokens": answer})
     return rows
 
 
@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--work", choices=("short", "mixed"), default="short")
     parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--repeating", action="store_true", help="prompts that begin as others do")
     parser.add_argument("--max-num-seqs", type=int)
     parser.add_argument("--dummy", action="store_true", help="weights that say nothing, for a model's shape")
     parser.add_argument("--engine", default="{}", help="JSON of more engine arguments, for all modes")
@@ -186,7 +187,7 @@ def main() -> None:
             subprocess.run([sys.executable, "-m", "benchmarks.gpu.compare", mode, *rest], check=False)
         return
     [mode] = args.modes
-    rows = rows_of(args.work, args.rows)
+    rows = rows_of(args.work, args.rows, args.repeating)
     run = {"chat": chat, "plain": plain}.get(mode)
     found = run(args, rows) if run else processor(args, rows, mode)
     print("RESULT " + json.dumps({"mode": mode, "work": args.work, **found}), flush=True)

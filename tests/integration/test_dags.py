@@ -20,6 +20,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.local import LocalHead
 from demo.customers import industry_of, write_customers
+from demo.spec import spec_of
 from tests.integration.conftest import ROOT
 
 AIRFLOW = str(Path(sys.executable).parent / "airflow")
@@ -103,6 +104,12 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     report = json.loads((folder / "_report.json").read_text())
     assert report["counts"]["planned"] == report["counts"]["succeeded"] == 600
     assert report["tokens"]["input"] > 600 * 10
+    assert 0 <= report["tokens"]["cached"] < report["tokens"]["input"]
+    assert (report["counts"]["truncated"], report["balance"]) == (0, {"workers": 1, "max_over_mean": 1.0})
+    assert 0 < report["utilisation"]["cpu_mean"] <= 100
+    assert 0 < report["utilisation"]["memory_max"] <= 100
+    asked = spec_of("2026-01-01", tmp_path).model_copy(update={"model_source": str(tiny_model)})
+    assert report["fingerprint"] == asked.fingerprint()  # what the demo writes for `plan` is what it runs
     assert (
         0
         < report["throughput"]["rows_per_s"]

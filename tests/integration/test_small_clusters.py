@@ -1,4 +1,4 @@
-"""The real engines on clusters with too few CPUs, or just enough: they run, or say at once why they cannot."""
+"""The real engines on clusters with too few CPUs or just enough: they run, or say at once why they cannot."""
 
 from __future__ import annotations
 

@@ -1,0 +1,30 @@
+"""The demo's slices as specs, for the commands that take one: what the example DAG `customers_daily` asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_provider_raydatallm.spec import SliceJob
+from demo.customers import LABELS
+
+
+def spec_of(date: str, home: Path) -> SliceJob:
+    """:param home: the folder that `make demo` works in."""
+    return SliceJob(
+        slice_key=date,
+        input_path=f"{home}/customers/ds={{slice}}/",
+        output_path=f"{home}/customers_enriched",
+        model_source=f"{home}/model",
+        system_prompt="You infer a company's industry.",
+        prompt="What industry is this company in: {Company}",
+        choices=tuple(LABELS),
+        sampling_params={"temperature": 0, "max_tokens": 16},
+        output_column="industry",
+        engine_kwargs={"max_model_len": 256},
+    )
+
+
+def write_specs(dates: tuple[str, ...], home: Path) -> None:
+    """`spec-<date>.json` for each."""
+    for date in dates:
+        (home / f"spec-{date}.json").write_text(spec_of(date, home).model_dump_json(indent=2))

@@ -116,6 +116,8 @@ class SliceJob(Contract):
     max_concurrent_batches: int | None = Field(default=None, ge=1)
     #: Seconds to wait until all that the engine needs is free at once.
     queue_timeout: float = Field(default=24 * 3600, gt=0, allow_inf_nan=False)
+    #: Seconds in which at least one row must finish once the engine is there.
+    stall_timeout: float = Field(default=1800, gt=0, allow_inf_nan=False)
 
     @field_validator("preprocess", "postprocess")
     @classmethod
@@ -286,6 +288,17 @@ class Balance(Contract):
     max_over_mean: float | None = None
 
 
+class Advice(Contract):
+    """What the figures of a run say about the next: a stable code, the numbers, and the setting to change."""
+
+    code: str
+    evidence: str
+    change: str
+
+    def __str__(self) -> str:
+        return f"{self.evidence}: {self.change} [{self.code}]"
+
+
 class Report(Contract):
     """What was published. `_report.json` holds exactly this; XCom adds the job's id and links and Airflow's
     own timings."""
@@ -301,7 +314,7 @@ class Report(Contract):
     throughput: Throughput = Throughput()
     utilisation: Utilisation = Utilisation()
     balance: Balance = Balance()
-    advice: tuple[str, ...] | None = None
+    advice: tuple[Advice, ...] | None = None
 
     def to_xcom(
         self,
@@ -315,6 +328,7 @@ class Report(Contract):
         """The operator's `return_value`: this report, plus what only the Airflow side knows (seconds
         `queued`, `total`)."""
         result = self.model_dump(mode="json", exclude={"version"})
+        result["advice"] = None if self.advice is None else [a.code for a in self.advice]
         result["report_path"] = report_path
         result["ray_job_id"] = ray_job_id
         result["dashboard_url"] = dashboard_url

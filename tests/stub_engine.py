@@ -42,7 +42,10 @@ class StubEngine(Engine):
 
 
 def answer(batch: pa.Table, *, pause: float = 0) -> pa.Table:
-    """A message that begins with "fail" fails in the engine. `pause`: seconds that a batch takes."""
+    """A message that begins with "fail" fails in the engine; one that begins with "stuck" never comes back.
+
+    :param pause: seconds that a batch takes.
+    """
     time.sleep(pause)
     texts: list[str | None] = []
     errors: list[str | None] = []
@@ -51,6 +54,8 @@ def answer(batch: pa.Table, *, pause: float = 0) -> pa.Table:
         request = json.loads(text)
         choices = request["sampling_params"].get("structured_outputs", {}).get("choice")
         said = choices[0] if choices else request["messages"][-1]["content"]
+        while said.startswith("stuck"):
+            time.sleep(1)
         failed = said.startswith("fail")
         texts.append(None if failed else said)
         errors.append("ValueError: it begins with fail" if failed else None)

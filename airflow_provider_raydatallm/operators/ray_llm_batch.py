@@ -175,6 +175,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param reconnect_timeout: how long the cluster may be away, or refuse the token, while the job runs.
     :param orphan_timeout: the job ends by itself, its finished rows kept, when no task has waited for it for
         so long; at least a minute. None lets it run to its end.
+    :param stall_timeout: how long the job may answer without finishing a row. It then fails, which a retry
+        helps: its finished rows are kept.
     :param queue_timeout: how long the job may wait until all that its engine needs is free on the cluster at
         once.
     :param emit_partition: put the slice key on the events of the task's `outlets` as their partition, where
@@ -263,6 +265,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         reconnect_timeout: timedelta | float = timedelta(minutes=10),
         orphan_timeout: timedelta | float | None = timedelta(hours=1),
         queue_timeout: timedelta | float = timedelta(days=1),
+        stall_timeout: timedelta | float = timedelta(minutes=30),
         emit_partition: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -319,6 +322,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.orphan_timeout = seconds_of("orphan_timeout", orphan_timeout, least=60)
         seconds_of("execution_timeout", self.execution_timeout, least=1)
         self.queue_timeout = seconds_of("queue_timeout", queue_timeout, least=1)
+        self.stall_timeout = seconds_of("stall_timeout", stall_timeout, least=1)
         self.emit_partition = emit_partition
         check_emit_partition(self.outlets, emit_partition)
         self._killed = False

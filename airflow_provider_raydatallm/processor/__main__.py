@@ -107,6 +107,8 @@ def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
         return _failed(SliceError(f"{why}; its finished rows are kept", kind="stopped"), args.nonce)
     except Exception as e:
         return _failed(e, args.nonce)
+    for advice in report.advice or ():
+        print(f"advice: {advice}", file=sys.stderr, flush=True)
     _say("report", args.nonce, report.model_dump(mode="json"))
     return 0
 

@@ -8,6 +8,7 @@ fails, has failed for its own reason: it goes to quarantine and stops no other r
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -30,6 +31,9 @@ COUNT_FIELDS = [
 FAILED_FIELDS = [*ROW_ID_FIELDS, pa.field("error_type", pa.string()), pa.field("error", pa.string())]
 #: Error types of answers that are not what they must be; the second because max_tokens cut them.
 INVALID_ANSWER, TRUNCATED_ANSWER = "InvalidAnswer", "TruncatedAnswer"
+#: Of prompts that the engine refuses for their length, in vLLM's words.
+PROMPT_TOO_LONG = "PromptTooLong"
+_TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[^.]*max_model_len")
 
 _MESSAGE_CHARACTERS = 2000
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
@@ -68,7 +72,8 @@ class AnswerShape:
         cut = [reason == "length" for reason in answers.column("finish_reason").to_pylist()]
         for i, text in enumerate(answers.column("text").to_pylist()):
             if errors[i] is not None:
-                failures.append((i, kinds[i] or "EngineError", errors[i]))
+                kind = PROMPT_TOO_LONG if _TOO_LONG.search(errors[i]) else kinds[i] or "EngineError"
+                failures.append((i, kind, errors[i]))
             elif (value := self._parse(text)) is None:
                 kind, why = (TRUNCATED_ANSWER, " (max_tokens cut it)") if cut[i] else (INVALID_ANSWER, "")
                 failures.append((i, kind, f"{self._wanted}{why}: {text!r}"))

@@ -14,11 +14,12 @@ from airflow_provider_raydatallm.processor.admission import Turn, admit
 from airflow_provider_raydatallm.processor.answers import AnswerShape
 from airflow_provider_raydatallm.processor.checks import Finding
 from airflow_provider_raydatallm.processor.engines.base import Engine
-from airflow_provider_raydatallm.processor.measure import News
+from airflow_provider_raydatallm.processor.measure import News, rows_in
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.preflight import check_model, findings, look_at_cluster, refuse
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder
+from airflow_provider_raydatallm.processor.stall import StallWatch, what_waits
 from airflow_provider_raydatallm.spec import SliceJob
 
 #: Seconds that the writers have to put what they hold when the job is told to stop.
@@ -112,6 +113,8 @@ class RayCluster:
         writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
         ended = threading.Event()
         errors: list[BaseException] = []
+        rows = sum(stop - start for _, spans in task.work for start, stop in spans)
+        stall = StallWatch(rows, q.job.stall_timeout, what_waits)
 
         def answer() -> None:
             try:
@@ -126,13 +129,14 @@ class RayCluster:
             if news.summaries:
                 turn.give_up()
             tell(news)
+            stall.look(rows_in(news), q.engine.started)
 
         try:
             # Ray Data has this process wait for blocks; what is to be watched meanwhile is watched here.
             threading.Thread(target=answer, name="pipeline", daemon=True).start()
             while not ended.wait(_WATCH_SECONDS):
-                pass_on()
                 q.engine.check()
+                pass_on()
             pass_on()
             if errors:
                 q.engine.check()  # knows more of what broke than those who waited for it

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor import publish, versions
+from airflow_provider_raydatallm.processor.advise import Run, advise
 from airflow_provider_raydatallm.processor.answers import AnswerShape
 from airflow_provider_raydatallm.processor.checkpoint import Checkpoint, Progress
 from airflow_provider_raydatallm.processor.cluster import Cluster, Question, Task
@@ -157,17 +158,29 @@ class Making:
 
         def report(totals: Totals) -> Report:
             meter.published(time.monotonic() - began)
+            engine = self.question.engine if self.question is not None else None
+            counts = Counts(
+                planned=plan.rows,
+                succeeded=totals.rows,
+                resumed=meter.resumed,
+                quarantined=totals.quarantined,
+                invalid_output=totals.invalid,
+                truncated=_with(taken, totals.truncated, lambda taken: taken["truncated"]),
+            )
+            figures = meter.figures(engine.gpus if engine else lambda workers: None)
+            run = Run(
+                counts,
+                seconds=figures["seconds"],
+                utilisation=figures["utilisation"],
+                balance=figures["balance"],
+                busy=meter.busy,
+                too_long=totals.too_long,
+                sizes=engine.sizes if engine is not None else None,
+            )
             return report_of(
                 self.job,
                 "published" if plan.rows else "empty",
-                counts=Counts(
-                    planned=plan.rows,
-                    succeeded=totals.rows,
-                    resumed=meter.resumed,
-                    quarantined=totals.quarantined,
-                    invalid_output=totals.invalid,
-                    truncated=_with(taken, totals.truncated, lambda taken: taken["truncated"]),
-                ),
+                counts=counts,
                 tokens=Tokens(
                     input=_with(taken, totals.input_tokens, lambda taken: taken["tokens"]["input"]),
                     output=_with(taken, totals.output_tokens, lambda taken: taken["tokens"]["output"]),
@@ -175,7 +188,8 @@ class Making:
                 )
                 if totals.rows
                 else Tokens(),
-                **meter.figures(self.question.engine.gpus if self.question else lambda workers: None),
+                **figures,
+                advice=advise(run),
             )
 
         return publish.Publication(

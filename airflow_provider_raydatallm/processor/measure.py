@@ -49,6 +49,11 @@ class News(NamedTuple):
     samples: Sequence[Sample] = ()
 
 
+def rows_in(news: News) -> int:
+    """Rows that finished, one way or the other."""
+    return sum(pc.sum(s.column(name)).as_py() for s in news.summaries for name in ("rows", "failed"))
+
+
 class Meter:
     """Adds up what this run answers, from `News`; `resumed` rows were finished before it."""
 
@@ -106,6 +111,18 @@ class Meter:
             "elapsed_s": _rounded(time.time() - self._began),
         }
 
+    @property
+    def busy(self) -> float | None:
+        """Share of the time of inference in which a worker had a request, of all workers."""
+        if not self._busy or self._first_request is None or self._last_row is None:
+            return None
+        inference = max(self._last_row - self._first_request, 1e-6)
+        return sum(self._busy_seconds) / len(self._busy) / inference
+
+    @property
+    def _busy_seconds(self) -> list[float]:
+        return [b.seconds for b in self._busy.values()]
+
     def figures(self, gpus_of: Callable[[int | None], float | None] = lambda workers: None) -> dict[str, Any]:
         """The measured parts of a `Report`: seconds and rates of this run. Nothing was measured in a run that
         had nothing left to answer.
@@ -115,7 +132,7 @@ class Meter:
         inference = None
         if self._first_request is not None and self._last_row is not None:
             inference = max(self._last_row - self._first_request, 1e-6)
-        busy = [b.seconds for b in self._busy.values()]
+        busy = self._busy_seconds
         gpus = gpus_of(len(busy) or None)
         return {
             "seconds": Seconds(

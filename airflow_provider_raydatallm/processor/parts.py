@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.processor.answers import (
     COUNT_FIELDS,
     FAILED_FIELDS,
     INVALID_ANSWER,
+    PROMPT_TOO_LONG,
     TRUNCATED_ANSWER,
 )
 from airflow_provider_raydatallm.processor.errors import SliceError
@@ -55,6 +56,7 @@ class Totals:
     output_tokens: int | None = 0
     cached_tokens: int | None = 0
     truncated: int | None = 0
+    too_long: int = 0
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -65,6 +67,7 @@ class Totals:
             _sum(self.output_tokens, other.output_tokens),
             _sum(self.cached_tokens, other.cached_tokens),
             _sum(self.truncated, other.truncated),
+            self.too_long + other.too_long,
         )
 
 
@@ -171,11 +174,13 @@ def _totals(answered: pa.Table, why: pa.Table) -> Totals:
     given, made, cached, truncated = (
         pc.sum(c, min_count=0).as_py() if not c.null_count else None for c in columns
     )
-    invalid, cut = (
+    invalid, cut, too_long = (
         pc.sum(pc.equal(why.column("error_type"), kind), min_count=0).as_py()
-        for kind in (INVALID_ANSWER, TRUNCATED_ANSWER)
+        for kind in (INVALID_ANSWER, TRUNCATED_ANSWER, PROMPT_TOO_LONG)
     )
-    return Totals(answered.num_rows, why.num_rows, invalid + cut, given, made, cached, _sum(truncated, cut))
+    return Totals(
+        answered.num_rows, why.num_rows, invalid + cut, given, made, cached, _sum(truncated, cut), too_long
+    )
 
 
 class _Rows:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 MODES = ("chat", "plain", "vllm", "ray_data_llm")

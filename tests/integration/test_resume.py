@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from airflow_provider_raydatallm.exceptions import RayLLMJobError
+from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from tests.integration.conftest import STUB, Ask, wait_for
@@ -68,6 +69,19 @@ def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_onc
     assert time.monotonic() - began < 10 + (N - counts["resumed"]) / 20 * 0.5 + 15
     table = pq.read_table(Path(result["output_path"]), partitioning=None)
     assert table.column("answer").to_pylist() == [f"Who is n{i}?" for i in range(N)]
+
+
+def test_job_in_which_nothing_moves_ends_and_keeps_its_rows(ask: Ask, tmp_path: Path) -> None:
+    names = [f"n{i}" for i in range(60)] + ["stuck"] + [f"m{i}" for i in range(60)]
+    pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
+    with pytest.raises(RayEngineDiedError, match=r"no row finished for 5 s \(stall_timeout\) while") as e:
+        ask(
+            input_path=f"{tmp_path}/in.parquet", prompt="{name}", stall_timeout=5,
+            **{**STUB, "batch_size": 10, "engine_kwargs": {"pause": 0.5}},
+        )  # fmt: skip
+    assert re.search(r"Of this job, .*\d x MapBatches\(.* RUNNING", str(e.value))
+    assert rows_in(fragments(tmp_path / "out")) >= 40
+    assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
 def test_second_run_waits_for_the_first_and_starts_nothing(ask: Ask, tmp_path: Path) -> None:

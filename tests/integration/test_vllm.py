@@ -94,7 +94,11 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
     assert (why[5][0], why[5][1].partition(":")[0]) == (refused, refused)
     assert "256" in why[77][1]
     assert why[190][0] == cut
-    assert counts["truncated"] == (10 if engine == "vllm" else None)  # Ray Data LLM does not tell
+    assert why[77][0] == "PromptTooLong"
+    # Ray Data LLM does not tell.
+    assert (counts["truncated"], result["advice"]) == (
+        (10, ["answers_cut"]) if engine == "vllm" else (None, [])
+    )
 
 
 def test_engine_that_cannot_start_says_why(ask: Ask, tiny_model: Path, tmp_path: Path) -> None:

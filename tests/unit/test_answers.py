@@ -68,6 +68,18 @@ def test_what_max_tokens_cut_is_counted_unless_its_shape_shows_that_it_is_whole(
     ]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ValueError: The decoder prompt (length 310) is longer than the maximum model length of 256.",
+        "VLLMValidationError: This model's maximum context length is 256 tokens. However, you requested 16",
+    ],
+)
+def test_prompt_that_the_engine_refuses_for_its_length_is_told_apart(said: str) -> None:
+    _, failed = both([None, None], errors=[said, "ValueError: else"])
+    assert [kind for _, kind, _ in why(failed)] == ["PromptTooLong", "ValueError"]
+
+
 def test_answer_outside_the_choices_has_failed() -> None:
     rows, failed = both(["a", "ab", None], choices=["a", "b"])
     assert rows.column("answer").to_pylist() == ["a"]

@@ -122,6 +122,11 @@ class Engine(ABC):
     def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         """A dataset that, when it is executed, has all requests answered and delivered."""
 
+    @property
+    def started(self) -> bool:
+        """Whether there is an engine that could answer; False where only its first row tells."""
+        return False
+
     def check(self) -> None:  # noqa: B027
         """Called every second while requests are answered; raises what broke the engine, if it knows."""
 

@@ -70,6 +70,10 @@ class VllmEngine(VllmBased):
             **_threaded_pool(self.helpers, threads),
         )
 
+    @property
+    def started(self) -> bool:
+        return len(self._ready) < len(self._workers)
+
     def check(self) -> None:
         import ray
 

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.stall import StallWatch
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_time_without_a_row_counts_from_the_engines_start(clock: Clock) -> None:
+    watch = StallWatch(100, 60, lambda: "3 x Feeder RUNNING", clock)
+    clock.now = 1000.0
+    watch.look(0, started=False)  # a large model takes its time
+    watch.look(0, started=True)
+    clock.now += 59
+    watch.look(0, started=True)
+    clock.now += 1
+    with pytest.raises(SliceError, match=r"no row finished for 60 s \(stall_timeout\) while 100 rows") as e:
+        watch.look(0, started=True)
+    assert "3 x Feeder RUNNING" in str(e.value)
+    assert e.value.kind == "engine"
+
+
+def test_each_row_begins_it_anew_and_the_last_ends_it(clock: Clock) -> None:
+    watch = StallWatch(3, 60, lambda: "", clock)
+    for _ in range(2):
+        clock.now += 59
+        watch.look(1, started=False)
+    clock.now += 59
+    watch.look(1, started=False)
+    clock.now += 1000  # nothing is left to wait for
+    watch.look(0, started=True)
+
+
+def test_engine_that_does_not_say_when_it_is_there_counts_from_its_first_row(clock: Clock) -> None:
+    watch = StallWatch(3, 60, lambda: "", clock)
+    clock.now = 1e6
+    watch.look(0, started=False)
+    watch.look(1, started=False)
+    clock.now += 60
+    with pytest.raises(SliceError, match=r"while 2 rows wait\. Finished rows are kept"):
+        watch.look(0, started=False)

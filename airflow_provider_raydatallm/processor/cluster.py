@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.preflight import check_model, findings, look_at_cluster, refuse
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder
 from airflow_provider_raydatallm.processor.stall import StallWatch, what_waits
+from airflow_provider_raydatallm.processor.watch import Watch
 from airflow_provider_raydatallm.spec import SliceJob
 
 #: Seconds that the writers have to put what they hold when the job is told to stop.
@@ -111,20 +112,11 @@ class RayCluster:
 
         q = task.question
         writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
-        ended = threading.Event()
-        errors: list[BaseException] = []
         rows = sum(stop - start for _, spans in task.work for start, stop in spans)
         stall = StallWatch(rows, q.job.stall_timeout, what_waits)
 
-        def answer() -> None:
-            try:
-                answer_rows(q.plan, task.work, q.builder, q.engine, q.shape, writers)
-            except BaseException as e:
-                errors.append(e)
-            finally:
-                ended.set()
-
-        def pass_on() -> None:
+        def look() -> None:
+            q.engine.check()
             news = writers.news()
             if news.summaries:
                 turn.give_up()
@@ -132,15 +124,13 @@ class RayCluster:
             stall.look(rows_in(news), q.engine.started)
 
         try:
-            # Ray Data has this process wait for blocks; what is to be watched meanwhile is watched here.
-            threading.Thread(target=answer, name="pipeline", daemon=True).start()
-            while not ended.wait(_WATCH_SECONDS):
-                q.engine.check()
-                pass_on()
-            pass_on()
-            if errors:
+            try:
+                with Watch(look, _WATCH_SECONDS):
+                    answer_rows(q.plan, task.work, q.builder, q.engine, q.shape, writers)
+            except Exception:
                 q.engine.check()  # knows more of what broke than those who waited for it
-                raise errors[0]
+                raise
+            look()
             writers.flush()
         except BaseException:
             try:

@@ -247,28 +247,33 @@ class _Workers:
 
         :raises RayActorError: when the last one has died for good.
         """
+        found = self._take(rows)
+        try:
+            yield found
+        finally:
+            with self._lock:
+                found.rows -= rows
+
+    def _take(self, rows: int) -> _Worker:
         import ray
         from ray.exceptions import RayActorError
 
         while True:
             ready = {w.ready: w for w in self._workers}
-            there, _ = ray.wait(list(ready), num_returns=1)
-            more, _ = ray.wait(list(ready), num_returns=len(ready), timeout=0)
+            ray.wait(list(ready), num_returns=1)
+            there, _ = ray.wait(list(ready), num_returns=len(ready), timeout=0)
             with self._lock:
-                found = min((ready[ref] for ref in {*there, *more}), key=lambda w: w.rows)
+                found = min((ready[ref] for ref in there), key=lambda w: w.rows)
                 found.rows += rows
             try:
                 ray.get(found.ready)
-                yield found
-                return
+                return found
             except RayActorError:
                 with self._lock:
-                    if len(self._workers) == 1:
+                    found.rows -= rows
+                    if self._workers == [found]:
                         raise
                     self._workers = [w for w in self._workers if w is not found]
-            finally:
-                with self._lock:
-                    found.rows -= rows
 
 
 class _Worker:

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.processor.watch import Watch
+
+
+def wait(seconds: float = 20.0) -> None:
+    queue.Queue[Any]().get(timeout=seconds)
+
+
+def test_look_happens_while_the_work_is_waited_for() -> None:
+    looks: list[float] = []
+    with Watch(lambda: looks.append(time.monotonic()), 0.02):
+        time.sleep(0.3)
+    count = len(looks)
+    assert count >= 5
+    time.sleep(0.1)
+    assert len(looks) == count
+
+
+def test_what_a_look_raises_ends_the_wait_and_leaves_it_in_order() -> None:
+    left: list[str] = []
+
+    def look() -> None:
+        raise ValueError("stuck")
+
+    def work() -> None:
+        try:
+            wait()
+        finally:
+            left.append("in order")
+
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="stuck"), Watch(look, 0.05):
+        work()
+    assert time.monotonic() - began < 5
+    assert left == ["in order"]
+
+
+def test_what_the_work_itself_raises_is_not_hidden() -> None:
+    with pytest.raises(KeyError), Watch(lambda: None, 0.01):
+        raise KeyError("own")
+
+
+def test_work_in_another_thread_ends_first() -> None:
+    found: list[BaseException] = []
+
+    def look() -> None:
+        raise ValueError("stuck")
+
+    def run() -> None:
+        try:
+            with Watch(look, 0.01):
+                time.sleep(0.3)
+        except ValueError as e:
+            found.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert [str(e) for e in found] == ["stuck"]
+
+
+def test_error_that_comes_as_the_work_ends_disturbs_nothing_later() -> None:
+    def look() -> None:
+        raise ValueError("late")
+
+    for _ in range(200):
+        try:
+            with Watch(look, 0.001):
+                time.sleep(0.001)
+        except ValueError:
+            pass
+        sum(range(2000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 from airflow_provider_raydatallm.processor.__main__ import main
@@ -11,5 +12,7 @@ from benchmarks.embedded import local_ray
 if __name__ == "__main__":
     cpus, spec, folder = sys.argv[1:]
     with local_ray(Path(folder), int(cpus)):
+        began = time.monotonic()
         code = main(["run", spec])
+        print(f"ended after {time.monotonic() - began:.1f} s", file=sys.stderr)
     sys.exit(code)

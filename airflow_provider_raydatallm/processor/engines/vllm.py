@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 #: How often an engine may die under one batch before the batch is held to be what kills it.
 _DEATHS = 3
-_STOP_SECONDS = 10.0
+#: A worker that is not there yet does not hear that it is to stop.
+_STOP_SECONDS = 5.0
 
 
 class VllmEngine(VllmBased):
@@ -81,9 +82,12 @@ class VllmEngine(VllmBased):
         ray.get(done)
 
     def stop(self) -> None:
-        """The workers end in the background: vLLM takes seconds, and what was answered can be published."""
-        if self._workers:
-            threading.Thread(target=_stop, args=(self._workers,), name="stop-vllm").start()
+        import ray
+
+        ended = [w.stop.remote() for w in self._workers]
+        ray.wait(ended, num_returns=len(ended), timeout=_STOP_SECONDS)
+        for worker in self._workers:
+            ray.kill(worker)
         self._workers, self._ready = [], []
 
     def _arguments(self) -> dict[str, Any]:
@@ -125,15 +129,6 @@ def _threaded_pool(actors: tuple[int, int], threads: int) -> dict[str, Any]:
     if "max_concurrent_calls_per_actor" in inspect.signature(strategy.__init__).parameters:
         return {"compute": strategy(**given, max_concurrent_calls_per_actor=threads)}
     return {"compute": strategy(**given), "max_concurrency": threads}  # until Ray 2.59
-
-
-def _stop(workers: Sequence[ActorHandle[Any]]) -> None:
-    import ray
-
-    ended = [w.stop.remote() for w in workers]
-    ray.wait(ended, num_returns=len(ended), timeout=_STOP_SECONDS)
-    for worker in workers:
-        ray.kill(worker)
 
 
 class Feeder:

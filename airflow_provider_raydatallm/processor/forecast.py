@@ -205,9 +205,8 @@ def reachable_cluster() -> ClusterFacts | None:
     import ray
 
     address = os.environ.get("RAY_ADDRESS") or _local_address()
-    if not address or not _answers(
-        address
-    ):  # to an address where nothing is Ray itself would talk for minutes
+    # Ray itself would try for minutes to reach a head that is gone.
+    if not address or not _answers(address):
         return None
     try:
         ray.init(address=address, logging_level="error", log_to_driver=False)
@@ -218,10 +217,9 @@ def reachable_cluster() -> ClusterFacts | None:
 
 def _local_address() -> str:
     """Where `ray start` on this machine left word of its head; empty when it did not."""
+    folder = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray"
     try:
-        return (
-            (Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster").read_text().strip()
-        )
+        return (folder / "ray_current_cluster").read_text().strip()
     except OSError:
         return ""
 

@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 class NodeGauges:
-    """Samples the node it lives on, in a thread of its own, until it is told to stop."""
+    """Samples the node it lives on, in a thread of its own, for as long as its process lives."""
 
     def __init__(self) -> None:
         import ray  # noqa: F401  # brings psutil
@@ -42,7 +42,6 @@ class NodeGauges:
         self._psutil.cpu_percent()  # counts from here
         self._nvml, self._devices = _nvml_devices()
         self._samples: list[Sample] = []
-        self._stopped = threading.Event()
         threading.Thread(target=self._run, name="ray-llm-gauges", daemon=True).start()
 
     def taken(self) -> list[Sample]:
@@ -50,11 +49,9 @@ class NodeGauges:
         taken, self._samples = self._samples, []
         return taken
 
-    def stop(self) -> None:
-        self._stopped.set()
-
     def _run(self) -> None:
-        while not self._stopped.wait(SAMPLE_SECONDS):
+        while True:
+            time.sleep(SAMPLE_SECONDS)
             self._samples.append(
                 Sample(
                     time.time(),

@@ -31,6 +31,7 @@ class Watch:
         self._ended = threading.Event()
         self._turn = threading.Lock()
         self._error: BaseException | None = None
+        self._raised = False
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._in_main = threading.current_thread() is threading.main_thread()
 
@@ -42,10 +43,7 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            with self._turn:  # from here on nothing interrupts
-                self._ended.set()
-        except _Interrupted:
+        with self._turn:  # from here on nothing interrupts
             self._ended.set()
         self._thread.join()
         if self._in_main:
@@ -54,16 +52,23 @@ class Watch:
             raise self._error from None
 
     def _run(self) -> None:
-        while not self._ended.wait(self._seconds):
+        while not self._ended.wait(self._seconds) and not self._raised:
             try:
-                self._look()
+                if self._error is None:
+                    self._look()
             except BaseException as e:
-                with self._turn:
-                    self._error = e
-                    if self._in_main and not self._ended.is_set():
-                        signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
-                return
+                self._error = e
+            with self._turn:
+                if self._error is not None and self._in_main and not self._ended.is_set():
+                    signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if not self._ended.is_set():
+        # Only the wait itself is to be interrupted, once: on the way into it the next signal does, and what
+        # leaves it raises the error by itself.
+        while frame is not None:
+            if frame.f_code in (Watch.__enter__.__code__, Watch.__exit__.__code__):
+                return
+            frame = frame.f_back
+        if not self._ended.is_set() and not self._raised:
+            self._raised = True
             raise _Interrupted

@@ -37,14 +37,15 @@ class _Writer(FragmentWriter):
             self.add("rows", rows)
         if failed is not None:
             self.add("failed", failed)
-            self._failed += failed.num_rows
-        if summary is not None:
-            self._summaries.append(summary)
+        with self._lock:
+            self._failed += failed.num_rows if failed is not None else 0
+            self._summaries += [summary] if summary is not None else []
 
     def news(self) -> News:
         """What there is since the last call; failed rows so far."""
-        taken, self._summaries = self._summaries, []
-        return News(taken, self._failed, self._gauges.taken())
+        with self._lock:
+            taken, self._summaries = self._summaries, []
+            return News(taken, self._failed, self._gauges.taken())
 
 
 class Writers:

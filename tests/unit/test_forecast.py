@@ -99,5 +99,9 @@ def test_published_slice_has_nothing_to_do(job: SliceJob) -> None:
 
 def test_engine_is_chosen_by_what_the_job_needs(job: SliceJob) -> None:
     assert isinstance(forecast(job, None).engine, VllmEngine)
-    for given in ({"engine_kwargs": {"task_type": "embed"}}, {"model_source": "s3://models/a"}):
+    for given in (
+        {"engine_kwargs": {"task_type": "embed"}},
+        {"engine_kwargs": {"tokenizer_mode": "mistral"}},
+        {"model_source": "s3://models/a"},
+    ):
         assert type(forecast(changed(job, **given), None).engine).__name__ == "RayDataLLM"

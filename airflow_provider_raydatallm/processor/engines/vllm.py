@@ -53,7 +53,7 @@ class VllmEngine(VllmBased):
         return each * self.workers[0], each * self.workers[1]
 
     def gpus(self, workers: int | None) -> float | None:
-        return None if self.on_cpu or workers is None else workers * self.parallel[0] * self.parallel[1]
+        return None if self.on_cpu or workers is None else workers * self.each
 
     def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         import ray
@@ -109,7 +109,7 @@ class VllmEngine(VllmBased):
         else:
             options |= {
                 "num_cpus": self.cpus_each,
-                "num_gpus": self.parallel[0] * self.parallel[1],
+                "num_gpus": self.each,
                 "accelerator_type": self.job.accelerator_type,
             }
         return options

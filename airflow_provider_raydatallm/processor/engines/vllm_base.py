@@ -42,6 +42,11 @@ class VllmBased(Engine):
         return int(kwargs.get("tensor_parallel_size") or 1), int(kwargs.get("pipeline_parallel_size") or 1)
 
     @property
+    def each(self) -> int:
+        """GPUs (CPUs of a CPU build) of a worker."""
+        return self.parallel[0] * self.parallel[1]
+
+    @property
     def batch_size(self) -> int:
         return self.job.batch_size or engine_batch_size(self.rows, self.workers[1])
 
@@ -59,7 +64,7 @@ class VllmBased(Engine):
 
     @property
     def resources(self) -> Resources:
-        low, each = self.workers[0], self.parallel[0] * self.parallel[1]
+        low, each = self.workers[0], self.each
         helpers = self.helpers[0]
         return Resources(
             cpus=low * self.cpus_each + helpers + _CPUS_BESIDE,
@@ -71,4 +76,4 @@ class VllmBased(Engine):
     @property
     def cpus_each(self) -> int:
         """Logical CPUs of a worker: one to drive its GPUs, or those that it computes on."""
-        return self.parallel[0] * self.parallel[1] if self.on_cpu else 1
+        return self.each if self.on_cpu else 1

@@ -52,14 +52,8 @@ class VllmWorker:
         # The defaults of vLLM's offline engine: larger batches than those of its server.
         self._engine = AsyncLLM.from_engine_args(args, usage_context=UsageContext.LLM_CLASS)
 
-    async def ready(self) -> dict[str, int]:
-        """When the engine is there: the sizes that it chose."""
-        config = self._engine.vllm_config
-        return {
-            "max_model_len": config.model_config.max_model_len,
-            "max_num_seqs": config.scheduler_config.max_num_seqs,
-            "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
-        }
+    async def ready(self) -> None:
+        """Returns when the engine is there."""
 
     async def answer(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
         """Groups of `GROUP_SCHEMA`, as the rows of a batch finish.

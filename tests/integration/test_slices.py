@@ -178,9 +178,9 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
         ask(**arguments, max_quarantine_fraction=0.0)
     assert not list((tmp_path / "out").rglob("*.parquet"))
     result = ask(**arguments)
+    assert 1 <= result["counts"].pop("resumed") <= 100  # what was answered before the job was ended
     assert result["counts"] == {
-        "planned": 100, "succeeded": 99, "resumed": 100, "quarantined": 1, "invalid_output": 0,
-        "truncated": None,
+        "planned": 100, "succeeded": 99, "quarantined": 1, "invalid_output": 0, "truncated": None,
     }  # fmt: skip
     assert published(result).num_rows == 99
     [aside] = (Path(result["output_path"]) / "_quarantine").iterdir()

@@ -55,9 +55,14 @@ def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine
     wait_for(lambda: calls.read_text().split() == ["5", "2"])
     [engine] = engine_processes()
     engine.kill()
+    wait_for(lambda: calls.read_text().split() == ["5", "2", "2"])
+    [engine] = engine_processes()
+    [worker] = [p for p in engine.parents() if "CountingWorker" in p.name()]
+    worker.kill()
+    wait_for(lambda: not engine.is_running(), 10)  # which holds the GPU
     thread.join(180)
     [result] = results
-    assert calls.read_text().split() == ["5", "2", "2"]
+    assert calls.read_text().split() == ["5", "2", "2", "2"]
     counts = result["counts"]
     assert (counts["succeeded"], counts["resumed"], counts["truncated"]) == (5, 3, 5)
     assert (result["tokens"]["output"], result["tokens"]["cached"] >= 0) == (sum(tokens), True)

@@ -7,8 +7,6 @@ Arrow tables. It knows nothing of slices; whoever calls it keeps count of the ro
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
 import json
 import logging
 import os
@@ -20,6 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -48,6 +48,7 @@ class VllmWorker:
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        self._guard = ProcessGuard()
         args = AsyncEngineArgs(**arguments)
         # The defaults of vLLM's offline engine: larger batches than those of its server.
         self._engine = AsyncLLM.from_engine_args(args, usage_context=UsageContext.LLM_CLASS)
@@ -124,12 +125,7 @@ class VllmWorker:
         """End the engine's processes, which would outlive a killed actor, at once: vLLM's own way takes
         seconds, in which a slice would not be published."""
         logging.disable()  # vLLM watches its processes
-        psutil = importlib.import_module("psutil")  # comes with Ray
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                # That one removes the shared memory of the others.
-                if not any("resource_tracker" in word for word in process.cmdline()):
-                    process.kill()
+        self._guard.end()
 
 
 @lru_cache(1024)

@@ -28,7 +28,8 @@ ANSWER_VERSION = 1
 _ASCII = r"^[\x01-\x7f]$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
-Concurrency = Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+_Workers = Annotated[int, Field(ge=1)]
+Concurrency = _Workers | tuple[_Workers, _Workers] | Literal["auto"]
 
 
 class Contract(BaseModel):
@@ -112,6 +113,11 @@ class SliceJob(Contract):
     engine_kwargs: dict[str, Any] = Field(default_factory=dict)
     accelerator_type: str | None = None
     concurrency: Concurrency = 1
+    #: Of the rows, that fit into a max_model_len of "auto".
+    max_model_len_percentile: float = Field(default=99.0, gt=0, le=100)
+    on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine"
+    processor_kwargs: dict[str, Any] = Field(default_factory=dict)
+    blocks: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     max_concurrent_batches: int | None = Field(default=None, ge=1)
     #: Seconds to wait until all that the engine needs is free at once.
@@ -153,6 +159,30 @@ class SliceJob(Contract):
         if value.startswith("__"):
             raise ValueError(f"{value!r}: names that begin with __ are the provider's; choose another")
         return value
+
+    @field_validator("engine_kwargs")
+    @classmethod
+    def _lengths(cls, value: dict[str, Any]) -> dict[str, Any]:
+        length = value.get("max_model_len", "auto")
+        if length != "auto" and (type(length) is not int or length < -1 or length == 0):
+            raise ValueError(f"engine_kwargs['max_model_len'] is {length!r}: a number of tokens, or 'auto'")
+        return value
+
+    @model_validator(mode="after")
+    def _limit_to_be_over(self) -> SliceJob:
+        length = self.engine_kwargs.get("max_model_len", -1)
+        if self.on_too_long != "quarantine" and length == -1:
+            raise ValueError(
+                f"on_too_long={self.on_too_long!r} needs engine_kwargs['max_model_len']: a number of tokens, "
+                "or 'auto'"
+            )
+        answer = self.sampling_params.get("max_tokens")
+        if self.on_too_long == "truncate" and type(length) is type(answer) is int and answer >= length:
+            raise ValueError(
+                f"on_too_long='truncate' leaves nothing of a prompt: max_tokens is {answer} and "
+                f"max_model_len {length}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_question(self) -> SliceJob:
@@ -219,6 +249,12 @@ class SliceJob(Contract):
             "code": self.code_hash if self.preprocess or self.postprocess or ":" in self.engine else "",
             "rows": {"columns": self.columns, "column_types": self.column_types, "max_rows": self.max_rows},
         }  # fmt: skip
+        if self.processor_kwargs:  # a stage may have a template of its own
+            decides["processor_kwargs"] = self.processor_kwargs
+        if self.on_too_long != "quarantine":
+            decides["on_too_long"] = self.on_too_long
+        if self.engine_kwargs.get("max_model_len") == "auto":
+            decides["max_model_len_percentile"] = self.max_model_len_percentile
         canonical = json.dumps(decides, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -248,6 +284,7 @@ class Counts(Contract):
     quarantined: int = 0
     invalid_output: int | None = None
     truncated: int | None = None
+    shortened: int | None = None
 
 
 class Tokens(Contract):

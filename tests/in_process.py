@@ -11,6 +11,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.checks import Finding
 from airflow_provider_raydatallm.processor.cluster import Question, Task
 from airflow_provider_raydatallm.processor.fragments import FragmentWriter
+from airflow_provider_raydatallm.processor.ledger import Work
 from airflow_provider_raydatallm.processor.measure import News, summary
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.pipeline import MakeRequests
@@ -35,7 +36,7 @@ class InProcess:
         self.before_batch = before_batch
         self.answered = 0
 
-    def check(self, question: Question, rows: int) -> list[Finding]:
+    def check(self, question: Question, work: Work) -> list[Finding]:
         return []
 
     def answer(self, task: Task, tell: Callable[[News], None]) -> None:

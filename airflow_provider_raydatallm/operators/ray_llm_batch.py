@@ -153,9 +153,20 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         own package.
     :param engine: who answers: `vllm`, fed by the provider; `ray_data_llm`, vLLM in Ray Data LLM's own
         processor; `auto`, which is `vllm` where it can; or `"package.module:Class"` of an engine of your own.
-    :param engine_kwargs: vLLM's engine arguments. (templated)
+    :param engine_kwargs: vLLM's engine arguments. (templated) A `max_model_len` of "auto" is what the slice's
+        rows need, by a sample of them.
+    :param max_model_len_percentile: share of the rows, in percent, that is to fit into a `max_model_len` of
+        "auto".
+    :param on_too_long: what becomes of a row whose prompt and longest answer are over `max_model_len`:
+        `quarantine`, when not even the prompt fits; `truncate` the end of the prompt's longest message; or
+        `raise_limit`: such rows are answered after the others, by an engine with a higher limit.
+    :param processor_kwargs: options of Ray Data LLM's processor, whose engine is taken then: its stages
+        (`tokenize_stage={"concurrency": 4}`), `placement_group_config`, `preprocess_map_kwargs`,
+        `postprocess_map_kwargs`. (templated)
     :param accelerator_type: Ray's name of the GPU that the workers need, such as `L4`.
-    :param concurrency: engine workers: a number, or (min, max) to scale between.
+    :param concurrency: engine workers: a number, (min, max) to scale between, or `"auto"`: as many as the
+        cluster has GPUs for and the slice has work for.
+    :param blocks: blocks that the rows are cut into. One for each batch unless given.
     :param batch_size: rows handed to a worker together. Sized by the provider unless given.
     :param max_concurrent_batches: batches that a worker holds at once. Sized by the provider unless given.
     :param runtime_env: Ray runtime environment of the job; the provider's modules are added. Do not put
@@ -198,6 +209,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         "columns",
         "max_rows",
         "engine_kwargs",
+        "processor_kwargs",
         "runtime_env",
         "model_conn_id",
         "storage_conn_id",
@@ -205,6 +217,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "sampling_params": "json",
         "engine_kwargs": "json",
+        "processor_kwargs": "json",
         "chat_template_kwargs": "json",
         "runtime_env": "json",
     }
@@ -250,8 +263,12 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         code_paths: Sequence[str] | None = None,
         engine: str = "auto",
         engine_kwargs: dict[str, Any] | None = None,
+        max_model_len_percentile: float = 99.0,
+        on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine",
+        processor_kwargs: dict[str, Any] | None = None,
         accelerator_type: str | None = None,
-        concurrency: int | tuple[int, int] = 1,
+        concurrency: int | tuple[int, int] | Literal["auto"] = 1,
+        blocks: int | None = None,
         batch_size: int | None = None,
         max_concurrent_batches: int | None = None,
         runtime_env: dict[str, Any] | None = None,
@@ -306,8 +323,12 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.code_paths = code_paths
         self.engine = engine
         self.engine_kwargs = engine_kwargs
+        self.max_model_len_percentile = max_model_len_percentile
+        self.on_too_long = on_too_long
+        self.processor_kwargs = processor_kwargs
         self.accelerator_type = accelerator_type
         self.concurrency = concurrency
+        self.blocks = blocks
         self.batch_size = batch_size
         self.max_concurrent_batches = max_concurrent_batches
         self.runtime_env = runtime_env

@@ -92,7 +92,7 @@ def _lengths(run: Run) -> Iterator[Advice]:
             code="prompts_too_long",
             evidence=f"{run.too_long:,} of {rows:,} prompts ({run.too_long / rows:.1%}) were longer than "
             "max_model_len",
-            change="raise max_model_len in engine_kwargs, or shorten the prompts",
+            change="raise max_model_len in engine_kwargs, or set on_too_long='raise_limit'",
         )
 
 

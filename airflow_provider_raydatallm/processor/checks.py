@@ -7,13 +7,14 @@ what to change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_provider_raydatallm.processor.engines.base import Resources, Sizes
 from airflow_provider_raydatallm.processor.errors import Kind
-from airflow_provider_raydatallm.processor.model_shape import ModelShape, cache_bytes
+from airflow_provider_raydatallm.processor.model_shape import ModelShape, cache_bytes, row_length
 from airflow_provider_raydatallm.processor.sizing import fewest_blocks, is_saturated
 
 #: GPUs that are joined by PCIe only.
@@ -46,6 +47,14 @@ class ClusterFacts:
     most: Mapping[str, float] | None = field(default_factory=dict)
     gpus_per_node: int = 0
     gpu_bytes: int | None = None
+    #: GPUs of the nodes that have an accelerator of that type.
+    gpus_by_type: Mapping[str, float] = field(default_factory=dict)
+
+    def gpus_of(self, accelerator_type: str | None) -> float:
+        """What a slice may have, with what the autoscaler may bring as far as that is known."""
+        if accelerator_type is not None and not self.most:
+            return self.gpus_by_type.get(accelerator_type, 0)
+        return max(self.there.get("GPU", 0), (self.most or {}).get("GPU", 0))
 
 
 def check(
@@ -153,7 +162,7 @@ def _memory(
     if left is None or shape.weight_bytes is None:
         return
     have = f"{each} GPU(s) of {cluster.gpu_bytes / _GB:.0f} GB x gpu_memory_utilization {utilization:g}"
-    length = int(engine_kwargs.get("max_model_len") or shape.max_positions)
+    length = row_length(engine_kwargs, shape)
     row = length * shape.kv_bytes_per_token
     if left <= 0:
         yield Finding(
@@ -169,7 +178,8 @@ def _memory(
             "error",
             f"beside the weights a worker has {left / _GB:.1f} GB for its cache, and one row of "
             f"max_model_len {length:,} takes {row / _GB:.1f} GB ({have})",
-            "Lower max_model_len, or raise tensor_parallel_size in engine_kwargs",
+            "Lower max_model_len ('auto' takes what the rows need), or raise tensor_parallel_size, in "
+            "engine_kwargs",
             "memory",
         )
 
@@ -184,7 +194,15 @@ def _batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
             "worker can run at once",
             "Leave max_concurrent_batches out, or raise it",
         )
-    most, tasks = sizes.workers[1], -(-rows // sizes.batch_size)
+    if sizes.block_rows > sizes.batch_size and rows > sizes.batch_size:
+        yield Finding(
+            "blocks_over_batch_size",
+            "warning",
+            f"blocks of {sizes.block_rows:,} rows are larger than batch_size {sizes.batch_size}: a worker "
+            "takes, repeats and releases a whole block",
+            f"Raise blocks to {math.ceil(rows / sizes.batch_size)}, or leave it out",
+        )
+    most, tasks = sizes.workers[1], -(-rows // max(sizes.batch_size, sizes.block_rows))
     if 0 < tasks < most:
         yield Finding(
             "fewer_tasks_than_workers",

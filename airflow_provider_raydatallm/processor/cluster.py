@@ -14,6 +14,9 @@ from airflow_provider_raydatallm.processor.admission import Turn, admit
 from airflow_provider_raydatallm.processor.answers import AnswerShape
 from airflow_provider_raydatallm.processor.checks import Finding
 from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.ledger import Work, count
+from airflow_provider_raydatallm.processor.lengths import sample_lengths
 from airflow_provider_raydatallm.processor.measure import News, rows_in
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.plan import Plan
@@ -52,21 +55,22 @@ class Question:
 class Task:
     """Missing rows, and where their answers go.
 
-    work: index of a unit and its ranges. queued: told about every second, while the rows wait for room on the
-    cluster, what `admission.admit` says.
+    queued: told about every second, while the rows wait for room on the cluster, what `admission.admit` says.
+    raised: the rows were too long for the engine before, whose limit is to be raised.
     """
 
     question: Question
-    work: Sequence[tuple[int, Sequence[tuple[int, int]]]]
+    work: Work
     url: str
     folder: str
     epoch: int
     queued: Callable[[dict[str, Any]], None]
+    raised: bool = False
 
 
 class Cluster(Protocol):
-    def check(self, question: Question, rows: int) -> list[Finding]:
-        """What is to be known before so many rows are answered here.
+    def check(self, question: Question, work: Work) -> list[Finding]:
+        """What is to be known before rows are answered here.
 
         :raises SliceError: when they cannot be.
         """
@@ -84,16 +88,23 @@ class Cluster(Protocol):
 class RayCluster:
     """The Ray cluster that this process can reach."""
 
-    def check(self, question: Question, rows: int) -> list[Finding]:
+    def check(self, question: Question, work: Work, *, raised: bool = False) -> list[Finding]:
         connect()
-        found = findings(question.engine, rows, look_at_cluster())
-        refuse(found)
+        engine = question.engine
+        rows, cluster = sum(count(spans) for _, spans in work), look_at_cluster()
+        refuse(findings(engine, rows, cluster))
         check_model(question.job.model_source)
+        lengths = _lengths(question, work) if engine.wants_lengths(raised=raised) else ()
+        engine.fit(cluster, lengths, raised=raised)
+        found = findings(engine, rows, cluster)
+        refuse(found)
         return found
 
     def answer(self, task: Task, tell: Callable[[News], None]) -> None:
         connect()
         q = task.question
+        if task.raised or not q.engine.fitted:
+            self.check(q, task.work, raised=task.raised)
         turn = admit(
             q.engine.resources,
             accelerator_type=q.job.accelerator_type,
@@ -112,7 +123,7 @@ class RayCluster:
 
         q = task.question
         writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
-        rows = sum(stop - start for _, spans in task.work for start, stop in spans)
+        rows = sum(count(spans) for _, spans in task.work)
         stall = StallWatch(rows, q.job.stall_timeout, what_waits)
 
         def look() -> None:
@@ -154,6 +165,22 @@ class RayCluster:
             if isinstance(e.cause, Exception):
                 raise e.cause from e
             raise
+
+
+def _lengths(q: Question, work: Work) -> list[int]:
+    """Looked at on a node: this process is to stay small."""
+    import ray
+    from ray.exceptions import RayTaskError
+
+    look: Any = ray.remote(num_cpus=0)(sample_lengths)
+    try:
+        found: list[int] = ray.get(look.remote(q.job, q.plan, work, q.builder))
+        return found
+    except RayTaskError as e:
+        raise SliceError(
+            f"max_model_len='auto' needs the model's tokenizer to tell how long rows are: {e.cause}",
+            kind="model",
+        ) from e
 
 
 def actor_log(actor_id: str) -> str:

@@ -14,7 +14,9 @@ from typing import Any
 from airflow_provider_raydatallm.processor import versions
 from airflow_provider_raydatallm.processor.checks import ClusterFacts, Finding
 from airflow_provider_raydatallm.processor.engines.base import Engine
-from airflow_provider_raydatallm.processor.model_shape import ModelShape, read_shape
+from airflow_provider_raydatallm.processor.lengths import sample_lengths
+from airflow_provider_raydatallm.processor.make import Making
+from airflow_provider_raydatallm.processor.model_shape import ModelShape, read_shape, row_length
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.preflight import findings, look_at_cluster
 from airflow_provider_raydatallm.processor.run import look
@@ -72,10 +74,10 @@ def forecast(job: SliceJob, cluster: ClusterFacts | None) -> Forecast:
     if making is None or making.question is None or not rows:
         return Forecast(job, cluster, making.plan if making is not None else None)
     engine = making.question.engine
+    engine.fit(cluster, _lengths(making), raised=False)
     sizes, spread = engine.sizes, None
     if sizes is not None:
-        # A block is one batch of the engine.
-        blocks = math.ceil(rows / sizes.batch_size)
+        blocks = math.ceil(rows / sizes.block_rows)
         spread = work(rows, blocks, min(rows // blocks, sizes.batch_size), sizes.workers[1])
     return Forecast(
         job,
@@ -88,6 +90,16 @@ def forecast(job: SliceJob, cluster: ClusterFacts | None) -> Forecast:
         _pace(job),
         findings(engine, rows, cluster),
     )
+
+
+def _lengths(making: Making) -> Sequence[int]:
+    q = making.question
+    if q is None or not q.engine.wants_lengths(raised=False):
+        return ()
+    try:
+        return sample_lengths(making.job, making.plan, making.state().missing, q.builder)
+    except (ImportError, OSError, ValueError):  # the tokenizer is elsewhere
+        return ()
 
 
 def _pace(job: SliceJob) -> Pace | None:
@@ -157,7 +169,7 @@ def _memory_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
         yield "model", "its configuration is not on this machine: memory is not estimated"
         return
     yield "weights", "not known" if shape.weight_bytes is None else _bytes(shape.weight_bytes)
-    length = int(forecast.job.engine_kwargs.get("max_model_len") or shape.max_positions)
+    length = row_length(forecast.engine.engine_kwargs if forecast.engine else {}, shape)
     token = shape.kv_bytes_per_token
     yield "cache", f"{_bytes(length * token)} for a row of max_model_len {length:,} ({_bytes(token)} a token)"
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Span = tuple[int, int]
+#: Rows of a plan: the index of a unit and ranges of its rows.
+Work = Sequence[tuple[int, Sequence[Span]]]
 
 
 class UnitRows(NamedTuple):

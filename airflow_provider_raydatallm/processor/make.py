@@ -49,7 +49,7 @@ class Making:
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
-        missing = self.state().rows_missing
+        missing = self.state().missing
         if self.question is not None and missing:
             self.progress({"step": "check", "rows": 0, "planned": self.plan.rows})
             for finding in cluster.check(self.question, missing):
@@ -91,21 +91,25 @@ class Making:
     def _answer(self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter) -> Progress:
         """Until every row has its answer or has failed for good."""
         self._check_quarantine(state)
+        raised = False
         while state.missing:
             self._say("start", meter, lease)
-            self._round(state, lease, cluster, meter)
+            self._round(state, lease, cluster, meter, raised=raised)
             before, state = state, self.state(lease)
             self._check_quarantine(state)
-            if state.missing and len(state.fragments) <= len(before.fragments):
+            stuck = len(state.fragments) <= len(before.fragments)
+            if state.missing and stuck and (raised or self.job.on_too_long != "raise_limit"):
                 unit, spans = state.missing[0]
                 raise SliceError(
                     f"{state.rows_missing:,} row(s) came back from the engine neither answered nor failed, "
                     f"the first of them {self.plan.locate(unit, spans[0][0])}",
                     kind="run",
                 )
+            # What is missing was longer than the engine's limit.
+            raised = self.job.on_too_long == "raise_limit"
         return state
 
-    def _round(self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter) -> None:
+    def _round(self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter, *, raised: bool) -> None:
         assert self.question is not None
         schemas: set[bytes] = set()
         said = time.monotonic()
@@ -138,7 +142,7 @@ class Making:
                 said = time.monotonic()
 
         work = state.missing
-        task = Task(self.question, work, self.store.url, self.checkpoint.folder, lease.epoch, queued)
+        task = Task(self.question, work, self.store.url, self.checkpoint.folder, lease.epoch, queued, raised)
         try:
             cluster.answer(task, hear)
         except SliceError:
@@ -166,6 +170,7 @@ class Making:
                 quarantined=totals.quarantined,
                 invalid_output=totals.invalid,
                 truncated=_with(taken, totals.truncated, lambda taken: taken["truncated"]),
+                shortened=_with(taken, totals.shortened, lambda taken: taken.get("shortened")),
             )
             figures = meter.figures(engine.gpus if engine else lambda workers: None)
             run = Run(

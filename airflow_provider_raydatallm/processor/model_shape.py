@@ -47,7 +47,10 @@ def read_shape(model_source: str, engine_kwargs: Mapping[str, Any]) -> ModelShap
     found = config_file(model_source)
     try:
         config = json.loads(found.read_text()) if found is not None else None
-        return shape_of(config, engine_kwargs) if config is not None else None
+        if config is None:
+            return None
+        overrides = engine_kwargs.get("hf_overrides")
+        return shape_of(config | (overrides if isinstance(overrides, dict) else {}), engine_kwargs)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -96,6 +99,12 @@ def _parameters(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: 
     tables = 1 if config.get("tie_word_embeddings") else 2
     layer = attention + 3 * hidden * inner + 2 * hidden
     return int(config["num_hidden_layers"]) * layer + tables * int(config["vocab_size"]) * hidden + hidden
+
+
+def row_length(engine_kwargs: Mapping[str, Any], shape: ModelShape) -> int:
+    """Tokens that the engine must have room for, for one row."""
+    asked = engine_kwargs.get("max_model_len")
+    return asked if isinstance(asked, int) and asked > 0 else shape.max_positions
 
 
 def cache_bytes(shape: ModelShape, gpu_bytes: float, parallel: int, utilization: float) -> float | None:

@@ -56,6 +56,7 @@ class Totals:
     output_tokens: int | None = 0
     cached_tokens: int | None = 0
     truncated: int | None = 0
+    shortened: int | None = 0
     too_long: int = 0
 
     def __add__(self, other: Totals) -> Totals:
@@ -67,6 +68,7 @@ class Totals:
             _sum(self.output_tokens, other.output_tokens),
             _sum(self.cached_tokens, other.cached_tokens),
             _sum(self.truncated, other.truncated),
+            _sum(self.shortened, other.shortened),
             self.too_long + other.too_long,
         )
 
@@ -171,7 +173,7 @@ def _quarantined(
 
 def _totals(answered: pa.Table, why: pa.Table) -> Totals:
     columns = [answered.column(f.name) for f in COUNT_FIELDS]
-    given, made, cached, truncated = (
+    given, made, cached, shortened, truncated = (
         pc.sum(c, min_count=0).as_py() if not c.null_count else None for c in columns
     )
     invalid, cut, too_long = (
@@ -179,7 +181,15 @@ def _totals(answered: pa.Table, why: pa.Table) -> Totals:
         for kind in (INVALID_ANSWER, TRUNCATED_ANSWER, PROMPT_TOO_LONG)
     )
     return Totals(
-        answered.num_rows, why.num_rows, invalid + cut, given, made, cached, _sum(truncated, cut), too_long
+        answered.num_rows,
+        why.num_rows,
+        invalid + cut,
+        given,
+        made,
+        cached,
+        _sum(truncated, cut),
+        shortened,
+        too_long,
     )
 
 

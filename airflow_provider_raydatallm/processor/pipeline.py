@@ -19,7 +19,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.answers import AnswerShape, failed_table
 from airflow_provider_raydatallm.processor.engines.base import ROW_ID_FIELDS, Engine
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.ledger import Span
+from airflow_provider_raydatallm.processor.ledger import Span, Work
 from airflow_provider_raydatallm.processor.measure import summary
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder, as_text
@@ -29,8 +29,6 @@ from airflow_provider_raydatallm.processor.writers import Writers
 if TYPE_CHECKING:
     import ray.data
 
-#: What is left to answer: the index of a unit and the ranges of its rows.
-Work = Sequence[tuple[int, Sequence[Span]]]
 #: Blocks as they are.
 _BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 
@@ -136,8 +134,8 @@ def answer_rows(
         compute=TaskPoolStrategy(min(tasks, light_tasks(cpus))),
         **_BLOCKS,
     )
-    # The block is the grain at which a stage takes and releases rows, so a block is one batch of the engine.
-    requests = requests.repartition(target_num_rows_per_block=engine.batch_size)
+    # The block is the grain at which a stage takes and releases rows: one batch, unless asked otherwise.
+    requests = requests.repartition(target_num_rows_per_block=engine.block_rows)
     delivered = engine.answer(requests, _Deliver(shape, writers, light_tasks(cpus)))
     for _ in delivered.iter_batches(prefetch_batches=0, **_BLOCKS):
         pass

@@ -30,7 +30,7 @@ def findings(engine: Engine, rows: int, cluster: ClusterFacts | None) -> list[Fi
     return check(
         engine.resources,
         engine.sizes,
-        job.engine_kwargs,
+        engine.engine_kwargs,
         job.accelerator_type,
         rows,
         read_shape(job.model_source, job.engine_kwargs) if engine.sizes is not None else None,
@@ -52,6 +52,12 @@ def look_at_cluster() -> ClusterFacts:
     there = ray.cluster_resources()
     nodes: list[dict[str, Any]] = [n for n in ray.nodes() if n["Alive"]]
     memory = []
+    by_type: dict[str, float] = {}
+    for node in nodes:
+        for name in node["Resources"]:
+            if name.startswith("accelerator_type:"):
+                kind = name.removeprefix("accelerator_type:")
+                by_type[kind] = by_type.get(kind, 0) + node["Resources"].get("GPU", 0)
     if there.get("GPU"):
         memory = _on_nodes(gpu_memory, [n for n in nodes if n["Resources"].get("GPU")])
     return ClusterFacts(
@@ -59,6 +65,7 @@ def look_at_cluster() -> ClusterFacts:
         most=_most_resources(),
         gpus_per_node=int(max((n["Resources"].get("GPU", 0) for n in nodes), default=0)),
         gpu_bytes=min((m for m in memory if m), default=None),
+        gpus_by_type=by_type,
     )
 
 

@@ -49,6 +49,7 @@ def seed(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> No
             "version": version.number,
             "tokens": version.report["tokens"],
             "truncated": version.report["counts"]["truncated"],
+            "shortened": version.report["counts"].get("shortened"),
         },
     )
 

@@ -20,6 +20,8 @@ DEFAULT_MAX_NUM_SEQS = 1024
 #: Rows in flight for each that the engine runs at once. A batch leaves when its last row is done: with
 #: answers of mixed lengths only about a third of the rows in flight are running.
 _ROWS_PER_SEQUENCE = 4
+#: A limit that is a little too high costs nothing.
+_LENGTH_STEP = 64
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,21 @@ def percentile(values: Sequence[int], percent: float) -> int:
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
-def fitting_max_model_len(prompt_tokens: Sequence[int], max_tokens: int, percent: float) -> int:
-    """Tokens of prompt and answer that so many percent of the rows need at most. The memory of an engine's
-    cache grows with it, so that the longest row is a poor measure."""
-    return percentile(prompt_tokens, percent) + max_tokens
+def fitting_max_model_len(lengths: Sequence[int], percent: float, most: int | None = None) -> int:
+    """Tokens of prompt and answer that so many percent of the rows need at most, in steps of 64. The memory
+    of an engine's cache grows with it, so that the longest row is a poor measure.
+
+    :param lengths: tokens of the rows' prompts with the longest answers that they may have.
+    :param most: what the model has places for.
+    """
+    fitting = math.ceil(percentile(lengths, percent) / _LENGTH_STEP) * _LENGTH_STEP
+    return min(fitting, most) if most is not None else fitting
+
+
+def workers_for(gpus: int, gpus_each: int, rows: int) -> tuple[int, int]:
+    """One worker at least, and as many as there are GPUs for: of those that a slice gives enough to do, since
+    each takes a minute to start."""
+    return 1, max(1, min(gpus // gpus_each, rows // (_BATCHES_PER_WORKER * _BATCH)))
 
 
 def workers_needed(rows: int, seconds_per_row: float, seconds: float) -> int:

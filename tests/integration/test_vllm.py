@@ -13,7 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
+from airflow_provider_raydatallm.processor.engines.base import load_engine
+from airflow_provider_raydatallm.processor.errors import SliceError
 from demo.customers import LABELS, industry_of, write_customers
+from tests.in_process import job_of
 from tests.integration.conftest import Ask
 
 SCHEMA = {
@@ -49,11 +52,23 @@ def ask(row):
 
 
 @pytest.mark.parametrize(
-    ("engine", "refused", "cut"),
-    [("vllm", "ValueError", "TruncatedAnswer"), ("ray_data_llm", "IndexError", "InvalidAnswer")],
+    ("engine", "options", "limit", "says", "refused", "cut"),
+    [
+        # What 99 of 100 rows need, in steps of 64.
+        ("vllm", None, "auto", "128", "ValueError", "TruncatedAnswer"),
+        ("auto", {"preprocess_map_kwargs": {"num_cpus": 0.5}}, 256, "256", "IndexError", "InvalidAnswer"),
+    ],
 )
 def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
-    ask: Ask, tiny_model: Path, companies: list[str], tmp_path: Path, engine: str, refused: str, cut: str
+    ask: Ask,
+    tiny_model: Path,
+    companies: list[str],
+    tmp_path: Path,
+    engine: str,
+    limit: int | str,
+    says: str,
+    refused: str,
+    cut: str,
 ) -> None:
     rows = [{"company": c, "n": n} for n, c in enumerate(companies)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -68,7 +83,9 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
         sampling_params={"temperature": 0, "max_tokens": 40},
         output_column="found",
         model_source=str(tiny_model),
-        engine_kwargs={"max_model_len": 256},
+        engine_kwargs={"max_model_len": limit},
+        processor_kwargs=options,
+        blocks=10,
         poll_interval=1.0,
     )
     folder = Path(result["output_path"])
@@ -92,13 +109,29 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
     why = {r["n"]: (r["__error_type"], r["__error"]) for r in pq.read_table(aside).to_pylist()}
     assert sorted(why) == failed
     assert (why[5][0], why[5][1].partition(":")[0]) == (refused, refused)
-    assert "256" in why[77][1]
+    assert says in why[77][1]
     assert why[190][0] == cut
     assert why[77][0] == "PromptTooLong"
     # Ray Data LLM does not tell.
     assert (counts["truncated"], result["advice"]) == (
-        (10, ["answers_cut"]) if engine == "vllm" else (None, [])
+        (10, ["answers_cut"]) if options is None else (None, [])
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"engine": "vllm", "processor_kwargs": {"x": 1}}, "set engine='ray_data_llm'"),
+        ({"processor_kwargs": {"tokenise_stage": {}}}, r"'tokenise_stage'\] is none of .*tokenize_stage"),
+        ({"processor_kwargs": {"batch_size": 1}}, r"'batch_size'\] is set by another argument"),
+        ({"engine": "ray_data_llm", "on_too_long": "truncate"}, "engine 'vllm' only"),
+    ],
+)
+def test_options_of_another_engine_are_refused(given: dict[str, Any], says: str) -> None:
+    given = {"engine": "auto", "prompt": "x", "engine_kwargs": {"max_model_len": 64}, **given}
+    job = job_of(input_path="/in", output_path="/out", **given)
+    with pytest.raises(SliceError, match=says):
+        load_engine(job)(job, 100)
 
 
 def test_engine_that_cannot_start_says_why(ask: Ask, tiny_model: Path, tmp_path: Path) -> None:

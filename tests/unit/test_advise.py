@@ -12,7 +12,7 @@ HEALTHY: dict[str, Any] = {
     "counts": Counts(planned=10_000, succeeded=10_000, truncated=10),
     "utilisation": Utilisation(gpu_mean=93.0), "seconds": Seconds(engine_start=60.0, inference=600.0),
     "balance": Balance(workers=4, max_over_mean=1.05), "busy": 0.99,
-    "sizes": Sizes((4, 4), (4, 4), 128, 32, 1024),
+    "sizes": Sizes((4, 4), (4, 4), 128, 32, 1024, 128),
 }  # fmt: skip
 
 

@@ -16,11 +16,13 @@ EIGHT_H100 = ClusterFacts({"CPU": 64, "GPU": 8, "accelerator_type:H100": 1}, {},
 
 def found(
     *, workers: tuple[int, int] = (1, 1), batch_size: int = 128, batches: int = 32, seqs: int = 1024,
-    rows: int = 100_000, accelerator: str | None = None, shape: ModelShape | None = None,
+    block_rows: int = 0, rows: int = 100_000, accelerator: str | None = None, shape: ModelShape | None = None,
     cluster: ClusterFacts | None = EIGHT_H100, cpus: float = 6, **kwargs: Any,
 ) -> list[Finding]:  # fmt: skip
     each = kwargs.get("tensor_parallel_size", 1) * kwargs.get("pipeline_parallel_size", 1)
-    sizes = Sizes(workers, (workers[0] * each, workers[1] * each), batch_size, batches, seqs)
+    sizes = Sizes(
+        workers, (workers[0] * each, workers[1] * each), batch_size, batches, seqs, block_rows or batch_size
+    )
     needs = Resources(cpus=cpus, gpus=workers[0] * each, breakdown="parts")
     return check(needs, sizes, kwargs, accelerator, rows, shape or shape_of(LLAMA_8B, kwargs), cluster)
 
@@ -71,6 +73,10 @@ def test_what_cannot_work_is_an_error_with_its_numbers(given: dict[str, Any], co
         (
             {"accelerator": "L4", "tensor_parallel_size": 2, "cluster": None},
             "tensor_parallel_over_pcie", "2 on L4, whose GPUs are joined by PCIe only",
+        ),
+        (
+            {"block_rows": 2500, "batches": 64},
+            "blocks_over_batch_size", "blocks of 2,500 rows are larger than batch_size 128",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and "_" in value else None,

@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.processor.sizing import (
     percentile,
     read_tasks,
     work,
+    workers_for,
     workers_needed,
 )
 
@@ -48,8 +49,8 @@ def test_blocks_for_each_worker() -> None:
 def test_length_that_fits_nearly_all_rows() -> None:
     lengths = list(range(1, 101))
     assert [percentile(lengths, p) for p in (0, 50, 95, 99, 100)] == [1, 50, 95, 99, 100]
-    assert fitting_max_model_len(lengths, max_tokens=16, percent=95) == 111
-    assert fitting_max_model_len([7], max_tokens=16, percent=99) == 23
+    assert fitting_max_model_len(lengths, 95) == 128  # in steps of 64
+    assert [fitting_max_model_len([60, 65, 900], p, most=512) for p in (10, 60, 100)] == [64, 128, 512]
 
 
 @pytest.mark.parametrize("percent", [-1, 100.1, float("nan")])
@@ -63,6 +64,13 @@ def test_workers_for_a_finish_time() -> None:
     assert workers_needed(1_000_000, 0.02, 7200) == 3
     assert workers_needed(360, 10, 3600) == 1
     assert batch_size_for(workers=8, now=4, batch_size=256) == 128  # twice the workers, half the batch
+
+
+def test_workers_are_as_many_as_there_are_gpus_and_work_for() -> None:
+    assert workers_for(8, 1, 1_000_000) == (1, 8)
+    assert workers_for(8, 4, 1_000_000) == (1, 2)
+    assert workers_for(8, 1, 2000) == (1, 3)  # each answers 4 batches of 128 at least
+    assert workers_for(8, 1, 10) == workers_for(0, 1, 10**6) == (1, 1)
 
 
 @pytest.mark.parametrize(

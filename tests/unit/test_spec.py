@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pydantic
@@ -62,7 +63,8 @@ def test_slice_folder() -> None:
 def test_fingerprint_changes_with_the_answer_and_with_nothing_else() -> None:
     base = job().fingerprint()
     for same in (
-        {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": 8},
+        {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": "auto"},
+        {"blocks": 9}, {"max_model_len_percentile": 95},
         {"accelerator_type": "L4"},
         {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"}, {"code_hash": "unused"},
     ):  # fmt: skip
@@ -72,6 +74,10 @@ def test_fingerprint_changes_with_the_answer_and_with_nothing_else() -> None:
         {"regex": "x"},
         {"sampling_params": {"temperature": 0}}, {"chat_template_kwargs": {"x": 1}},
         {"engine_kwargs": {"revision": "abc"}},
+        {"engine_kwargs": {"max_model_len": "auto"}},
+        {"engine_kwargs": {"max_model_len": "auto"}, "max_model_len_percentile": 95},
+        {"engine_kwargs": {"max_model_len": "auto"}, "on_too_long": "truncate"},
+        {"processor_kwargs": {"chat_template_stage": {"chat_template": "x"}}},
         {"engine_kwargs": {"dtype": "float16"}}, {"postprocess": "m:f"}, {"output_column": "b"},
     ):  # fmt: skip
         assert job(**other).fingerprint() != base, other
@@ -103,5 +109,28 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
         "quarantined",
         "invalid_output",
         "truncated",
+        "shortened",
     }
     assert json.loads(json.dumps(xcom)) == xcom
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"engine_kwargs": {"max_model_len": "2k"}}, "'2k': a number of tokens, or 'auto'"),
+        ({"engine_kwargs": {"max_model_len": 0}}, "is 0: a number of tokens"),
+        ({"on_too_long": "truncate"}, "needs engine_kwargs['max_model_len']"),
+        (
+            {"on_too_long": "truncate", "engine_kwargs": {"max_model_len": 64},
+             "sampling_params": {"max_tokens": 64}},
+            "max_tokens is 64 and max_model_len 64",
+        ),
+        ({"max_model_len_percentile": 101}, "less than or equal to 100"),
+        ({"concurrency": "all"}, "auto"),
+        ({"concurrency": (4, 2)}, "minimum above its maximum"),
+        ({"blocks": 0}, "greater than or equal to 1"),
+    ],
+)  # fmt: skip
+def test_sizes_that_contradict_each_other_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        job(**given)

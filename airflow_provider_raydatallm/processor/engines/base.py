@@ -16,7 +16,9 @@ that delivers groups of finished rows before their batch is done loses less when
 from __future__ import annotations
 
 import importlib
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,12 +30,15 @@ from airflow_provider_raydatallm.spec import SliceJob
 if TYPE_CHECKING:
     import ray.data
 
+    from airflow_provider_raydatallm.processor.checks import ClusterFacts
+
 ROW_ID_FIELDS = [pa.field("__unit", pa.int32()), pa.field("__offset", pa.int64())]
 ANSWER_FIELDS = [
     pa.field("text", pa.string()),
     pa.field("input_tokens", pa.int64()),
     pa.field("output_tokens", pa.int64()),
     pa.field("cached_tokens", pa.int64()),  # of the input's, those that the engine had computed before
+    pa.field("shortened", pa.bool_()),  # whether the prompt was cut to what the engine can take
     pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
     pa.field("worker", pa.string()),  # which of the engine's workers answered
     pa.field("engine_seconds", pa.float64()),  # time the request spent in the engine
@@ -80,7 +85,7 @@ class Sizes:
     """Of an engine whose workers run vLLM.
 
     workers, gpus: the fewest and the most. batches: in flight in a worker. max_num_seqs: rows that a worker
-    runs at once, as far as is known before it starts.
+    runs at once, as far as is known before it starts. block_rows: rows that travel together.
     """
 
     workers: tuple[int, int]
@@ -88,6 +93,7 @@ class Sizes:
     batch_size: int
     batches: int
     max_num_seqs: int
+    block_rows: int
 
 
 class Engine(ABC):
@@ -99,6 +105,26 @@ class Engine(ABC):
     def __init__(self, job: SliceJob, rows: int) -> None:
         self.job = job
         self.rows = rows
+        #: Whether sizes were chosen by the cluster.
+        self.fitted = False
+
+    @property
+    def engine_kwargs(self) -> Mapping[str, Any]:
+        """The job's, with what was chosen in place of "auto"."""
+        return self.job.engine_kwargs
+
+    def wants_lengths(self, *, raised: bool) -> bool:
+        """Whether `fit` is to be told how long rows are."""
+        return False
+
+    def fit(self, cluster: ClusterFacts | None, lengths: Sequence[int], *, raised: bool) -> None:
+        """Choose what was left to the provider.
+
+        :param cluster: None where it is not known.
+        :param lengths: tokens that rows may have with their answers, of a sample; empty when not known.
+        :param raised: the rows left are those that were over the limit of the engine before.
+        """
+        self.fitted = True
 
     @property
     @abstractmethod
@@ -117,6 +143,11 @@ class Engine(ABC):
     def gpus(self, workers: int | None) -> float | None:
         """GPUs that so many workers hold; None when that is not known, or there are none."""
         return None
+
+    @property
+    def block_rows(self) -> int:
+        """Rows that travel together: a batch, unless blocks were asked for."""
+        return math.ceil(self.rows / self.job.blocks) if self.job.blocks else self.batch_size
 
     @abstractmethod
     def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
@@ -165,6 +196,6 @@ def load_engine(job: SliceJob) -> type[Engine]:
 def _fitting(job: SliceJob) -> str:
     """The faster engine where it can: it generates text from text, with a tokenizer of Hugging Face's form
     that every node can load."""
-    kwargs = job.engine_kwargs
-    other = kwargs.keys() & {"task_type", "tokenizer_mode", "skip_tokenizer_init"}
-    return "ray_data_llm" if other or "://" in job.model_source else "vllm"
+    other = job.engine_kwargs.keys() & {"task_type", "tokenizer_mode", "skip_tokenizer_init"}
+    other_needed = other or job.processor_kwargs or "://" in job.model_source
+    return "ray_data_llm" if other_needed else "vllm"

@@ -9,6 +9,7 @@ Run as a script: it imports nothing that takes long or could break.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -42,10 +43,8 @@ def _kill_marked(mark: str) -> None:
     wanted = f"{_MARK}={mark}".encode()
     while found := [pid for pid in _processes() if _is_marked(pid, wanted)]:
         for pid in found:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         time.sleep(0.05)
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.engines.base import Deliver
 from airflow_provider_raydatallm.processor.engines.vllm_arguments import sampling_defaults
 from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
+from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.sizing import engine_batch_size
+from airflow_provider_raydatallm.spec import SliceJob
 
 if TYPE_CHECKING:
     import ray.data
@@ -28,20 +30,35 @@ _ERROR = "__inference_error__"
 _NO_STREAM = 4096
 #: Rows in a batch: on one H200 947 short rows/s, where 128 gave 810.
 _BATCH = 256
+#: Options of `build_processor` itself.
+_MAP_KWARGS = ("preprocess_map_kwargs", "postprocess_map_kwargs")
+#: Options that are arguments of a slice's job, or what the provider's guarantees rest on.
+_ARGUMENTS = {
+    "model_source", "engine_kwargs", "task_type", "accelerator_type", "concurrency", "batch_size",
+    "max_concurrent_batches", "should_continue_on_error",
+}  # fmt: skip
 #: Tokens of a step: vLLM's default for offline work.
 _STEP_TOKENS = 8192
 
 
 class RayDataLLM(VllmBased):
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        super().__init__(job, rows)
+        if job.on_too_long != "quarantine":
+            raise SliceError(
+                f"on_too_long={job.on_too_long!r} is done by engine 'vllm' only, and the slice's is "
+                "'ray_data_llm'"
+            )
+        _check_options(job.processor_kwargs)
+
     @property
     def helpers(self) -> tuple[int, int]:
         """Actors of the stages; on GPUs twice as many, with half a CPU each."""
         each = 1 if self.on_cpu else 3
         return each * self.workers[0], each * self.workers[1]
 
-    @property
-    def batch_size(self) -> int:
-        return self.job.batch_size or engine_batch_size(self.rows, self.workers[1], _BATCH)
+    def fitting_batch_size(self) -> int:
+        return engine_batch_size(self.rows, self.workers[1], _BATCH)
 
     def gpus(self, workers: int | None) -> float | None:
         low, high = self.workers  # a pool that scales does not say how far it did
@@ -52,7 +69,7 @@ class RayDataLLM(VllmBased):
 
         job = self.job
         build = getattr(llm, "build_processor", None) or llm.build_llm_processor  # the name until Ray 2.54
-        kwargs: dict[str, Any] = dict(job.engine_kwargs)
+        kwargs: dict[str, Any] = dict(self.engine_kwargs)
         options: dict[str, Any] = {}
         template: dict[str, Any] = {
             "concurrency": (1, self.workers[1]),
@@ -76,18 +93,21 @@ class RayDataLLM(VllmBased):
             pool = {"concurrency": (2 * self.workers[0], 2 * self.workers[1]), "num_cpus": 0.5}
             template |= pool
             options |= {"tokenize_stage": pool, "detokenize_stage": pool}
+        given = {"chat_template_stage": template, **options, **job.processor_kwargs}
+        map_kwargs = {name: given.pop(name) for name in _MAP_KWARGS if name in given}
         config = llm.vLLMEngineProcessorConfig(
             model_source=os.path.expanduser(job.model_source),
             engine_kwargs=kwargs,
             concurrency=self.workers,
             batch_size=self.batch_size,
             max_concurrent_batches=self.sizes.batches,
-            chat_template_stage=template,
             should_continue_on_error=True,
-            **options,
+            **given,
         )
         processor = build(
-            config, preprocess=partial(_to_request, defaults=sampling_defaults(job.sampling_params))
+            config,
+            preprocess=partial(_to_request, defaults=sampling_defaults(job.sampling_params)),
+            **map_kwargs,
         )
         # Ray Data LLM goes on after a failing row in its engine stage only, and gives such rows another
         # schema.
@@ -97,6 +117,21 @@ class RayDataLLM(VllmBased):
                 stage.fn = _row_by_row(stage.fn)
         processor.postprocess = partial(_to_answer, data_column=processor.DATA_COLUMN)
         return deliver.blocks(processor(requests))
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    """:raises SliceError: for options that Ray Data LLM's processor does not have, or that have arguments of
+    their own."""
+    if not given:
+        return
+    from ray.data.llm import vLLMEngineProcessorConfig
+
+    known = {*vLLMEngineProcessorConfig.model_fields, *_MAP_KWARGS} - _ARGUMENTS
+    if unknown := sorted(given.keys() - known):
+        hint = (
+            "an argument of its own" if unknown[0] in _ARGUMENTS else f"not among {', '.join(sorted(known))}"
+        )
+        raise SliceError(f"processor_kwargs[{unknown[0]!r}] is {hint}")
 
 
 def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +150,7 @@ def _to_answer(row: dict[str, Any], *, data_column: str) -> dict[str, Any]:
         "output_tokens": None if error else row["num_generated_tokens"],
         # Ray Data LLM does not pass these on.
         "cached_tokens": None,
+        "shortened": None,
         "finish_reason": None,
         "worker": None,
         "engine_seconds": None if error else row["time_taken_llm"],

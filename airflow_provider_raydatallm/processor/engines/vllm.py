@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import math
 import os
 import threading
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.base import Deliver, answers_to
+from airflow_provider_raydatallm.processor.engines.encoder import Encoded, Encoder
 from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
 from airflow_provider_raydatallm.processor.errors import SliceError
@@ -42,6 +42,8 @@ class VllmEngine(VllmBased):
 
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
+        if job.processor_kwargs:
+            raise SliceError("processor_kwargs are for Ray Data LLM's processor: set engine='ray_data_llm'")
         self._workers: list[ActorHandle[Any]] = []
         self._ready: list[ObjectRef[Any]] = []
 
@@ -62,11 +64,19 @@ class VllmEngine(VllmBased):
         worker = ray.remote(self.worker).options(**self._options())
         self._workers = [worker.remote(self._arguments()) for _ in range(self.workers[1])]
         self._ready = [w.ready.remote() for w in self._workers]
+        limit = self.max_model_len
         threads = math.ceil(self.sizes.batches * self.workers[1] / self.helpers[1])
         return requests.map_batches(
             Feeder,
-            fn_constructor_args=(job, self._workers, deliver),
-            batch_size=None,
+            fn_constructor_args=(
+                job,
+                self._workers,
+                deliver,
+                limit if job.on_too_long == "truncate" else None,
+                limit if job.on_too_long == "raise_limit" and limit != self.most_positions else None,
+            ),
+            # Of several blocks where they are smaller than it.
+            batch_size=self.batch_size if job.blocks else None,
             batch_format="pyarrow",
             **_threaded_pool(self.helpers, threads),
         )
@@ -94,7 +104,7 @@ class VllmEngine(VllmBased):
         arguments = {
             "model": os.path.expanduser(self.job.model_source),
             "disable_log_stats": True,
-            **self.job.engine_kwargs,
+            **self.engine_kwargs,
         }
         if self.on_cpu:
             arguments = {"dtype": "bfloat16", "enforce_eager": True, **arguments}
@@ -134,41 +144,40 @@ def _threaded_pool(actors: tuple[int, int], threads: int) -> dict[str, Any]:
 class Feeder:
     """What is to be done around vLLM, for some workers. Its threads take a block each."""
 
-    def __init__(self, job: SliceJob, workers: Sequence[ActorHandle[Any]], deliver: Deliver) -> None:
-        from transformers import AutoTokenizer
-
-        kwargs = job.engine_kwargs
-        self._tokenizer = AutoTokenizer.from_pretrained(
-            os.path.expanduser(kwargs.get("tokenizer") or job.model_source),
-            revision=kwargs.get("tokenizer_revision") or kwargs.get("revision"),
-            trust_remote_code=bool(kwargs.get("trust_remote_code")),
-        )
-        self._template = job.chat_template_kwargs
+    def __init__(
+        self,
+        job: SliceJob,
+        workers: Sequence[ActorHandle[Any]],
+        deliver: Deliver,
+        shorten_to: int | None,
+        postpone_over: int | None,
+    ) -> None:
+        """The last two: tokens of a prompt with its answer. Longer rows are cut to it, or left to an engine
+        with a higher limit."""
+        self._encoder = Encoder(job, shorten_to)
+        self._postpone_over = postpone_over
         self._deliver = deliver
         self._workers = _Workers(workers)
-        # Tokenizers are not made for several threads; inside they use all cores.
-        self._tokenizing = threading.Lock()
 
     def __call__(self, requests: pa.Table) -> pa.Table:
         """The requests of a block, all answered and delivered when it returns."""
-        tokens, params, errors = self._encode(requests.column("__request").to_pylist())
+        rows = self._encoder(requests.column("__request").to_pylist())
         deaths = 0
-        left = [row for row, error in enumerate(errors) if error is None]
-        if len(left) < len(errors):
-            self._refuse(requests, errors)
+        self._refuse(requests, rows)
+        left = [i for i, row in enumerate(rows) if row.error is None and not self._is_postponed(row)]
         while left:
             batch = pa.table(
                 {
-                    "tokens": pa.array([tokens[row] for row in left], pa.list_(pa.int32())),
-                    "params": pa.array([params[row] for row in left]),
+                    "tokens": pa.array([rows[i].tokens for i in left], pa.list_(pa.int32())),
+                    "params": pa.array([rows[i].params for i in left]),
                 }
             )
             finished: set[int] = set()
             with self._workers.least_busy(len(left)) as worker:
                 for group in worker.answer(batch):
                     finished.update(group.column("row").to_pylist())
-                    self._hand_over(requests, left, group, worker.name)
-            left = [row for place, row in enumerate(left) if place not in finished]
+                    self._hand_over(requests, rows, left, group, worker.name)
+            left = [i for place, i in enumerate(left) if place not in finished]
             deaths += bool(left)
             if deaths >= _DEATHS:
                 raise SliceError(
@@ -177,56 +186,34 @@ class Feeder:
                 )
         return pa.table({"rows": [requests.num_rows]})
 
-    def _encode(self, requests: list[str]) -> tuple[list[Any], list[str | None], list[Exception | None]]:
-        """Token ids and sampling parameters of each request, or why it has none."""
-        texts: list[str] = []
-        params: list[str | None] = []
-        errors: list[Exception | None] = []
-        for request in map(json.loads, requests):
-            params.append(json.dumps(request["sampling_params"], sort_keys=True))
-            try:
-                _refuse_media(request["messages"])
-                texts.append(
-                    self._tokenizer.apply_chat_template(
-                        request["messages"], tokenize=False, add_generation_prompt=True, **self._template
-                    )
-                )
-                errors.append(None)
-            except Exception as e:  # a template may refuse messages in its own words
-                texts.append("")
-                errors.append(e)
-        # The template has put what stands before a prompt.
-        with self._tokenizing:
-            made = self._tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
-        tokens = made["input_ids"]
-        return tokens, params, errors
+    def _is_postponed(self, row: Encoded) -> bool:
+        return self._postpone_over is not None and row.most > self._postpone_over
 
-    def _refuse(self, requests: pa.Table, errors: Sequence[Exception | None]) -> None:
-        bad = {row: e for row, e in enumerate(errors) if e is not None}
+    def _refuse(self, requests: pa.Table, rows: Sequence[Encoded]) -> None:
+        bad = {i: row.error for i, row in enumerate(rows) if row.error is not None}
+        if bad:
+            self._deliver(
+                answers_to(
+                    requests.take(pa.array(list(bad), pa.int64())),
+                    finished_at=[time.time()] * len(bad),
+                    error_type=[type(e).__name__ for e in bad.values()],
+                    error=[f"{type(e).__name__}: {e}" for e in bad.values()],
+                )
+            )
+
+    def _hand_over(
+        self, requests: pa.Table, rows: Sequence[Encoded], left: Sequence[int], group: pa.Table, worker: str
+    ) -> None:
+        here = [left[place] for place in group.column("row").to_pylist()]
+        answered = {name: group.column(name).combine_chunks() for name in group.schema.names if name != "row"}
         self._deliver(
             answers_to(
-                requests.take(pa.array(list(bad), pa.int64())),
-                finished_at=[time.time()] * len(bad),
-                error_type=[type(e).__name__ for e in bad.values()],
-                error=[f"{type(e).__name__}: {e}" for e in bad.values()],
+                requests.take(pa.array(here)),
+                worker=[worker] * len(here),
+                shortened=[rows[i].shortened for i in here],
+                **answered,
             )
         )
-
-    def _hand_over(self, requests: pa.Table, left: Sequence[int], group: pa.Table, worker: str) -> None:
-        rows = [left[place] for place in group.column("row").to_pylist()]
-        answered = {name: group.column(name).combine_chunks() for name in group.schema.names if name != "row"}
-        self._deliver(answers_to(requests.take(pa.array(rows)), worker=[worker] * len(rows), **answered))
-
-
-def _refuse_media(messages: Sequence[dict[str, Any]]) -> None:
-    for message in messages:
-        content = message.get("content")
-        for part in content if isinstance(content, list) else ():
-            if part.get("type") != "text":
-                raise ValueError(
-                    f"a message has a part of type {part.get('type')!r}, and engine 'vllm' answers text "
-                    "only: set engine='ray_data_llm'"
-                )
 
 
 class _Workers:

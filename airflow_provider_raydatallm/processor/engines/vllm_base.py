@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.engines.base import Engine, Resources, Sizes
 from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, vllm_is_cpu_build
+from airflow_provider_raydatallm.processor.model_shape import read_shape
 from airflow_provider_raydatallm.processor.sizing import (
     DEFAULT_MAX_NUM_SEQS,
     batches_in_flight,
     engine_batch_size,
+    fitting_max_model_len,
     gpus,
+    workers_for,
 )
 from airflow_provider_raydatallm.spec import SliceJob
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.processor.checks import ClusterFacts
 
 #: One to read and one to cut blocks.
 _CPUS_BESIDE = 2
@@ -23,6 +31,10 @@ class VllmBased(Engine):
         super().__init__(job, rows)
         check_arguments(job.engine_kwargs, job.sampling_params)
         self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
+        asked = job.engine_kwargs.get("max_model_len")
+        #: Tokens that a prompt and its answer may have together; None leaves it to the model.
+        self.max_model_len: int | None = None if asked in ("auto", -1) else asked
+        self._workers_auto = (1, 1)
 
     @property
     @abstractmethod
@@ -33,7 +45,38 @@ class VllmBased(Engine):
     def workers(self) -> tuple[int, int]:
         """The fewest and the most."""
         c = self.job.concurrency
+        if c == "auto":
+            return self._workers_auto
         return (c, c) if isinstance(c, int) else c
+
+    @property
+    def engine_kwargs(self) -> Mapping[str, Any]:
+        kwargs = dict(self.job.engine_kwargs)
+        if self.max_model_len is not None:
+            kwargs["max_model_len"] = self.max_model_len
+        elif kwargs.get("max_model_len") == "auto":
+            del kwargs["max_model_len"]
+        return kwargs
+
+    def wants_lengths(self, *, raised: bool) -> bool:
+        return raised or self.job.engine_kwargs.get("max_model_len") == "auto"
+
+    @property
+    def most_positions(self) -> int | None:
+        """Of the model; None when its configuration is not here."""
+        shape = read_shape(self.job.model_source, self.job.engine_kwargs)
+        return shape.max_positions if shape is not None else None
+
+    def fit(self, cluster: ClusterFacts | None, lengths: Sequence[int], *, raised: bool) -> None:
+        super().fit(cluster, lengths, raised=raised)
+        if cluster is not None and not self.on_cpu:  # one engine uses all cores
+            there = cluster.gpus_of(self.job.accelerator_type)
+            self._workers_auto = workers_for(int(there), self.each, self.rows)
+        if lengths:
+            percent = 100 if raised else self.job.max_model_len_percentile
+            fitting = fitting_max_model_len(lengths, percent, self.most_positions)
+            # A limit that was asked for is raised, never lowered.
+            self.max_model_len = max(fitting, self.max_model_len or 0) if raised else fitting
 
     @property
     def parallel(self) -> tuple[int, int]:
@@ -48,7 +91,10 @@ class VllmBased(Engine):
 
     @property
     def batch_size(self) -> int:
-        return self.job.batch_size or engine_batch_size(self.rows, self.workers[1])
+        return self.job.batch_size or self.fitting_batch_size()
+
+    def fitting_batch_size(self) -> int:
+        return engine_batch_size(self.rows, self.workers[1])
 
     @property
     def sizes(self) -> Sizes:
@@ -60,6 +106,7 @@ class VllmBased(Engine):
             batch_size=self.batch_size,
             batches=self.job.max_concurrent_batches or batches_in_flight(self.batch_size, most),
             max_num_seqs=most,
+            block_rows=self.block_rows,
         )
 
     @property

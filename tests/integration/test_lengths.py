@@ -1,0 +1,93 @@
+"""Rows that are longer than the engine's limit, with the real tokenizer and the real engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.processor.engines.encoder import Encoder
+from airflow_provider_raydatallm.processor.lengths import sample_lengths
+from airflow_provider_raydatallm.processor.listing import list_input
+from airflow_provider_raydatallm.processor.plan import make_plan
+from airflow_provider_raydatallm.processor.prompt import RequestBuilder
+from airflow_provider_raydatallm.spec import SliceJob
+from tests.in_process import changed, job_of
+from tests.integration.conftest import Ask
+
+LONG = "far too long " * 20
+
+
+@pytest.fixture
+def job(tiny_model: Path, tmp_path: Path) -> SliceJob:
+    pq.write_table(pa.table({"name": ["Ann"] * 19 + [LONG]}), tmp_path / "in.parquet")
+    return job_of(
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", model_source=str(tiny_model),
+        sampling_params={"max_tokens": 8},
+    )  # fmt: skip
+
+
+def lengths_of(job: SliceJob, work: Any) -> list[int]:
+    plan = make_plan(job, list_input(job))
+    builder = RequestBuilder(plan.columns, prompt=job.prompt, sampling_params=job.sampling_params)
+    return sample_lengths(job, plan, work, builder)
+
+
+def test_lengths_are_those_of_the_rows_that_are_to_be_answered(job: SliceJob, tmp_path: Path) -> None:
+    short, *rest = lengths_of(job, [(0, [(0, 20)])])
+    assert rest[:18] == [short] * 18
+    assert rest[18] > short + 40
+    assert lengths_of(job, [(0, [(19, 20)])]) == rest[18:]
+    assert lengths_of(changed(job, sampling_params={"max_tokens": 108}), [(0, [(0, 1)])]) == [short + 100]
+
+    # Of a large slice some rows, from everywhere in it: a twentieth of these is long.
+    rows = pa.table({"name": (["Ann"] * 19 + [LONG]) * 5000})
+    pq.write_table(rows, tmp_path / "large.parquet", row_group_size=9000)
+    large = changed(job, input_path=f"{tmp_path}/large.parquet")
+    units = make_plan(large, list_input(large)).units
+    sample = lengths_of(large, [(i, [(0, u.rows)]) for i, u in enumerate(units)])
+    assert 900 <= len(sample) <= 1100
+    assert 0.02 < sum(n > short for n in sample) / len(sample) < 0.08
+
+
+def test_prompt_is_shortened_where_it_can_be(job: SliceJob) -> None:
+    def request(*texts: str, max_tokens: int = 8) -> str:
+        messages = [{"role": "user" if i else "system", "content": t} for i, t in enumerate(texts)]
+        return json.dumps({"messages": messages, "sampling_params": {"max_tokens": max_tokens}})
+
+    whole, limited = Encoder(job), Encoder(job, 64)
+    [given] = whole([request("Say it.", LONG)])
+    [cut] = limited([request("Say it.", LONG)])
+    assert given.most > 64 >= cut.most > 56
+    assert (given.shortened, cut.shortened) == (False, True)
+    assert cut.tokens[:8] == given.tokens[:8]  # the instructions
+    assert cut.tokens[-2:] == given.tokens[-2:]  # the template's end
+    [fits] = limited([request("Say it.", "Ann")])
+    assert (fits.shortened, fits.error) == (False, None)
+    [impossible] = limited([request("Say it.", LONG, max_tokens=63)])
+    assert "cannot be shortened" in str(impossible.error)
+
+
+@pytest.mark.parametrize(
+    ("on_too_long", "limit", "shortened"),
+    [("truncate", "auto", 1), ("raise_limit", 64, 0)],
+)
+def test_rows_over_the_limit_are_answered_all_the_same(
+    ask: Ask, job: SliceJob, on_too_long: str, limit: int | str, shortened: int
+) -> None:
+    result = ask(
+        input_path=job.input_path, prompt=job.prompt, model_source=job.model_source,
+        sampling_params={"temperature": 0, "max_tokens": 8}, on_too_long=on_too_long,
+        engine_kwargs={"max_model_len": limit}, max_model_len_percentile=95, poll_interval=1.0,
+    )  # fmt: skip
+    counts = result["counts"]
+    assert (counts["succeeded"], counts["quarantined"], counts["shortened"]) == (20, 0, shortened)
+    answers = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    assert answers.column("name").to_pylist() == ["Ann"] * 19 + [LONG]
+    lengths = lengths_of(job, [(0, [(0, 20)])])
+    whole = sum(lengths) - 20 * 8
+    assert result["tokens"]["input"] == whole if not shortened else result["tokens"]["input"] < whole - 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta, tzinfo
+from datetime import datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, cast, overload
 from zoneinfo import ZoneInfo
 
@@ -37,6 +37,32 @@ def seconds_of(name: str, value: timedelta | float | None, *, least: float) -> f
     if not seconds >= least:
         raise ValueError(f"{name} is {value!r}: at least {least:g} second(s)")
     return seconds
+
+
+def finish_by_of(value: timedelta | float | time | str | None) -> timedelta | time | None:
+    """A duration, or a time of day, which may be text such as "07:00".
+
+    :raises ValueError: when it is neither.
+    """
+    if value is None or isinstance(value, time):
+        return value
+    if not isinstance(value, str):
+        return timedelta(seconds=seconds_of("finish_by", value, least=1))
+    try:
+        return time.fromisoformat(value)
+    except ValueError:
+        raise ValueError(
+            f"finish_by is {value!r}: give a duration, or a time of day such as '07:00'"
+        ) from None
+
+
+def finish_at(by: timedelta | time, began: datetime, timezone: tzinfo) -> datetime:
+    """The instant: so long after a run began, or the next such time of day in its schedule's timezone."""
+    if isinstance(by, timedelta):
+        return began + by
+    here = began.astimezone(by.tzinfo or timezone)
+    at = datetime.combine(here.date(), by, here.tzinfo)
+    return at if at > here else datetime.combine(here.date() + timedelta(days=1), by, here.tzinfo)
 
 
 def timezone_of(dag: DAG) -> tzinfo:

@@ -71,10 +71,20 @@ class Attempt:
     :param waiting: how a job is waited for.
     :param ti: the task instance as it runs.
     :param state_store: `context["task_state_store"]`; without one nothing is found again.
+    :param finish_by: epoch seconds at which the slice should be finished.
     """
 
-    def __init__(self, waiting: JobRef, shipment: Shipment, ti: Any, state_store: Any, log: Log) -> None:
+    def __init__(
+        self,
+        waiting: JobRef,
+        shipment: Shipment,
+        ti: Any,
+        state_store: Any,
+        log: Log,
+        finish_by: float | None = None,
+    ) -> None:
         self.shipment = shipment
+        self._finish_by = finish_by
         self._waiting = waiting
         self._hook = RayHook(waiting.ray_conn_id)
         self.task = TaskAttempt.of(ti)
@@ -162,6 +172,8 @@ class Attempt:
         if self._waiting.orphan_timeout is not None:
             self._hook.call(jobs_api.beat(owner_key(name)))
             arguments += ["--owner", owner_key(name), "--orphan-timeout", f"{self._waiting.orphan_timeout:g}"]
+        if self._finish_by is not None:
+            arguments += ["--finish-by", f"{self._finish_by:.0f}"]
         self.shipment.submit(self._hook, "run", name, state.nonce, arguments)
         self._save(replace(state, phase="submitted"))
         self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))

@@ -33,7 +33,7 @@ def context_of(operator: RayLLMBatchOperator, store: StateStore | None = None) -
         start_date=dt.datetime.now(dt.UTC),
         xcom_push=lambda key, value: None,
     )
-    run = SimpleNamespace(run_type="manual")
+    run = SimpleNamespace(run_type="manual", start_date=dt.datetime.now(dt.UTC))
     return {
         "dag": operator.dag, "dag_run": run, "params": {}, "ti": ti, "task_state_store": store,
         "outlet_events": {},

@@ -13,7 +13,8 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from datetime import time as datetime_time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
@@ -26,6 +27,8 @@ from airflow.sdk.log import mask_secret
 
 from airflow_provider_raydatallm import shipping
 from airflow_provider_raydatallm.arguments import (
+    finish_at,
+    finish_by_of,
     is_rendered_later,
     json_schema_of,
     makes_partitioned_runs,
@@ -188,6 +191,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         so long; at least a minute. None lets it run to its end.
     :param stall_timeout: how long the job may answer without finishing a row. It then fails, which a retry
         helps: its finished rows are kept.
+    :param finish_by: when the slice should be finished: a duration from the run's start, or a time of day
+        (`"07:00"`, in the schedule's timezone). A job that will be late says so early, with the workers that
+        it would have taken; it is not stopped.
     :param queue_timeout: how long the job may wait until all that its engine needs is free on the cluster at
         once.
     :param emit_partition: put the slice key on the events of the task's `outlets` as their partition, where
@@ -283,6 +289,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         orphan_timeout: timedelta | float | None = timedelta(hours=1),
         queue_timeout: timedelta | float = timedelta(days=1),
         stall_timeout: timedelta | float = timedelta(minutes=30),
+        finish_by: timedelta | float | datetime_time | str | None = None,
         emit_partition: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -344,6 +351,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         seconds_of("execution_timeout", self.execution_timeout, least=1)
         self.queue_timeout = seconds_of("queue_timeout", queue_timeout, least=1)
         self.stall_timeout = seconds_of("stall_timeout", stall_timeout, least=1)
+        self.finish_by = finish_by_of(finish_by)
         self.emit_partition = emit_partition
         check_emit_partition(self.outlets, emit_partition)
         self._killed = False
@@ -412,7 +420,11 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             deadline=deadline,
             since=time.time(),
         )
-        attempt = Attempt(waiting, shipment, ti, context.get("task_state_store"), self.log)
+        finish = None
+        if self.finish_by is not None:
+            dag, began = context["dag"], context["dag_run"].start_date or datetime.now(UTC)
+            finish = finish_at(self.finish_by, began, timezone_of(dag)).timestamp()
+        attempt = Attempt(waiting, shipment, ti, context.get("task_state_store"), self.log, finish)
         self.note_run(shipment.job, ray_job_id=attempt.job.submission_id if attempt.job else None)
         return attempt
 

@@ -47,6 +47,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument("--nonce", help="say everything in marked lines that carry this text")
         if run in (_run, _retry):
             command.add_argument("--name", help="what runs that wait for this one call it")
+            command.add_argument(
+                "--finish-by", type=float, metavar="EPOCH", help="warn when it will be later than this"
+            )
             command.add_argument("--owner", help="end when this key of the cluster's store is not renewed")
             command.add_argument("--orphan-timeout", type=float, default=3600, help="for so many seconds")
         command.set_defaults(run=run)

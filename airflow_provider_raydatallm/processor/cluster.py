@@ -13,11 +13,12 @@ from typing import Any, Protocol
 from airflow_provider_raydatallm.processor.admission import Turn, admit
 from airflow_provider_raydatallm.processor.answers import AnswerShape
 from airflow_provider_raydatallm.processor.checks import Finding
-from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.engines.base import Engine, Facts
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.ledger import Work, count
 from airflow_provider_raydatallm.processor.lengths import sample_lengths
 from airflow_provider_raydatallm.processor.measure import News, rows_in
+from airflow_provider_raydatallm.processor.pace import newest_pace
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.preflight import check_model, findings, look_at_cluster, refuse
@@ -95,7 +96,8 @@ class RayCluster:
         refuse(findings(engine, rows, cluster))
         check_model(question.job.model_source)
         lengths = _lengths(question, work) if engine.wants_lengths(raised=raised) else ()
-        engine.fit(cluster, lengths, raised=raised)
+        pace = newest_pace(question.job) if engine.wants_pace else None
+        engine.fit(Facts(cluster, lengths, pace, raised))
         found = findings(engine, rows, cluster)
         refuse(found)
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import socket
@@ -13,28 +12,17 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor import versions
 from airflow_provider_raydatallm.processor.checks import ClusterFacts, Finding
-from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.engines.base import Engine, Facts
 from airflow_provider_raydatallm.processor.lengths import sample_lengths
 from airflow_provider_raydatallm.processor.make import Making
 from airflow_provider_raydatallm.processor.model_shape import ModelShape, read_shape, row_length
+from airflow_provider_raydatallm.processor.pace import Pace, newest_pace
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.preflight import findings, look_at_cluster
 from airflow_provider_raydatallm.processor.run import look
 from airflow_provider_raydatallm.processor.sizing import Work, is_saturated, work
-from airflow_provider_raydatallm.processor.store import Store, open_fs
+from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.spec import SliceJob
-
-#: How many published slices of the table are looked at for a rate.
-_SLICES = 20
-
-
-@dataclass(frozen=True)
-class Pace:
-    """What an earlier slice of the table showed, by its report. rows_per_s is of one worker."""
-
-    slice_key: str
-    rows_per_s: float
-    engine_start: float
 
 
 @dataclass(frozen=True)
@@ -74,7 +62,8 @@ def forecast(job: SliceJob, cluster: ClusterFacts | None) -> Forecast:
     if making is None or making.question is None or not rows:
         return Forecast(job, cluster, making.plan if making is not None else None)
     engine = making.question.engine
-    engine.fit(cluster, _lengths(making), raised=False)
+    pace = newest_pace(job)
+    engine.fit(Facts(cluster, _lengths(making), pace))
     sizes, spread = engine.sizes, None
     if sizes is not None:
         blocks = math.ceil(rows / sizes.block_rows)
@@ -87,7 +76,7 @@ def forecast(job: SliceJob, cluster: ClusterFacts | None) -> Forecast:
         engine,
         spread,
         read_shape(job.model_source, job.engine_kwargs),
-        _pace(job),
+        pace,
         findings(engine, rows, cluster),
     )
 
@@ -100,24 +89,6 @@ def _lengths(making: Making) -> Sequence[int]:
         return sample_lengths(making.job, making.plan, making.state().missing, q.builder)
     except (ImportError, OSError, ValueError):  # the tokenizer is elsewhere
         return ()
-
-
-def _pace(job: SliceJob) -> Pace | None:
-    """Of the newest slice of the same table that was answered in the same way."""
-    fs, path = open_fs(job.slice_path)
-    table = path.rstrip("/").rpartition("/")[0]
-    for name in sorted(fs.glob(f"{table}/*/_report.json"), reverse=True)[:_SLICES]:
-        try:
-            report = json.loads(fs.cat_file(name))
-            if report["fingerprint"] != job.fingerprint():
-                continue
-            rate, start = report["throughput"]["rows_per_s"], report["seconds"]["engine_start"]
-            workers = report["balance"]["workers"] or 1
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if rate and start is not None:
-            return Pace(report["slice_key"], rate / workers, start)
-    return None
 
 
 def as_table(forecast: Forecast, gpu_hour_price: float | None = None) -> str:

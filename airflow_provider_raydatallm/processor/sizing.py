@@ -20,6 +20,11 @@ DEFAULT_MAX_NUM_SEQS = 1024
 #: Rows in flight for each that the engine runs at once. A batch leaves when its last row is done: with
 #: answers of mixed lengths only about a third of the rows in flight are running.
 _ROWS_PER_SEQUENCE = 4
+#: On an H200 a start with kept compilations took 66 s, an eager one 47 s: work of a minute, a third slower,
+#: would lose that.
+_COMPILING_SECONDS = 60.0
+#: Rows that any GPU answers in less, where no slice has shown how long it takes.
+_UNKNOWN_ROWS = 500
 #: A limit that is a little too high costs nothing.
 _LENGTH_STEP = 64
 
@@ -104,6 +109,15 @@ def batch_size_for(workers: int, now: int, batch_size: int) -> int:
     """The batch size that leaves each worker as many tasks as `now` workers had: twice the workers, half the
     batch."""
     return max(1, batch_size * now // workers)
+
+
+def is_worth_compiling(rows: int, rows_per_s: float | None) -> bool:
+    """Whether an engine answers faster by more than the time that it takes to compile and to capture CUDA
+    graphs.
+
+    :param rows_per_s: as an earlier slice was answered; None when not known.
+    """
+    return rows / rows_per_s > _COMPILING_SECONDS if rows_per_s else rows > _UNKNOWN_ROWS
 
 
 def engine_batch_size(rows: int, workers: int, largest: int = _BATCH) -> int:

@@ -60,16 +60,9 @@ def ask(row):
     ],
 )
 def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
-    ask: Ask,
-    tiny_model: Path,
-    companies: list[str],
-    tmp_path: Path,
-    engine: str,
-    limit: int | str,
-    says: str,
-    refused: str,
-    cut: str,
-) -> None:
+    ask: Ask, tiny_model: Path, companies: list[str], tmp_path: Path, engine: str,
+    options: dict[str, Any] | None, limit: int | str, says: str, refused: str, cut: str,
+) -> None:  # fmt: skip
     rows = [{"company": c, "n": n} for n, c in enumerate(companies)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "asking.py").write_text(_ASK)

@@ -13,6 +13,7 @@ from airflow_provider_raydatallm.processor.sizing import (
     fitting_max_model_len,
     gpus,
     is_saturated,
+    is_worth_compiling,
     light_tasks,
     percentile,
     read_tasks,
@@ -64,6 +65,13 @@ def test_workers_for_a_finish_time() -> None:
     assert workers_needed(1_000_000, 0.02, 7200) == 3
     assert workers_needed(360, 10, 3600) == 1
     assert batch_size_for(workers=8, now=4, batch_size=256) == 128  # twice the workers, half the batch
+
+
+def test_short_work_is_not_compiled_for() -> None:
+    assert not is_worth_compiling(2000, 400.0)
+    assert is_worth_compiling(60_000, 400.0)
+    assert is_worth_compiling(2000, 20.0)
+    assert [is_worth_compiling(n, None) for n in (500, 501)] == [False, True]
 
 
 def test_workers_are_as_many_as_there_are_gpus_and_work_for() -> None:

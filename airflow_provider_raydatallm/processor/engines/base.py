@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import ray.data
 
     from airflow_provider_raydatallm.processor.checks import ClusterFacts
+    from airflow_provider_raydatallm.processor.pace import Pace
 
 ROW_ID_FIELDS = [pa.field("__unit", pa.int32()), pa.field("__offset", pa.int64())]
 ANSWER_FIELDS = [
@@ -96,6 +97,20 @@ class Sizes:
     block_rows: int
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What sizes are chosen by; what is None or empty is not known.
+
+    lengths: tokens that rows may have with their answers, of a sample. raised: the rows left are those that
+    were over the limit of the engine before.
+    """
+
+    cluster: ClusterFacts | None
+    lengths: Sequence[int] = ()
+    pace: Pace | None = None
+    raised: bool = False
+
+
 class Engine(ABC):
     """Answers requests. Constructed in the driver, before anything is spent.
 
@@ -113,17 +128,17 @@ class Engine(ABC):
         """The job's, with what was chosen in place of "auto"."""
         return self.job.engine_kwargs
 
+    @property
+    def wants_pace(self) -> bool:
+        """Whether `fit` is to be told how fast earlier slices were."""
+        return False
+
     def wants_lengths(self, *, raised: bool) -> bool:
         """Whether `fit` is to be told how long rows are."""
         return False
 
-    def fit(self, cluster: ClusterFacts | None, lengths: Sequence[int], *, raised: bool) -> None:
-        """Choose what was left to the provider.
-
-        :param cluster: None where it is not known.
-        :param lengths: tokens that rows may have with their answers, of a sample; empty when not known.
-        :param raised: the rows left are those that were over the limit of the engine before.
-        """
+    def fit(self, facts: Facts) -> None:
+        """Choose what was left to the provider."""
         self.fitted = True
 
     @property

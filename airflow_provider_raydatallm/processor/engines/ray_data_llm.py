@@ -76,8 +76,6 @@ class RayDataLLM(VllmBased):
             "chat_template_kwargs": job.chat_template_kwargs or None,
         }
         if self.on_cpu:
-            kwargs.setdefault("dtype", "bfloat16")
-            kwargs.setdefault("enforce_eager", True)
             # Without GPUs to feed, the engine process tokenizes: two processes fewer that import torch and
             # vLLM.
             options |= {"tokenize_stage": False, "detokenize_stage": False}
@@ -128,10 +126,8 @@ def _check_options(given: Mapping[str, Any]) -> None:
 
     known = {*vLLMEngineProcessorConfig.model_fields, *_MAP_KWARGS} - _ARGUMENTS
     if unknown := sorted(given.keys() - known):
-        hint = (
-            "an argument of its own" if unknown[0] in _ARGUMENTS else f"not among {', '.join(sorted(known))}"
-        )
-        raise SliceError(f"processor_kwargs[{unknown[0]!r}] is {hint}")
+        why = "set by another argument" if unknown[0] in _ARGUMENTS else f"none of {', '.join(sorted(known))}"
+        raise SliceError(f"processor_kwargs[{unknown[0]!r}] is {why}")
 
 
 def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, Any]:

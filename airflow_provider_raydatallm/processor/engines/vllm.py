@@ -101,14 +101,11 @@ class VllmEngine(VllmBased):
         self._workers, self._ready = [], []
 
     def _arguments(self) -> dict[str, Any]:
-        arguments = {
+        return {
             "model": os.path.expanduser(self.job.model_source),
             "disable_log_stats": True,
             **self.engine_kwargs,
         }
-        if self.on_cpu:
-            arguments = {"dtype": "bfloat16", "enforce_eager": True, **arguments}
-        return arguments
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"max_restarts": _DEATHS, "max_concurrency": 1000}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.base import Engine, Resources, Sizes
+from airflow_provider_raydatallm.processor.engines.base import Engine, Facts, Resources, Sizes
 from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, vllm_is_cpu_build
 from airflow_provider_raydatallm.processor.model_shape import read_shape
 from airflow_provider_raydatallm.processor.sizing import (
@@ -15,12 +15,10 @@ from airflow_provider_raydatallm.processor.sizing import (
     engine_batch_size,
     fitting_max_model_len,
     gpus,
+    is_worth_compiling,
     workers_for,
 )
 from airflow_provider_raydatallm.spec import SliceJob
-
-if TYPE_CHECKING:
-    from airflow_provider_raydatallm.processor.checks import ClusterFacts
 
 #: One to read and one to cut blocks.
 _CPUS_BESIDE = 2
@@ -35,6 +33,7 @@ class VllmBased(Engine):
         #: Tokens that a prompt and its answer may have together; None leaves it to the model.
         self.max_model_len: int | None = None if asked in ("auto", -1) else asked
         self._workers_auto = (1, 1)
+        self._eager = self.on_cpu
 
     @property
     @abstractmethod
@@ -51,12 +50,19 @@ class VllmBased(Engine):
 
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
-        kwargs = dict(self.job.engine_kwargs)
+        kwargs: dict[str, Any] = {"enforce_eager": True} if self._eager else {}
+        if self.on_cpu:
+            kwargs["dtype"] = "bfloat16"
+        kwargs |= self.job.engine_kwargs
         if self.max_model_len is not None:
             kwargs["max_model_len"] = self.max_model_len
         elif kwargs.get("max_model_len") == "auto":
             del kwargs["max_model_len"]
         return kwargs
+
+    @property
+    def wants_pace(self) -> bool:
+        return not self.on_cpu and "enforce_eager" not in self.job.engine_kwargs
 
     def wants_lengths(self, *, raised: bool) -> bool:
         return raised or self.job.engine_kwargs.get("max_model_len") == "auto"
@@ -67,16 +73,21 @@ class VllmBased(Engine):
         shape = read_shape(self.job.model_source, self.job.engine_kwargs)
         return shape.max_positions if shape is not None else None
 
-    def fit(self, cluster: ClusterFacts | None, lengths: Sequence[int], *, raised: bool) -> None:
-        super().fit(cluster, lengths, raised=raised)
-        if cluster is not None and not self.on_cpu:  # one engine uses all cores
-            there = cluster.gpus_of(self.job.accelerator_type)
+    def fit(self, facts: Facts) -> None:
+        super().fit(facts)
+        if facts.cluster is not None and not self.on_cpu:  # one engine uses all cores
+            there = facts.cluster.gpus_of(self.job.accelerator_type)
             self._workers_auto = workers_for(int(there), self.each, self.rows)
-        if lengths:
-            percent = 100 if raised else self.job.max_model_len_percentile
-            fitting = fitting_max_model_len(lengths, percent, self.most_positions)
+        if facts.lengths:
+            percent = 100 if facts.raised else self.job.max_model_len_percentile
+            fitting = fitting_max_model_len(facts.lengths, percent, self.most_positions)
             # A limit that was asked for is raised, never lowered.
-            self.max_model_len = max(fitting, self.max_model_len or 0) if raised else fitting
+            self.max_model_len = max(fitting, self.max_model_len or 0) if facts.raised else fitting
+        if self.on_cpu:
+            self._eager = True  # the CPU build compiles for longer than it gains
+        else:
+            rate = facts.pace.rows_per_s * self.workers[1] if facts.pace else None
+            self._eager = not is_worth_compiling(self.rows, rate)
 
     @property
     def parallel(self) -> tuple[int, int]:

@@ -63,6 +63,7 @@ def progress_text(progress: dict[str, Any]) -> str:
         "start": "starting the engine",
         "answer": "answering",
         "publish": "publishing",
+        "failed": f"failed ({progress.get('error')})",
         "attach": f"waiting for {progress.get('holder')}, which is at work on this slice",
     }
     step = steps.get(str(progress.get("step")), str(progress.get("step")))

@@ -30,8 +30,9 @@ from airflow_provider_raydatallm.processor.engines.base import load_engine
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.lease import Holder, Lease, LeaseLostError, remove_leases
 from airflow_provider_raydatallm.processor.listing import Listing, list_input
-from airflow_provider_raydatallm.processor.make import PROGRESS_SECONDS, Making, Say, report_of
+from airflow_provider_raydatallm.processor.make import PROGRESS_SECONDS, Making, report_of
 from airflow_provider_raydatallm.processor.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.progress import Say
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder, structured_outputs
 from airflow_provider_raydatallm.processor.status import is_same
 from airflow_provider_raydatallm.processor.store import Store

@@ -9,11 +9,13 @@ memory) Ray exports by itself.
 from __future__ import annotations
 
 import functools
+import string
 import sys
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
-from airflow_provider_raydatallm.spec import SliceJob, encode_slice_key
+from airflow_provider_raydatallm.spec import SliceJob
 
 #: Ray puts this before the names.
 NAMESPACE = "ray"
@@ -49,7 +51,8 @@ def export(job: SliceJob, figures: Mapping[str, Any]) -> None:
 
     if not ray.is_initialized():
         return
-    tags = {"table": job.output_path, "slice": encode_slice_key(job.slice_key)}
+    tags = {"table": job.output_path, "slice": job.slice_key}
+    tags = {name: quote(value, safe=string.printable) for name, value in tags.items()}  # Ray takes ASCII only
     for figure, gauge in _gauges().items():
         if (value := figures.get(figure)) is not None:
             gauge.set(value, tags)

@@ -57,12 +57,17 @@ def progress_text(progress: dict[str, Any]) -> str:
         parts.append(f"{progress['rows_per_s']:,.0f} rows/s, {progress['tokens_per_s'] or 0:,.0f} tokens/s")
         if progress["eta_s"]:
             parts.append(f"{progress['eta_s']:,.0f} s left")
+    if (progress.get("late_s") or 0) > 0:
+        needed = progress["workers_needed"]
+        would = f" ({needed:,} workers would be in time)" if needed else ""
+        parts.append(f"{progress['late_s']:,} s later than finish_by{would}")
     steps = {
         "plan": "planning",
         "check": "checking",
         "start": "starting the engine",
         "answer": "answering",
         "publish": "publishing",
+        "failed": f"failed ({progress.get('error')})",
         "attach": f"waiting for {progress.get('holder')}, which is at work on this slice",
     }
     step = steps.get(str(progress.get("step")), str(progress.get("step")))

@@ -37,7 +37,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for name, run, what in (
         ("run", _run, "answer and publish a slice"),
         ("retry-quarantined", _retry, "answer the rows in the slice's quarantine again"),
-        ("status", _status, "what is published for a spec; starts no engine"),
+        ("status", _status, "what is published for a spec, and what is being made; starts no engine"),
         ("files", _files, "the published files of a slice, and nothing that is not published"),
     ):
         command = commands.add_parser(name, help=what, description=what)
@@ -102,7 +102,12 @@ def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
     orphaned = end_when_nobody_waits(args.owner, args.orphan_timeout) if args.owner else None
     try:
         job = load_spec(args.spec).model_copy(update=changes)
-        report = run_slice(job, lambda value: _say("progress", args.nonce, value), name=args.name)
+        report = run_slice(
+            job,
+            lambda value: _say("progress", args.nonce, value),
+            name=args.name,
+            finish_by=args.finish_by,
+        )
     except Stopped:
         why = "the job was told to stop"
         if orphaned is not None and orphaned.is_set():
@@ -117,12 +122,16 @@ def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.status import slice_status
+    from airflow_provider_raydatallm.processor.status import slice_progress, slice_status
 
     try:
-        report = slice_status(load_spec(args.spec))
+        job = load_spec(args.spec)
+        report = slice_status(job)
+        progress = slice_progress(job) if args.nonce is None else None
     except Exception as e:
         return _failed(e, args.nonce)
+    if progress is not None:
+        print(f"{progress['when']}: {progress_text(progress)}", file=sys.stderr, flush=True)
     _say("report", args.nonce, None if report is None else report.model_dump(mode="json"))
     return 0
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_raydatallm.processor.engines.base import Sizes
-from airflow_provider_raydatallm.processor.sizing import batch_size_for
+from airflow_provider_raydatallm.processor.sizing import batch_size_for, workers_needed
 from airflow_provider_raydatallm.spec import Advice, Balance, Counts, Seconds, Utilisation
 
 #: Runs that answered for less say little about steady work.
@@ -29,7 +29,8 @@ _START = 3.0
 @dataclass(frozen=True)
 class Run:
     """What is known of a run: its report's parts; `busy`, the mean share of the time in which a worker had
-    rows to answer; and `too_long`, rows whose prompt the engine refused for its length."""
+    rows to answer; `too_long`, rows whose prompt the engine refused for its length; and `late`, seconds by
+    which it ended after its time."""
 
     counts: Counts
     seconds: Seconds = field(default_factory=Seconds)
@@ -37,11 +38,12 @@ class Run:
     balance: Balance = field(default_factory=Balance)
     busy: float | None = None
     too_long: int = 0
+    late: float = 0.0
     sizes: Sizes | None = None
 
 
 def advise(run: Run) -> tuple[Advice, ...]:
-    return (*_gpu(run), *_balance(run), *_lengths(run), *_start(run))
+    return (*_gpu(run), *_balance(run), *_lengths(run), *_start(run), *_late(run))
 
 
 def _gpu(run: Run) -> Iterator[Advice]:
@@ -107,3 +109,21 @@ def _start(run: Run) -> Iterator[Advice]:
             evidence=f"{workers} engines took {start:,.0f} s to start for {seconds:,.0f} s of work",
             change="lower concurrency: fewer workers start as fast, and cost less",
         )
+
+
+def _late(run: Run) -> Iterator[Advice]:
+    if run.late <= 0:
+        return
+    inference, workers = run.seconds.inference or 0.0, run.balance.workers
+    change = "start the run earlier"
+    if workers is not None and inference > run.late:
+        needed = workers_needed(1, inference * workers, inference - run.late)
+        change = f"set concurrency to {needed}"
+        if run.sizes is not None:
+            size = batch_size_for(needed, workers, run.sizes.batch_size)
+            change += f", with batch_size {size}, so that each keeps as many batches"
+    yield Advice(
+        code="finished_late",
+        evidence=f"the slice was finished {run.late:,.0f} s after finish_by",
+        change=change,
+    )

@@ -1,9 +1,9 @@
-"""When a slice will be finished, and whether that is in time. Pure."""
+"""Whether a slice will be finished when it should be. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from typing import Any
 
 from airflow_provider_raydatallm.processor.sizing import workers_needed
 
@@ -11,34 +11,22 @@ from airflow_provider_raydatallm.processor.sizing import workers_needed
 _SETTLED = 30.0
 
 
-@dataclass(frozen=True)
-class Late:
-    """By how many seconds, and how many workers would be in time from now on; None when none would."""
-
-    finish_by: float
-    seconds: float
-    workers: int | None
-
-    def __str__(self) -> str:
-        by = datetime.fromtimestamp(self.finish_by, UTC)
-        more = f": {self.workers} workers would make it" if self.workers else ""
-        return f"{self.seconds:,.0f} s later than finish_by ({by:%Y-%m-%d %H:%M} UTC){more}"
-
-
-def late(
-    finish_by: float, now: float, *, rows_left: int, rows_per_s: float | None, seconds: float, workers: int
-) -> Late | None:
-    """Whether the rows left will be answered too late.
+def lateness(finish_by: float, now: float, progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures to go with a run's progress: `late_s`, how much later than it should be the slice will be
+    finished (negative: earlier), and `workers_needed`, how many would be in time from now on. None is not
+    known; no number of workers makes up for a time that is over.
 
     :param finish_by: and `now`: epoch seconds.
-    :param rows_per_s: by all workers.
-    :param seconds: for which rows have been answered; at the start rates are no good.
+    :param progress: as `Meter.progress` has it.
     """
-    if not rows_per_s or (seconds < _SETTLED and now < finish_by):
-        return None
-    behind = now + rows_left / rows_per_s - finish_by
-    if behind <= 0:
-        return None
-    left = finish_by - now
-    needed = workers_needed(rows_left, workers / rows_per_s, left) if left > 0 else None
-    return Late(finish_by, behind, needed)
+    left, began = progress["eta_s"], progress["first_row_s"]
+    settled = began is not None and progress["elapsed_s"] - began >= _SETTLED
+    if left is None or not (settled or now > finish_by):
+        return {"late_s": None, "workers_needed": None}
+    time_left, workers = finish_by - now, progress["workers"]
+    needed = None
+    if workers is not None and time_left > 0:
+        # A row takes a worker so long; the rate is that of all of them.
+        rows = progress["planned"] - progress["rows"]
+        needed = max(1, workers_needed(rows, left / max(rows, 1) * workers, time_left))
+    return {"late_s": round(now + left - finish_by), "workers_needed": needed}

@@ -32,7 +32,8 @@ def abandoned(job: SliceJob, days: float) -> Iterator[tuple[Store, float]]:
 
 
 def collect(store: Store) -> None:
-    """Remove a slice's checkpoint, under its lease, so that no run is met that begins just now."""
+    """Remove a slice's checkpoint, and its last progress, under its lease, so that no run is met that begins
+    just now."""
     lease = Lease.acquire(
         store,
         me="gc",
@@ -47,6 +48,8 @@ def collect(store: Store) -> None:
             if not name.startswith(("epoch-", "beat-")):
                 lease.check()
                 store.remove(f"{CHECKPOINT}/{name}")
+        lease.check()
+        store.remove(versions.PROGRESS)
     finally:
         lease.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -18,19 +19,19 @@ from airflow_provider_raydatallm.processor.cluster import Cluster, Question, Tas
 from airflow_provider_raydatallm.processor.decide import Mode
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.failures import describe_failures
+from airflow_provider_raydatallm.processor.finish import lateness
 from airflow_provider_raydatallm.processor.lease import Lease
 from airflow_provider_raydatallm.processor.measure import Meter, News
 from airflow_provider_raydatallm.processor.parts import Totals
 from airflow_provider_raydatallm.processor.plan import Plan
+from airflow_provider_raydatallm.processor.progress import Reporter, Say
 from airflow_provider_raydatallm.processor.seed import seed
 from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.versions import Version
 from airflow_provider_raydatallm.spec import Counts, Report, SliceJob, Tokens
 
-#: Seconds between two words of progress.
+#: Seconds between two lines of progress in the log.
 PROGRESS_SECONDS = 5.0
-
-Say = Callable[[dict[str, Any]], None]
 
 
 @dataclass
@@ -46,6 +47,8 @@ class Making:
     previous: Version | None
     mode: Mode
     progress: Say
+    #: Epoch seconds at which the slice should be finished.
+    finish_by: float | None = None
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
@@ -61,22 +64,23 @@ class Making:
         if self.mode in ("extend", "retry") and self.checkpoint.seeded() is None:
             assert self.previous is not None
             seed(self.checkpoint, self.previous, self.plan, lease.epoch)
-        meter: Meter | None = None
-        while True:
-            # Once it is sealed it is decided: nothing that is answered now could be published.
-            sealed = publish.read_seal(self.store, self.checkpoint.folder, self.plan)
-            state = None if sealed is not None else self.state(lease)
-            if meter is None:
-                meter = Meter(self.plan.rows, self.plan.rows - (state.rows_missing if state else 0))
-            if sealed is None:
-                assert state is not None
-                sealed = self._seal(self._answer(state, lease, cluster, meter))
-            try:
-                report = self._publish(sealed, lease, cluster, meter)
-                break
-            except CorruptFileError as e:
-                self.checkpoint.set_aside(e.name, e)
-                self.store.set_aside(sealed.name, "it names a damaged file", "the slice is sealed again")
+        with Reporter(self.job, self.store, lease, self.progress) as reporter:
+            meter: Meter | None = None
+            while True:
+                # Once it is sealed it is decided: nothing that is answered now could be published.
+                sealed = publish.read_seal(self.store, self.checkpoint.folder, self.plan)
+                state = None if sealed is not None else self.state(lease)
+                if meter is None:
+                    meter = Meter(self.plan.rows, self.plan.rows - (state.rows_missing if state else 0))
+                if sealed is None:
+                    assert state is not None
+                    sealed = self._seal(self._answer(state, lease, cluster, meter, reporter))
+                try:
+                    report = self._publish(sealed, lease, cluster, meter, reporter)
+                    break
+                except CorruptFileError as e:
+                    self.checkpoint.set_aside(e.name, e)
+                    self.store.set_aside(sealed.name, "it names a damaged file", "the slice is sealed again")
         versions.remove_checkpoints(self.store, self.checkpoint.number)
         return report
 
@@ -88,13 +92,16 @@ class Making:
             since = lease.epoch if lease is not None else sys.maxsize
         return Progress(self.plan, self.checkpoint.fragments(), self.job.max_row_attempts, since)
 
-    def _answer(self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter) -> Progress:
+    def _answer(
+        self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter, reporter: Reporter
+    ) -> Progress:
         """Until every row has its answer or has failed for good."""
         self._check_quarantine(state)
         raised = False
         while state.missing:
-            self._say("start", meter, lease)
-            self._round(state, lease, cluster, meter, raised=raised)
+            meter.failed = state.rows_quarantined
+            reporter.say({"step": "start", **meter.progress()})
+            self._round(state, lease, cluster, meter, reporter, raised=raised)
             before, state = state, self.state(lease)
             self._check_quarantine(state)
             stuck = len(state.fragments) <= len(before.fragments)
@@ -109,23 +116,28 @@ class Making:
             raised = self.job.on_too_long == "raise_limit"
         return state
 
-    def _round(self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter, *, raised: bool) -> None:
+    def _round(
+        self,
+        state: Progress,
+        lease: Lease,
+        cluster: Cluster,
+        meter: Meter,
+        reporter: Reporter,
+        *,
+        raised: bool,
+    ) -> None:
         assert self.question is not None
         schemas: set[bytes] = set()
-        said = time.monotonic()
 
         def queued(waiting: dict[str, Any]) -> None:
-            nonlocal said
             if lease.lost:
                 lease.check()
             meter.queued(waiting["waited_s"])
             # The longer it lasts, the less there is to say.
-            if time.monotonic() - said >= min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10)):
-                self._say("queued", meter, lease, waiting)
-                said = time.monotonic()
+            log_every = min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10))
+            reporter.say({"step": "queued", **meter.progress(), **waiting}, log_every)
 
         def hear(news: News) -> None:
-            nonlocal said
             if lease.lost:
                 lease.check()
             for summary in news.summaries:
@@ -134,12 +146,14 @@ class Making:
                     publish.check_columns(self.job, self.plan, fields)
                     schemas.add(schema)
             meter.add(news)
-            if self.job.max_row_attempts == 1 and self._too_many(state.rows_quarantined + news.failed):
+            meter.failed = state.rows_quarantined + news.failed
+            if self.job.max_row_attempts == 1 and self._too_many(meter.failed):
                 # Nothing that is answered from here on could be published.
                 raise SliceError(f"{news.failed:,} rows failed")
-            if news.summaries and time.monotonic() - said >= PROGRESS_SECONDS:
-                self._say("answer", meter, lease)
-                said = time.monotonic()
+            said = {"step": "answer" if meter.rows else "start", **meter.progress()}
+            if self.finish_by is not None:
+                said |= lateness(self.finish_by, time.time(), said)
+            reporter.say(said, PROGRESS_SECONDS if news.summaries else math.inf)
 
         work = state.missing
         task = Task(self.question, work, self.store.url, self.checkpoint.folder, lease.epoch, queued, raised)
@@ -153,8 +167,10 @@ class Making:
         fields = self.shape.fields if self.shape.fields is not None or self.plan.rows else []
         return publish.seal(self.store, self.checkpoint.folder, self.plan, state.fragments, fields)
 
-    def _publish(self, sealed: publish.Seal, lease: Lease, cluster: Cluster, meter: Meter) -> Report:
-        self._say("publish", meter, lease)
+    def _publish(
+        self, sealed: publish.Seal, lease: Lease, cluster: Cluster, meter: Meter, reporter: Reporter
+    ) -> Report:
+        reporter.say({"step": "publish", **meter.progress()})
         began = time.monotonic()
         store, folder, plan = self.store, self.checkpoint.folder, self.plan
         counted = self.checkpoint.fragments(only=sealed.fragments)
@@ -162,6 +178,7 @@ class Making:
 
         def report(totals: Totals) -> Report:
             meter.published(time.monotonic() - began)
+            reporter.close()  # what is published holds no progress
             engine = self.question.engine if self.question is not None else None
             counts = Counts(
                 planned=plan.rows,
@@ -180,6 +197,7 @@ class Making:
                 balance=figures["balance"],
                 busy=meter.busy,
                 too_long=totals.too_long,
+                late=time.time() - self.finish_by if self.finish_by is not None else 0,
                 sizes=engine.sizes if engine is not None else None,
             )
             return report_of(
@@ -222,11 +240,6 @@ class Making:
 
     def _too_many(self, failed: int) -> bool:
         return failed > self.job.max_quarantine_fraction * self.plan.rows
-
-    def _say(self, step: str, meter: Meter, lease: Lease, more: dict[str, Any] | None = None) -> None:
-        said = {"step": step, **meter.progress(), **(more or {})}
-        lease.say(said)
-        self.progress(said)
 
 
 def _with(

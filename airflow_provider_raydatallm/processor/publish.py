@@ -37,6 +37,7 @@ from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.versions import (
     MANIFEST,
+    PROGRESS,
     REPORT,
     SUCCESS,
     VERSIONS,
@@ -286,7 +287,7 @@ def derive(store: Store, version: Version, lease: Lease, keep_versions: int) -> 
         store.remove_scratch(folder)
         for name in store.names(folder):
             path = f"{folder}/{name}".lstrip("/")
-            if path in named or not (path == PART or _VERSIONED.fullmatch(name)):
+            if path in named or not (path in (PART, PROGRESS) or _VERSIONED.fullmatch(name)):
                 continue
             number = _number_of(name)
             if number is None or number > version.number:

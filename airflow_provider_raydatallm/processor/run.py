@@ -30,8 +30,9 @@ from airflow_provider_raydatallm.processor.engines.base import load_engine
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.lease import Holder, Lease, LeaseLostError, remove_leases
 from airflow_provider_raydatallm.processor.listing import Listing, list_input
-from airflow_provider_raydatallm.processor.make import PROGRESS_SECONDS, Making, Say, report_of
+from airflow_provider_raydatallm.processor.make import PROGRESS_SECONDS, Making, report_of
 from airflow_provider_raydatallm.processor.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.progress import Say
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder, structured_outputs
 from airflow_provider_raydatallm.processor.status import is_same
 from airflow_provider_raydatallm.processor.store import Store
@@ -40,7 +41,11 @@ from airflow_provider_raydatallm.spec import Counts, Report, SliceJob
 
 
 def run_slice(
-    job: SliceJob, progress: Say, cluster: Cluster | None = None, name: str | None = None
+    job: SliceJob,
+    progress: Say,
+    cluster: Cluster | None = None,
+    name: str | None = None,
+    finish_by: float | None = None,
 ) -> Report:
     """Answer and publish a slice.
 
@@ -48,6 +53,7 @@ def run_slice(
         `Meter.progress`.
     :param cluster: who answers; the Ray cluster that this process can reach by default.
     :param name: what runs that wait for this one call it; its process and host by default.
+    :param finish_by: epoch seconds at which the slice should be finished; being late is told, no more.
     :raises SliceError: when the slice cannot be answered; nothing was published then, and the finished rows
         are kept.
     """
@@ -70,6 +76,7 @@ def run_slice(
             making, report = look(job, store, before, making, progress)
             if report is None:
                 assert making is not None
+                making.finish_by = finish_by
                 return making.finish(lease, cluster)
     return report
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from typing import Any
 
 from airflow_provider_raydatallm.processor import versions
 from airflow_provider_raydatallm.processor.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.store import Store
-from airflow_provider_raydatallm.processor.versions import Version
+from airflow_provider_raydatallm.processor.versions import PROGRESS, Version
 from airflow_provider_raydatallm.spec import Report, SliceJob
 
 #: How long the Airflow side looks before it leaves that to the cluster.
@@ -34,6 +35,13 @@ def slice_status(job: SliceJob) -> Report | None:
     if not (versions.is_whole(store, version) and versions.is_complete(store, version)):
         return None
     return version.to_report(version.report["outcome"]) if is_same(version, job, list_input(job)) else None
+
+
+def slice_progress(job: SliceJob) -> dict[str, Any] | None:
+    """What the run that is at work last said of itself, or the one that failed last; None when the slice is
+    published, or was never begun."""
+    progress: dict[str, Any] | None = Store(job.slice_path).read_json(PROGRESS)
+    return progress
 
 
 def finished_report(job: SliceJob) -> Report | None:

@@ -17,6 +17,8 @@ from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
 from airflow_provider_raydatallm.spec import Report
 
 MANIFEST, REPORT, SUCCESS, VERSIONS = "_manifest.json", "_report.json", "_SUCCESS", "_versions"
+#: How the run that is at work is getting on.
+PROGRESS = "_progress.json"
 
 #: A checkpoint's folder begins with the number of its version.
 _RUN_FOLDER = re.compile(r"v(\d{6})-")

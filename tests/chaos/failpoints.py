@@ -47,6 +47,7 @@ _STEPS = [
     ("put", r"_manifest\.json", "manifest"),
     ("put", r"_report\.json", "report"),
     ("put", r"_SUCCESS", "_SUCCESS"),
+    ("put remove", r"_progress\.json", "progress"),
     ("remove", r"_SUCCESS", "removal of _SUCCESS"),
     ("remove", _FOLDER, "removal of checkpoint"),
     ("remove", r"_checkpoint/(?:epoch|beat)-\d+", "release"),

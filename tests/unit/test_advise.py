@@ -43,6 +43,11 @@ def test_what_was_not_measured_gives_none() -> None:
             {"counts": Counts(planned=200, succeeded=200, truncated=30)},
             "answers_cut", "30 of 200 answers (15.0%)", "raise max_tokens",
         ),
+        (
+            {"late": 200.0},
+            "finished_late", "finished 200 s after", "concurrency to 6, with batch_size 85",
+        ),
+        ({"late": 601.0}, "finished_late", "finished 601 s after", "start the run earlier"),
         ({"too_long": 500}, "prompts_too_long", "500 of 10,000 prompts (5.0%)", "raise max_model_len"),
         (
             {"seconds": Seconds(engine_start=66.0, inference=10.0)},

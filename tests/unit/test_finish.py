@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from airflow_provider_raydatallm.arguments import finish_at, finish_by_of
-from airflow_provider_raydatallm.processor.finish import Late, late
+from airflow_provider_raydatallm.processor.finish import lateness
 
 BEGAN = datetime(2026, 3, 28, 4, 30, tzinfo=UTC)  # 05:30 in Berlin, the night before its clocks go forward
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -36,14 +36,14 @@ def test_finish_by_that_is_neither_is_refused(wrong: Any) -> None:
 
 
 def test_late_is_told_early_with_the_workers_that_would_do() -> None:
-    # Two workers at 100 rows/s together, an hour for 720,000 rows: they need two.
-    given: dict[str, Any] = {"rows_left": 720_000, "rows_per_s": 100.0, "workers": 2}
-    found = late(3600, 0, seconds=60, **given)
-    assert found == Late(finish_by=3600, seconds=3600, workers=4)
-    assert str(found) == "3,600 s later than finish_by (1970-01-01 01:00 UTC): 4 workers would make it"
-    assert late(7200, 0, seconds=60, **given) is None
-    assert late(3600, 0, seconds=5, **given) is None  # too early to tell
-    assert late(3600, 0, seconds=60, **{**given, "rows_per_s": None}) is None
-    over = late(3600, 4000, seconds=5, **given)
-    assert over is not None
-    assert (over.seconds, over.workers) == (7600, None)
+    # Two workers, 720,000 rows left at 100 a second, which takes two hours.
+    progress: dict[str, Any] = {
+        "rows": 280_000, "planned": 1_000_000, "eta_s": 7200.0, "workers": 2, "first_row_s": 60.0,
+        "elapsed_s": 2860.0,
+    }  # fmt: skip
+    assert lateness(3600, 0, progress) == {"late_s": 3600, "workers_needed": 4}
+    assert lateness(8000, 0, progress) == {"late_s": -800, "workers_needed": 2}
+    nobody_knows = {"late_s": None, "workers_needed": None}
+    assert lateness(3600, 0, {**progress, "elapsed_s": 70.0}) == nobody_knows  # too early to tell
+    assert lateness(3600, 0, {**progress, "eta_s": None}) == nobody_knows
+    assert lateness(3600, 4000, {**progress, "elapsed_s": 70.0}) == {"late_s": 7600, "workers_needed": None}

@@ -4,23 +4,39 @@ import time
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pytest
 
-from airflow_provider_raydatallm.processor.answers import FAILED_FIELDS
+from airflow_provider_raydatallm.processor.answers import TRUNCATED_ANSWER, failed_table
 from airflow_provider_raydatallm.processor.engines.base import answers_to
 from airflow_provider_raydatallm.processor.gauges import Gpu, Sample
-from airflow_provider_raydatallm.processor.measure import Meter, News, summary
+from airflow_provider_raydatallm.processor.measure import RECENT_SECONDS, Meter, News, _Recent, summary
 from airflow_provider_raydatallm.spec import Balance, Throughput, Utilisation
 
 
 def group(
-    rows: int, *, entered: float, finished: float, tokens: int | None = 10, failed: int = 0, worker: str = "w"
+    rows: int,
+    *,
+    entered: float,
+    finished: float,
+    tokens: int | None = 10,
+    failed: int = 0,
+    cut: int = 0,
+    worker: str = "w",
 ) -> pa.Table:
     answers = answers_to(
-        pa.table({"__unit": [0] * rows}), input_tokens=[tokens] * rows, output_tokens=[2] * rows,
+        pa.table({"__unit": [0] * rows, "__offset": range(rows)}),
+        input_tokens=[tokens] * rows, output_tokens=[2] * rows,
         engine_seconds=[finished - entered] * rows, finished_at=[finished] * rows, worker=[worker] * rows,
+        finish_reason=[tokens and "stop"] * rows, cached_tokens=[tokens and 4] * rows,
     )  # fmt: skip
-    good = pa.table({"__unit": [0] * (rows - failed), "answer": ["a"] * (rows - failed)})
-    bad = pa.table([pa.nulls(failed, f.type) for f in FAILED_FIELDS], schema=pa.schema(FAILED_FIELDS))
+    good = pa.table(
+        {
+            "__unit": [0] * (rows - failed),
+            "__truncated": pa.array([i < cut for i in range(rows - failed)]).cast("int64"),
+            "answer": ["a"] * (rows - failed),
+        }
+    )
+    bad = failed_table(answers, [(i, TRUNCATED_ANSWER, "max_tokens cut it") for i in range(failed)])
     return summary(answers, good, bad)
 
 
@@ -50,11 +66,40 @@ def test_progress_counts_what_was_resumed_but_rates_do_not() -> None:
     assert 39 < said["eta_s"] < 45
 
 
+def test_progress_tells_what_the_report_will() -> None:
+    meter, now = Meter(100, resumed=0), time.time()
+    assert {v for k, v in meter.progress().items() if v} == {100}  # planned: nothing else is known
+    heard(meter, group(10, entered=now - 10, finished=now - 4, cut=2, failed=1, worker="a"))
+    heard(meter, group(10, entered=now - 5, finished=now, worker="b"))
+    said, found = meter.progress(), meter.figures()
+    assert (said["input_tokens"], said["output_tokens"], said["cached_tokens"]) == (200, 40, 80)
+    assert said["truncated"] == 3  # one of them was no answer for it
+    assert (said["workers"], said["busy"], said["least_busy"]) == (2, 0.55, 0.5)
+    assert said["first_row_s"] == pytest.approx(said["engine_start_s"] + 6, abs=0.01)
+    assert said["engine_start_s"] == found["seconds"].engine_start
+
+
+def test_recent_rates_are_of_the_last_minutes() -> None:
+    recent = _Recent()
+    assert recent.rates() == (None, None)
+    for second in range(1, 1001):
+        # From 600 s on a tenth as fast.
+        recent.add(0.0, float(second), rows=min(second, 600) * 10 + max(second - 600, 0), tokens=second)
+        if second == 300:
+            assert recent.rates() == (10.0, 1.0)
+    assert recent.rates() == (1.0, 1.0)
+    assert len(recent._marks) <= RECENT_SECONDS + 1
+    recent.add(0.0, 2000.0, rows=16_400, tokens=2000)  # nothing was heard for longer than that
+    assert recent.rates() == (10.0, 1.0)
+
+
 def test_what_is_not_measured_is_null() -> None:
     assert Meter(3, 3).figures()["seconds"].inference is None
     meter = Meter(1, 0)
     heard(meter, group(1, entered=1.0, finished=2.0, tokens=None))
     assert meter.figures()["throughput"].input_tokens_per_s is None
+    said = meter.progress()
+    assert said["input_tokens"] is said["cached_tokens"] is said["truncated"] is said["gpu_mean"] is None
 
 
 def test_summary_tells_the_answers_columns() -> None:

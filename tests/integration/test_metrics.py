@@ -1,0 +1,99 @@
+"""What a run tells while it is at work: to Ray's real metrics endpoint and to its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+from prometheus_client.parser import text_string_to_metric_families
+
+from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.processor.prometheus import METRICS, NAMESPACE
+from tests.integration.conftest import ROOT, STUB, Ask, wait_for
+
+OURS = {f"{NAMESPACE}_{name}" for name, _ in METRICS.values()}
+#: What the stub engine has no word of.
+UNTOLD = {
+    "ray_llm_rows_truncated", "ray_llm_cached_tokens", "ray_llm_workers", "ray_llm_workers_busy_ratio",
+    "ray_llm_least_busy_worker_ratio",
+}  # fmt: skip
+
+
+def scraped(head: LocalHead) -> list[tuple[str, Mapping[str, str], float]]:
+    """All samples of all nodes, found where Prometheus finds them."""
+    discovery = head.folder / "tmp" / "prom_metrics_service_discovery.json"
+    targets = [t for group in json.loads(discovery.read_text()) for t in group["targets"]]
+    pages = []
+    for target in targets:
+        with contextlib.suppress(httpx.TransportError):  # also those of services that this head does not run
+            pages.append(httpx.get(f"http://{target}/metrics", trust_env=False).text)
+    return [
+        (sample.name, sample.labels, sample.value)
+        for page in pages
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    ]
+
+
+def test_run_is_seen_in_prometheus_and_in_its_folder_while_it_is_at_work(
+    ray_head: LocalHead, ask: Ask, tmp_path: Path
+) -> None:
+    rows = 600
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(rows)]}), tmp_path / "in.parquet")
+    table = f"{tmp_path}/Zürich"
+    given = {
+        **STUB, "input_path": f"{tmp_path}/in.parquet", "output_path": table, "slice_key": "é/1",
+        "batch_size": 20, "engine_kwargs": {"pause": 1.0},
+    }  # fmt: skip
+    results: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: results.append(ask(**given)))
+    thread.start()
+
+    def ours() -> dict[str, float]:
+        return {
+            name: value
+            for name, labels, value in scraped(ray_head)
+            if name in OURS
+            and (labels.get("table"), labels.get("slice")) == (f"{tmp_path}/Z%C3%BCrich", "%C3%A9/1")
+        }
+
+    found = wait_for(lambda: (f := ours()).get("ray_llm_rows_finished", 0) > 0 and f)
+    [file] = Path(table).glob("*/_progress.json")
+    told = wait_for(lambda: (p := json.loads(file.read_text()))["rows"] and p)
+    thread.join()
+
+    assert set(found) == OURS - UNTOLD
+    done = found["ray_llm_rows_finished"]
+    assert done % 20 == 0
+    assert 0 < done < rows == found["ray_llm_rows_planned"]
+    assert found["ray_llm_input_tokens"] == 7 * done
+    assert found["ray_llm_output_tokens"] == 3 * done
+    assert 5 < found["ray_llm_rows_per_second"] <= 25
+    assert 0 < found["ray_llm_engine_start_seconds"] <= found["ray_llm_first_row_seconds"]
+    assert told["step"] == "answer"
+    assert 0 < told["rows"] < rows == told["planned"]
+    assert told["input_tokens"] == 7 * told["rows"]
+
+    assert results[0]["outcome"] == "published"
+    assert not file.exists()
+    wait_for(lambda: not ours())  # the figures end with the run
+
+
+def test_dashboard_shows_metrics_that_there_are(ray_head: LocalHead) -> None:
+    from ray.dashboard.modules.reporter.reporter_agent import METRICS_GAUGES
+
+    dashboard = (ROOT / "grafana" / "ray_llm.json").read_text()
+    named = set(re.findall(r"\bray_\w+", dashboard))
+    assert named & OURS
+    of_gpus = {n for n in named if n.startswith(("ray_node_gpu", "ray_node_gram"))}
+    assert of_gpus <= {f"{NAMESPACE}_{name}" for name in METRICS_GAUGES}  # a node without GPUs has none
+    of_nodes = named - OURS - of_gpus
+    wait_for(lambda: of_nodes <= {name for name, _, _ in scraped(ray_head)}, 60)

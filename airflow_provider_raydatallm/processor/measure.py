@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.processor.gauges import Gauges, Sample
 from airflow_provider_raydatallm.spec import Balance, Seconds, Throughput
 
-_SUMMARY = pa.schema(
+_SUMMARY = pa.struct(
     [
         ("rows", pa.int64()), ("failed", pa.int64()),
         ("input_tokens", pa.int64()), ("output_tokens", pa.int64()), ("worker", pa.string()),
@@ -37,7 +37,8 @@ def summary(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.Table:
         pc.min(entered).as_py(), pc.max(answers.column("finished_at")).as_py(),
         fields.serialize().to_pybytes() if rows.num_rows else None,
     ]  # fmt: skip
-    return pa.table([pa.array([v], f.type) for v, f in zip(values, _SUMMARY, strict=True)], schema=_SUMMARY)
+    made = dict(zip((f.name for f in _SUMMARY), values, strict=True))
+    return pa.Table.from_struct_array(pa.array([made], _SUMMARY))
 
 
 class News(NamedTuple):

@@ -65,7 +65,9 @@ class InProcess:
         finally:
             writer.close()
 
-    def run_all(self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan]) -> Iterable[Part]:
+    def run_all(
+        self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
+    ) -> Iterable[Part]:
         return [build(p) for p in parts]
 
 

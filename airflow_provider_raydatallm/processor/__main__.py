@@ -179,9 +179,9 @@ def _gc(args: argparse.Namespace) -> int:
 
 
 def _failed(error: Exception, nonce: str | None) -> int:
-    from airflow_provider_raydatallm.processor.cluster import actor_log
+    from airflow_provider_raydatallm.processor.cluster import log_of
 
-    kind, message = root_error(error, actor_log)
+    kind, message = root_error(error, log_of)
     if not isinstance(error, SliceError):
         traceback.print_exception(error)
     _say("error", nonce, {"kind": kind, "message": message[:_MESSAGE_CHARACTERS]})

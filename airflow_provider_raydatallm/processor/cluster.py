@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.preflight import check_model, findings, look_at_cluster, refuse
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.stall import StallWatch, what_waits
+from airflow_provider_raydatallm.processor.stall import StallWatch, an_engine_loads, stalled, what_waits
 from airflow_provider_raydatallm.processor.watch import Watch
 from airflow_provider_raydatallm.spec import SliceJob
 
@@ -82,8 +82,13 @@ class Cluster(Protocol):
         :param tell: called every second; ends it by raising.
         """
 
-    def run_all(self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan]) -> Iterable[Part]:
-        """`build` on each part, several at once."""
+    def run_all(
+        self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
+    ) -> Iterable[Part]:
+        """`build` on each part, several at once.
+
+        :param timeout: seconds without a part, after which none is waited for.
+        """
 
 
 class RayCluster:
@@ -126,7 +131,7 @@ class RayCluster:
         q = task.question
         writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
         rows = sum(count(spans) for _, spans in task.work)
-        stall = StallWatch(rows, q.job.stall_timeout, what_waits)
+        stall = StallWatch(rows, q.job.stall_timeout, an_engine_loads, what_waits)
 
         def look() -> None:
             q.engine.check()
@@ -155,14 +160,23 @@ class RayCluster:
             q.engine.stop()
             writers.stop()
 
-    def run_all(self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan]) -> Iterable[Part]:
+    def run_all(
+        self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
+    ) -> Iterable[Part]:
         import ray
         from ray.exceptions import RayTaskError
 
         connect()
         remote: Any = ray.remote(build)
+        built = left = [remote.remote(p) for p in parts]
         try:
-            return list(ray.get([remote.remote(p) for p in parts]))
+            while left:
+                done, left = ray.wait(left, timeout=timeout)
+                if not done:
+                    seen, waiting = f"no part was built for {timeout:g} s", f"{len(left):,} wait"
+                    raise stalled(seen, waiting, what_waits())
+                ray.get(done)
+            return list(ray.get(built))
         except RayTaskError as e:
             if isinstance(e.cause, Exception):
                 raise e.cause from e
@@ -185,12 +199,13 @@ def _lengths(q: Question, work: Work) -> list[int]:
         ) from e
 
 
-def actor_log(actor_id: str) -> str:
-    """What an actor of this job wrote last; "" when that cannot be told."""
+def log_of(**process: Any) -> str:
+    """What an actor (`actor_id`) or a process (`node_id`, `pid`) of this job wrote last; "" when that cannot
+    be told."""
     from ray.util.state import get_log
 
     try:
-        return "".join(get_log(actor_id=actor_id, tail=_LOG_LINES, timeout=_LOG_SECONDS))
+        return "".join(get_log(**process, tail=_LOG_LINES, timeout=_LOG_SECONDS))
     except Exception:  # the failure that is told matters more
         return ""
 

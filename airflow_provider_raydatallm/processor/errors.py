@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 Kind = Literal["input", "model", "cluster", "queue", "memory", "engine", "stopped", "run"]
 
@@ -14,8 +15,11 @@ class SliceError(Exception):
     none), `cluster` (this cluster cannot run it). Where a retry may succeed: `queue` (no room in time),
     `memory` (of a GPU), `engine` (a process or a node died), `stopped` (told to), `run` (something else broke
     on the way).
+
+    log: of which process (`node_id`, `pid`) the log has the reason, where the message has none.
     """
 
-    def __init__(self, message: str, *, kind: Kind = "input") -> None:
+    def __init__(self, message: str, *, kind: Kind = "input", log: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.kind: Kind = kind
+        self.log = log

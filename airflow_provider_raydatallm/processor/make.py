@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -225,7 +226,7 @@ class Making:
             self.checkpoint.number,
             lease,
             self.previous,
-        ).publish(cluster.run_all, report)
+        ).publish(partial(cluster.run_all, timeout=self.job.stall_timeout), report)
 
     def _check_quarantine(self, state: Progress) -> None:
         failed = state.rows_quarantined

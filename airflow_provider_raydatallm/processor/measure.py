@@ -19,7 +19,7 @@ RECENT_SECONDS = 300.0
 
 #: Counted where an engine tells, else null.
 _COUNTS = ("truncated", "input_tokens", "output_tokens", "cached_tokens")
-_SUMMARY = pa.schema(
+_SUMMARY = pa.struct(
     [
         ("rows", pa.int64()), ("failed", pa.int64()), *((name, pa.int64()) for name in _COUNTS),
         ("worker", pa.string()),
@@ -44,7 +44,8 @@ def summary(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.Table:
         pc.min(entered).as_py(), pc.max(answers.column("finished_at")).as_py(),
         fields.serialize().to_pybytes() if rows.num_rows else None,
     ]  # fmt: skip
-    return pa.table([pa.array([v], f.type) for v, f in zip(values, _SUMMARY, strict=True)], schema=_SUMMARY)
+    made = dict(zip((f.name for f in _SUMMARY), values, strict=True))
+    return pa.Table.from_struct_array(pa.array([made], _SUMMARY))
 
 
 def _truncated(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> int | None:

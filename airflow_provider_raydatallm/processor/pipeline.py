@@ -123,6 +123,8 @@ def answer_rows(
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    # What a step raises comes back as it is, with its kind, and not only as text.
+    context.raise_original_map_exception = True
     logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     cpus = ray.cluster_resources().get("CPU", 1)

@@ -28,25 +28,23 @@ _FRAMES = 2
 _SEE_LOG = re.compile(r"[Ss]ee (?:root cause|stack trace)")
 
 
-def root_error(error: BaseException, log_of: Callable[[str], str] = lambda actor: "") -> tuple[Kind, str]:
+def root_error(error: BaseException, log_of: Callable[..., str] = lambda **process: "") -> tuple[Kind, str]:
     """The kind of a failure, and what to tell people about it.
 
-    :param log_of: what the actor of an id wrote last, for engines that leave the reason there.
+    :param log_of: what a process wrote last, for engines that leave the reason there; asked for by
+        `actor_id`, or by `node_id` and `pid`.
     """
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, SliceError):
-            return getattr(link, "kind", "run"), str(link.args[0] if link.args else link)
+            return _told(link, log_of)
     # Ray puts the traceback of a task, with all that led to it, into its own error's text.
     said = _first(exceptions_in(str(link)) for link in chain)
     if not said:
         said = _first(exceptions_in(str(link), wrappers=True) for link in chain)
         if any(_SEE_LOG.search(s) for s in said):
             actors = [str(actor) for link in chain if (actor := getattr(link, "actor_id", None))]
-            logged = [s for actor in actors for s in exceptions_in(log_of(actor))]
-            # A log goes on after what an exception said in its first line.
-            logged = [s.splitlines()[0] for s in logged]
-            said = _causes(logged) or logged[-1:] or said
+            said = _logged("\n".join(log_of(actor_id=actor) for actor in actors)) or said
     if not said:
         # Ray Data raises "from" an exception without a word.
         deepest = next((link for link in reversed(chain) if str(link)), error)
@@ -55,6 +53,27 @@ def root_error(error: BaseException, log_of: Callable[[str], str] = lambda actor
     symptom = find_symptom(root)
     lines = [root, *([symptom.advice] if symptom else []), *_frames(chain)]
     return symptom.kind if symptom else "run", "\n".join(lines)
+
+
+def _told(error: SliceError, log_of: Callable[..., str]) -> tuple[Kind, str]:
+    """What an error of the provider's own says, after the reason that stands in a log."""
+    kind: Kind = getattr(error, "kind", "run")
+    said = clean(str(error.args[0] if error.args else error))
+    log = getattr(error, "log", None)
+    logged = _logged(log_of(**log)) if log else []
+    if not logged:
+        return kind, said
+    symptom = find_symptom(logged[0])
+    return symptom.kind if symptom else kind, "\n".join(
+        [logged[0], said, *([symptom.advice] if symptom else [])]
+    )
+
+
+def _logged(log: str) -> list[str]:
+    """The causes in a process's log; else the last exception in it."""
+    # A log goes on after what an exception said in its first line.
+    said = [s.splitlines()[0] for s in exceptions_in(log)]
+    return _causes(said) or said[-1:]
 
 
 def _first(lists: Iterator[list[str]]) -> list[str]:

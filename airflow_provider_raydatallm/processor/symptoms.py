@@ -21,7 +21,7 @@ _PREFIX = re.compile(
 _NOISE = re.compile(
     r"\x1b\[[\d;]*m|^\t(?:class_name|actor_id|pid|name|namespace|ip): .*\n"
     r"|The actor died unexpectedly before finishing this task\.\n|\s*Some common causes include.*$"
-    r"|^Object store memory usage: (?s:.*)",
+    r"|^Object store memory usage: (?s:.*)|\nFailed to apply UDF transform after (?s:.*)",
     re.MULTILINE,
 )
 _CHAINED = re.compile(
@@ -36,7 +36,7 @@ _LOG_LINE = re.compile(r"\[?\d{4}-\d\d-\d\d|\[\d|@ray-llm |[A-Z]+ \d\d-\d\d |\s*
 #: Exceptions that only say that there was another.
 _WRAPPER = re.compile(
     r"UDF failed to process|SystemException$|root cause|EngineCore encountered an issue"
-    r"|raised in its creation task|Subprocess\w*Error: Run cmd"
+    r"|raised in its creation task|Subprocess\w*Error: Run cmd|UnserializableException|RayTaskError: ray::"
 )
 _PYDANTIC = re.compile(r"\d+ validation errors? for (\w+)\s+(.*?)(?: \[type=.*)?$", re.DOTALL)
 _MAX_CHARACTERS = 2000

@@ -79,13 +79,44 @@ def test_last_lines_of_the_users_code_follow() -> None:
 def test_reason_that_vllm_leaves_in_its_log_is_found_there(log: str, kind: str, root: str) -> None:
     asked: list[str] = []
 
-    def log_of(actor: str) -> str:
-        asked.append(actor)
+    def log_of(*, actor_id: str) -> str:
+        asked.append(actor_id)
         return text(log) if log else ""
 
     found, message = root_error(raised("vllm_core_failed.txt"), log_of)
     assert asked == ["a1"]
     assert (found, message.splitlines()[0].startswith(root)) == (kind, True), message
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "root"),
+    [
+        ("vllm_cuda_error.log", "engine", "RuntimeError: Worker failed with error 'CUDA error: an illegal"),
+        ("vllm_no_cache_memory.log", "memory", "ValueError: No available memory for the cache blocks."),
+        ("", "engine", "the engine died 3 times"),
+    ],
+)
+def test_reason_of_an_engine_that_died_comes_before_what_it_led_to(log: str, kind: str, root: str) -> None:
+    died = SliceError("the engine died 3 times", kind="engine", log={"node_id": "n", "pid": 7})
+    found, message = root_error(died, lambda *, node_id, pid: text(log) if log else "")
+    assert (found, message.splitlines()[0].startswith(root)) == (kind, True), message
+    assert "the engine died 3 times" in message
+
+
+def test_error_that_cannot_be_unpickled_is_known_by_its_text() -> None:
+    said = (
+        "Failed to deserialize exception. Refer to https://docs.ray.io/ for more information.\n"
+        "Original exception:\n"
+        "ray.exceptions.RayTaskError: ray::MapWorker(MapBatches(Feeder)).submit() (pid=1, ip=127.0.0.1)\n"
+        "    found.process = ray.get(found.ready)\n"
+        "                    ^^^^^^^^^^^^^^^^^^^^\n"
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+        "\tclass_name: VllmWorker\n"
+        "The actor is dead because its worker process has died."
+    )
+    kind, message = root_error(RuntimeError(said))
+    assert kind == "engine"
+    assert message.startswith("ray.exceptions.ActorDiedError: The actor is dead because its worker process")
 
 
 #: Of vLLM (v1/worker/utils.py, v1/core/kv_cache_utils.py), torch, transformers (utils/hub.py) and the hub.

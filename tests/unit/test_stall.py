@@ -19,7 +19,7 @@ def clock() -> Clock:
 
 
 def test_time_without_a_row_counts_from_the_engines_start(clock: Clock) -> None:
-    watch = StallWatch(100, 60, lambda: "3 x Feeder RUNNING", clock)
+    watch = StallWatch(100, 60, lambda: True, lambda: "3 x Feeder RUNNING", clock)
     clock.now = 1000.0
     watch.look(0, started=False)  # a large model takes its time
     watch.look(0, started=True)
@@ -33,7 +33,7 @@ def test_time_without_a_row_counts_from_the_engines_start(clock: Clock) -> None:
 
 
 def test_each_row_begins_it_anew_and_the_last_ends_it(clock: Clock) -> None:
-    watch = StallWatch(3, 60, lambda: "", clock)
+    watch = StallWatch(3, 60, lambda: True, lambda: "", clock)
     for _ in range(2):
         clock.now += 59
         watch.look(1, started=False)
@@ -44,10 +44,24 @@ def test_each_row_begins_it_anew_and_the_last_ends_it(clock: Clock) -> None:
 
 
 def test_engine_that_does_not_say_when_it_is_there_counts_from_its_first_row(clock: Clock) -> None:
-    watch = StallWatch(3, 60, lambda: "", clock)
+    watch = StallWatch(3, 60, lambda: True, lambda: "", clock)
     clock.now = 1e6
     watch.look(0, started=False)
     watch.look(1, started=False)
     clock.now += 60
     with pytest.raises(SliceError, match=r"while 2 rows wait\. Finished rows are kept"):
+        watch.look(0, started=False)
+
+
+def test_engine_that_nothing_loads_counts_from_the_beginning(clock: Clock) -> None:
+    loads = True
+    watch = StallWatch(3, 60, lambda: loads, lambda: "1 x Worker (actor) PENDING_CREATION", clock)
+    for _ in range(3):
+        clock.now += 60
+        watch.look(0, started=False)
+    loads = False
+    clock.now += 59
+    watch.look(0, started=False)
+    clock.now += 1
+    with pytest.raises(SliceError, match=r"while 3 rows wait\. 1 x Worker \(actor\) PENDING_CREATION\."):
         watch.look(0, started=False)

@@ -171,6 +171,7 @@ class Feeder:
             )
             finished: set[int] = set()
             with self._workers.least_busy(len(left)) as worker:
+                process = worker.process
                 for group in worker.answer(batch):
                     finished.update(group.column("row").to_pylist())
                     self._hand_over(requests, rows, left, group, worker.name)
@@ -180,6 +181,7 @@ class Feeder:
                 raise SliceError(
                     f"the engine died {deaths} times while it answered the same {len(left)} row(s)",
                     kind="engine",
+                    log=process,
                 )
         return pa.table({"rows": [requests.num_rows]})
 
@@ -245,7 +247,7 @@ class _Workers:
                 found = min((ready[ref] for ref in there), key=lambda w: w.rows)
                 found.rows += rows
             try:
-                ray.get(found.ready)
+                found.process = ray.get(found.ready)
                 return found
             except RayActorError:
                 with self._lock:
@@ -259,6 +261,7 @@ class _Worker:
     def __init__(self, handle: ActorHandle[Any]) -> None:
         self._handle = handle
         self.name: str = handle._actor_id.hex()
+        self.process: dict[str, Any] = {}
         self.rows = 0
         self.wait_for_start()
 

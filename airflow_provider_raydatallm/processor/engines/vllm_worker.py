@@ -53,8 +53,11 @@ class VllmWorker:
         # The defaults of vLLM's offline engine: larger batches than those of its server.
         self._engine = AsyncLLM.from_engine_args(args, usage_context=UsageContext.LLM_CLASS)
 
-    async def ready(self) -> None:
-        """Returns when the engine is there."""
+    async def ready(self) -> dict[str, Any]:
+        """When the engine is there: which process it is, `node_id` and `pid`."""
+        import ray
+
+        return {"node_id": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
 
     async def answer(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
         """Groups of `GROUP_SCHEMA`, as the rows of a batch finish.

@@ -1,0 +1,45 @@
+"""Engines whose cluster has no CPU left at some step: other programs took them all. It travels with the
+job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stub_engine import StubEngine
+from stub_worker import StubWorkers
+
+from airflow_provider_raydatallm.processor.engines.base import Deliver
+
+if TYPE_CHECKING:
+    import ray.data
+
+
+class BeforeTheStart(StubWorkers):
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+        _take_cpus()
+        return super().answer(requests, deliver)
+
+
+class AfterTheStart(StubWorkers):
+    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+        import ray
+
+        answered = super().answer(requests, deliver)
+        ray.get(list(self._ready))
+        _take_cpus(but=self.workers[1] * self.cpus_each)
+        return answered
+
+
+class AtTheEnd(StubEngine):
+    def stop(self) -> None:
+        super().stop()
+        _take_cpus()
+
+
+def _take_cpus(but: int = 0) -> None:
+    """Hold all of the cluster's CPUs but so many, as another program may, until this job ends."""
+    import ray
+    from ray.util import placement_group
+
+    taken = [placement_group([{"CPU": 1}]) for _ in range(int(ray.cluster_resources()["CPU"]) - but)]
+    assert all(group.wait(60) for group in taken)

@@ -1,0 +1,136 @@
+"""Where Ray waits for ever without a word, a job ends in time, with an error that says what it waited for or
+what broke."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.exceptions import RayEngineDiedError
+from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.local_processes import MARKER_VARIABLE
+from tests.integration.conftest import ROOT, Ask, wait_for
+from tests.integration.test_resume import fragments, in_thread, rows_in
+
+CODE = [str(ROOT / "tests" / name) for name in ("stub_engine.py", "stub_worker.py", "crowded.py")]
+
+
+@pytest.fixture
+def asked(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
+    """Two files of 40 rows, which take a stub worker 20 s each."""
+    for file in ("a", "b"):
+        rows = pa.table({"name": [f"{file}{i}" for i in range(40)]})
+        pq.write_table(rows, tmp_path / f"{file}.parquet")
+    return {
+        "input_path": f"{tmp_path}/*.parquet",
+        "engine": "stub_worker:StubWorkers",
+        "code_paths": CODE,
+        "model_source": str(tiny_model),
+        "sampling_params": {"max_tokens": 500},
+        "poll_interval": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("taken", "waits"),
+    [
+        ("BeforeTheStart", r"no row finished for 10 s .* 1 x _StubWorker \(actor\) PENDING_CREATION"),
+        ("AfterTheStart", r"no row finished for 10 s .* PENDING_"),
+        ("AtTheEnd", r"no part was built for 10 s .* while 2 wait\. .* 2 x put_part PENDING_"),
+    ],
+)
+def test_job_whose_cpus_others_take_ends_and_says_so(
+    ask: Ask, asked: dict[str, Any], tmp_path: Path, taken: str, waits: str
+) -> None:
+    asked |= {"engine": f"crowded:{taken}", "file_per_input": True, "stall_timeout": 10}
+    with pytest.raises(RayEngineDiedError, match=f"{waits}.*; 0 of the cluster's 8 CPUs are free"):
+        ask(**asked)
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+
+
+def test_worker_that_dies_more_often_than_it_may_start_ends_the_job(
+    ask: Ask, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    results: list[Any] = []
+    thread = in_thread(ask, results, **asked)
+    journal, killed = tmp_path / "out.workers", set()
+    while thread.is_alive():
+        for pid in {int(line) for line in journal.read_text().split()} - killed if journal.exists() else ():
+            killed.add(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        thread.join(0.1)
+    [error] = results
+    assert isinstance(error, RayEngineDiedError)
+    assert "ActorDiedError: The actor is dead because its worker process has died" in str(error)
+    assert len(killed) == 4
+
+
+_ASK = """
+import os, time
+
+def ask(row, gate={gate!r}):
+    while row["name"].startswith("b") and not os.path.exists(gate):
+        time.sleep(0.1)
+    return {{"messages": [{{"role": "user", "content": row["name"]}}]}}
+"""
+
+
+def test_feeder_that_died_for_good_while_it_had_nothing_to_do_ends_the_job(
+    ask: Ask, asked: dict[str, Any], ray_head: LocalHead, tmp_path: Path
+) -> None:
+    """Ray Data gives a dead actor no task that could fail, starts no other in its place, and waits."""
+    gate = tmp_path / "gate"
+    (tmp_path / "asking.py").write_text(_ASK.format(gate=str(gate)))
+    shutil.copytree(asked["model_source"], tmp_path / "model")
+    asked |= {
+        "model_source": f"{tmp_path}/model",
+        "prompt": None,
+        "preprocess": "asking:ask",
+        "code_paths": [*CODE, f"{tmp_path}/asking.py"],
+        "sampling_params": {"max_tokens": 1},
+        "stall_timeout": 15,
+    }
+    results: list[Any] = []
+    thread = in_thread(ask, results, **asked)
+    wait_for(lambda: rows_in(fragments(tmp_path / "out")) == 40)
+    shutil.rmtree(tmp_path / "model")  # it starts again, and cannot
+    [feeder] = feeders_of(ray_head)
+    feeder.kill()
+    wait_for(lambda: {p.pid for p in feeders_of(ray_head)} - {feeder.pid})
+    wait_for(lambda: not list(feeders_of(ray_head)))
+    gate.touch()
+    thread.join(120)
+    [error] = results
+    assert isinstance(error, RayEngineDiedError)
+    assert "no row finished for 15 s (stall_timeout) while 40 rows wait" in str(error)
+
+
+def feeders_of(head: LocalHead) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter(["cmdline"]):
+        try:
+            named = "Feeder" in " ".join(process.info["cmdline"] or ())
+            if named and process.environ().get(MARKER_VARIABLE) == str(head.folder):
+                yield process
+        except psutil.Error:
+            continue
+
+
+def test_engine_that_breaks_again_and_again_ends_the_job_with_what_broke_it(
+    ask: Ask, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(RayEngineDiedError) as e:
+        ask(**asked | {"engine": "stub_worker:BrokenWorkers"})
+    root, then, *_ = str(e.value).splitlines()
+    assert root.endswith("CUDA error: an illegal memory access was encountered")
+    assert then == "the engine died 3 times while it answered the same 20 row(s)"

@@ -15,6 +15,8 @@ CASES = (
     "driver_memory",
     "deferred",
     "slice_cost",
+    "plain_script",
+    "measure_cost",
 )
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +26,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -38,6 +36,7 @@ from airflow_provider_raydatallm.processor.fragments import FLUSH_SECONDS
 from airflow_provider_raydatallm.processor.ledger import count, finished_rows
 from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.spec import SliceJob
+from benchmarks.demo_work import tiny_model, write_customers_parquet
 from benchmarks.fresh import ROOT
 from benchmarks.paced import Departures
 from benchmarks.table import print_rows, say
@@ -72,8 +71,8 @@ def run() -> bool:
             "AIRFLOW_RAY_LLM_LOCAL_DIR": str(root / "ray"),
             "AIRFLOW_CONN_RAY_DEFAULT": "ray://local",
         }
-        model = "stub/stub" if STUB else str(_model())
-        _write(root / "in")
+        model = "stub/stub" if STUB else str(tiny_model())
+        write_customers_parquet(root / "in", ROWS)
         ensure_head()
         try:
             ours, again = _kill_slice(_job(root, "ours", model))
@@ -203,27 +202,3 @@ def _job(root: Path, name: str, model: str) -> SliceJob:
         max_concurrent_batches=_BATCHES_AT_ONCE,
         max_quarantine_fraction=1,
     )
-
-
-def _model() -> Path:
-    folder = ROOT / ".demo" / "model"
-    folder.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "demo.tiny_model", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return folder
-
-
-def _write(folder: Path) -> None:
-    import csv
-
-    from demo.customers import write_customers
-
-    (made,) = write_customers(folder.with_name("made"), ["2026-01-31"], ROWS)
-    with open(made, newline="") as f:
-        names = [row["Company"] for row in csv.DictReader(f)]
-    folder.mkdir()
-    each = ROWS // 10
-    for i in range(10):
-        here = range(i * each, (i + 1) * each)
-        table = pa.table({"id": [f"customer-{n:08}" for n in here], "name": [names[n] for n in here]})
-        pq.write_table(table, folder / f"{i}.parquet", row_group_size=1000)

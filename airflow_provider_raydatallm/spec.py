@@ -116,6 +116,7 @@ class SliceJob(Contract):
     #: Of the rows, that fit into a max_model_len of "auto".
     max_model_len_percentile: float = Field(default=99.0, gt=0, le=100)
     on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine"
+    deduplicate: bool | None = None
     processor_kwargs: dict[str, Any] = Field(default_factory=dict)
     blocks: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
@@ -249,6 +250,8 @@ class SliceJob(Contract):
             "code": self.code_hash if self.preprocess or self.postprocess or ":" in self.engine else "",
             "rows": {"columns": self.columns, "column_types": self.column_types, "max_rows": self.max_rows},
         }  # fmt: skip
+        if self.deduplicate:  # rows that ask the same have one answer, also where chance decides it
+            decides["deduplicate"] = True
         if self.processor_kwargs:  # a stage may have a template of its own
             decides["processor_kwargs"] = self.processor_kwargs
         if self.on_too_long != "quarantine":
@@ -285,6 +288,7 @@ class Counts(Contract):
     invalid_output: int | None = None
     truncated: int | None = None
     shortened: int | None = None
+    deduplicated: int | None = None
 
 
 class Tokens(Contract):

@@ -163,6 +163,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param on_too_long: what becomes of a row whose prompt and longest answer are over `max_model_len`:
         `quarantine`, when not even the prompt fits; `truncate` the end of the prompt's longest message; or
         `raise_limit`: such rows are answered after the others, by an engine with a higher limit.
+    :param deduplicate: whether rows that ask the same are answered once. By default they are where the answer
+        would be the same again: with temperature 0, or a seed.
     :param processor_kwargs: options of Ray Data LLM's processor, whose engine is taken then: its stages
         (`tokenize_stage={"concurrency": 4}`), `placement_group_config`, `preprocess_map_kwargs`,
         `postprocess_map_kwargs`. (templated)
@@ -271,6 +273,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         engine_kwargs: dict[str, Any] | None = None,
         max_model_len_percentile: float = 99.0,
         on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine",
+        deduplicate: bool | None = None,
         processor_kwargs: dict[str, Any] | None = None,
         accelerator_type: str | None = None,
         concurrency: int | tuple[int, int] | Literal["auto"] = 1,
@@ -332,6 +335,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.engine_kwargs = engine_kwargs
         self.max_model_len_percentile = max_model_len_percentile
         self.on_too_long = on_too_long
+        self.deduplicate = deduplicate
         self.processor_kwargs = processor_kwargs
         self.accelerator_type = accelerator_type
         self.concurrency = concurrency

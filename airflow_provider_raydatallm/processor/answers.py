@@ -25,7 +25,7 @@ from airflow_provider_raydatallm.spec import SliceJob
 #: not tell.
 COUNT_FIELDS = [
     pa.field(f"__{name}", pa.int64())
-    for name in ("input_tokens", "output_tokens", "cached_tokens", "shortened", "truncated")
+    for name in ("input_tokens", "output_tokens", "cached_tokens", "shortened", "deduplicated", "truncated")
 ]
 #: Rows that failed.
 FAILED_FIELDS = [*ROW_ID_FIELDS, pa.field("error_type", pa.string()), pa.field("error", pa.string())]

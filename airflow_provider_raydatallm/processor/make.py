@@ -189,6 +189,7 @@ class Making:
                 invalid_output=totals.invalid,
                 truncated=_with(taken, totals.truncated, lambda taken: taken["truncated"]),
                 shortened=_with(taken, totals.shortened, lambda taken: taken.get("shortened")),
+                deduplicated=_with(taken, totals.deduplicated, lambda taken: taken.get("deduplicated")),
             )
             figures = meter.figures(engine.gpus if engine else lambda workers: None)
             run = Run(

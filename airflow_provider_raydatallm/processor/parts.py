@@ -57,6 +57,7 @@ class Totals:
     cached_tokens: int | None = 0
     truncated: int | None = 0
     shortened: int | None = 0
+    deduplicated: int | None = 0
     too_long: int = 0
 
     def __add__(self, other: Totals) -> Totals:
@@ -69,6 +70,7 @@ class Totals:
             _sum(self.cached_tokens, other.cached_tokens),
             _sum(self.truncated, other.truncated),
             _sum(self.shortened, other.shortened),
+            _sum(self.deduplicated, other.deduplicated),
             self.too_long + other.too_long,
         )
 
@@ -173,7 +175,7 @@ def _quarantined(
 
 def _totals(answered: pa.Table, why: pa.Table) -> Totals:
     columns = [answered.column(f.name) for f in COUNT_FIELDS]
-    given, made, cached, shortened, truncated = (
+    given, made, cached, shortened, deduplicated, truncated = (
         pc.sum(c, min_count=0).as_py() if not c.null_count else None for c in columns
     )
     invalid, cut, too_long = (
@@ -189,6 +191,7 @@ def _totals(answered: pa.Table, why: pa.Table) -> Totals:
         cached,
         _sum(truncated, cut),
         shortened,
+        deduplicated,
         too_long,
     )
 

@@ -50,6 +50,7 @@ def seed(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> No
             "tokens": version.report["tokens"],
             "truncated": version.report["counts"]["truncated"],
             "shortened": version.report["counts"].get("shortened"),
+            "deduplicated": version.report["counts"].get("deduplicated"),
         },
     )
 

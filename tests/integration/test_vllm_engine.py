@@ -69,3 +69,30 @@ def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine
     assert pq.read_table(Path(result["output_path"]) / "part-00000.parquet").num_rows == 5
     assert result["balance"]["workers"] == 1  # an actor that Ray started again is the same worker
     wait_for(lambda: not engine_processes(), 30)
+
+
+def test_rows_that_ask_the_same_are_answered_once_and_each_has_its_own_columns(
+    ask: Ask, tiny_model: Path, tmp_path: Path
+) -> None:
+    names = [f"n{i % 40}" for i in range(400)]
+    pq.write_table(pa.table({"name": names, "i": range(400)}), tmp_path / "in.parquet", row_group_size=50)
+    (tmp_path / "mine.py").write_text(
+        "def ask(row):\n    return f'Who is {row[\"name\"]}?'\n"
+        "def shape(row):\n    return {'answer': row['answer'], 'mine': row['i'] + 1}\n"
+    )
+    result = ask(
+        input_path=f"{tmp_path}/in.parquet", engine="counting_engine:CountingEngine",
+        code_paths=[str(ROOT / "tests" / "counting_engine.py"), str(tmp_path / "mine.py")],
+        model_source=str(tiny_model), sampling_params={"temperature": 0, "max_tokens": 8},
+        engine_kwargs={"max_model_len": 128}, prompt=None,
+        preprocess="mine:ask", postprocess="mine:shape", batch_size=16, poll_interval=1.0,
+    )  # fmt: skip
+    assert sum(map(int, (tmp_path / "out.calls").read_text().split())) == 40
+    assert (result["counts"]["succeeded"], result["counts"]["deduplicated"]) == (400, 360)
+    assert result["tokens"]["output"] <= 40 * 8
+    table = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    assert table.column("mine").to_pylist() == [i + 1 for i in range(400)]
+    by_name: dict[str, set[str]] = {}
+    for name, answer in zip(names, table.column("answer").to_pylist(), strict=True):
+        by_name.setdefault(name, set()).add(answer)
+    assert all(len(said) == 1 for said in by_name.values())

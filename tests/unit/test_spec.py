@@ -64,7 +64,7 @@ def test_fingerprint_changes_with_the_answer_and_with_nothing_else() -> None:
     base = job().fingerprint()
     for same in (
         {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": "auto"},
-        {"blocks": 9}, {"max_model_len_percentile": 95},
+        {"blocks": 9}, {"max_model_len_percentile": 95}, {"deduplicate": False},
         {"accelerator_type": "L4"},
         {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"}, {"code_hash": "unused"},
     ):  # fmt: skip
@@ -74,7 +74,7 @@ def test_fingerprint_changes_with_the_answer_and_with_nothing_else() -> None:
         {"regex": "x"},
         {"sampling_params": {"temperature": 0}}, {"chat_template_kwargs": {"x": 1}},
         {"engine_kwargs": {"revision": "abc"}},
-        {"engine_kwargs": {"max_model_len": "auto"}},
+        {"engine_kwargs": {"max_model_len": "auto"}}, {"deduplicate": True},
         {"engine_kwargs": {"max_model_len": "auto"}, "max_model_len_percentile": 95},
         {"engine_kwargs": {"max_model_len": "auto"}, "on_too_long": "truncate"},
         {"processor_kwargs": {"chat_template_stage": {"chat_template": "x"}}},
@@ -110,6 +110,7 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
         "invalid_output",
         "truncated",
         "shortened",
+        "deduplicated",
     }
     assert json.loads(json.dumps(xcom)) == xcom
 

@@ -49,6 +49,8 @@ class RayDataLLM(VllmBased):
                 f"on_too_long={job.on_too_long!r} is done by engine 'vllm' only, and the slice's is "
                 "'ray_data_llm'"
             )
+        if job.deduplicate:
+            raise SliceError("deduplicate=True is for engine 'vllm' only, and the slice's is 'ray_data_llm'")
         _check_options(job.processor_kwargs)
 
     @property
@@ -150,6 +152,7 @@ def _to_answer(row: dict[str, Any], *, data_column: str) -> dict[str, Any]:
         # Ray Data LLM does not pass these on.
         "cached_tokens": None,
         "shortened": None,
+        "deduplicated": None,
         "finish_reason": None,
         "worker": None,
         "engine_seconds": None if error else row["time_taken_llm"],

@@ -14,13 +14,15 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.base import Deliver, answers_to
 from airflow_provider_raydatallm.processor.engines.encoder import Encoded, Encoder
+from airflow_provider_raydatallm.processor.engines.repeats import ANSWER_COLUMNS, Once, Repeats
 from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
 from airflow_provider_raydatallm.processor.errors import SliceError
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 _DEATHS = 3
 #: A worker that is not there yet does not hear that it is to stop.
 _STOP_SECONDS = 5.0
+#: Started anew it knows nothing, and what it knew is asked again.
+_REPEATS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 10_000}
 
 
 class VllmEngine(VllmBased):
@@ -46,6 +50,7 @@ class VllmEngine(VllmBased):
             raise SliceError("processor_kwargs are for Ray Data LLM's processor: set engine='ray_data_llm'")
         self._workers: list[ActorHandle[Any]] = []
         self._ready: list[ObjectRef[Any]] = []
+        self._repeats: ActorHandle[Any] | None = None
 
     @property
     def helpers(self) -> tuple[int, int]:
@@ -64,6 +69,8 @@ class VllmEngine(VllmBased):
         worker = ray.remote(self.worker).options(**self._options())
         self._workers = [worker.remote(self._arguments()) for _ in range(self.workers[1])]
         self._ready = [w.ready.remote() for w in self._workers]
+        if job.deduplicate is not False:
+            self._repeats = ray.remote(Repeats).options(**_REPEATS).remote()
         limit = self.max_model_len
         threads = math.ceil(self.sizes.batches * self.workers[1] / self.helpers[1])
         return requests.map_batches(
@@ -74,6 +81,7 @@ class VllmEngine(VllmBased):
                 deliver,
                 limit if job.on_too_long == "truncate" else None,
                 limit if job.on_too_long == "raise_limit" and limit != self.most_positions else None,
+                self._repeats,
             ),
             # Of several blocks where they are smaller than it.
             batch_size=self.batch_size if job.blocks else None,
@@ -96,9 +104,9 @@ class VllmEngine(VllmBased):
 
         ended = [w.stop.remote() for w in self._workers]
         ray.wait(ended, num_returns=len(ended), timeout=_STOP_SECONDS)
-        for worker in self._workers:
-            ray.kill(worker)
-        self._workers, self._ready = [], []
+        for actor in [*self._workers, *([self._repeats] if self._repeats is not None else [])]:
+            ray.kill(actor)
+        self._workers, self._ready, self._repeats = [], [], None
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -148,34 +156,63 @@ class Feeder:
         deliver: Deliver,
         shorten_to: int | None,
         postpone_over: int | None,
+        repeats: ActorHandle[Any] | None,
     ) -> None:
-        """The last two: tokens of a prompt with its answer. Longer rows are cut to it, or left to an engine
-        with a higher limit."""
+        """:param shorten_to: and `postpone_over`: tokens of a prompt with its answer. Longer rows are cut to
+            it, or left to an engine with a higher limit.
+        :param repeats: `Repeats`, to have rows that ask the same answered once.
+        """
         self._encoder = Encoder(job, shorten_to)
         self._postpone_over = postpone_over
         self._deliver = deliver
         self._workers = _Workers(workers)
+        self._once = Once(repeats, always=bool(job.deduplicate)) if repeats is not None else None
 
     def __call__(self, requests: pa.Table) -> pa.Table:
         """The requests of a block, all answered and delivered when it returns."""
-        rows = self._encoder(requests.column("__request").to_pylist())
+        texts = requests.column("__request").to_pylist()
+        ask = partial(self._ask, requests, texts)
+        if self._once is None:
+            ask(range(len(texts)), lambda rows, answers: None)
+        else:
+            self._once.answer(texts, ask, partial(self._copy, requests))
+        return pa.table({"rows": [requests.num_rows]})
+
+    def _ask(
+        self,
+        requests: pa.Table,
+        texts: Sequence[str],
+        rows: Sequence[int],
+        tell: Callable[[Sequence[int], pa.Table], None],
+    ) -> None:
+        encoded = dict(zip(rows, self._encoder([texts[row] for row in rows]), strict=True))
+        deliver = partial(self._hand_over, requests, tell)
+        if refused := {row: e.error for row, e in encoded.items() if e.error is not None}:
+            deliver(
+                list(refused),
+                finished_at=[time.time()] * len(refused),
+                error_type=[type(e).__name__ for e in refused.values()],
+                error=[f"{type(e).__name__}: {e}" for e in refused.values()],
+            )
         deaths = 0
-        self._refuse(requests, rows)
-        left = [i for i, row in enumerate(rows) if row.error is None and not self._is_postponed(row)]
+        left = [row for row, e in encoded.items() if row not in refused and not self._is_postponed(e)]
         while left:
             batch = pa.table(
                 {
-                    "tokens": pa.array([rows[i].tokens for i in left], pa.list_(pa.int32())),
-                    "params": pa.array([rows[i].params for i in left]),
+                    "tokens": pa.array([encoded[row].tokens for row in left], pa.list_(pa.int32())),
+                    "params": pa.array([encoded[row].params for row in left]),
                 }
             )
             finished: set[int] = set()
             with self._workers.least_busy(len(left)) as worker:
                 process = worker.process
                 for group in worker.answer(batch):
-                    finished.update(group.column("row").to_pylist())
-                    self._hand_over(requests, rows, left, group, worker.name)
-            left = [i for place, i in enumerate(left) if place not in finished]
+                    here = [left[place] for place in group.column("row").to_pylist()]
+                    finished.update(here)
+                    answered = {n: group.column(n).combine_chunks() for n in group.schema.names if n != "row"}
+                    shortened = [encoded[row].shortened for row in here]
+                    deliver(here, worker=[worker.name] * len(here), shortened=shortened, **answered)
+            left = [row for row in left if row not in finished]
             deaths += bool(left)
             if deaths >= _DEATHS:
                 raise SliceError(
@@ -183,34 +220,34 @@ class Feeder:
                     kind="engine",
                     log=process,
                 )
-        return pa.table({"rows": [requests.num_rows]})
 
-    def _is_postponed(self, row: Encoded) -> bool:
-        return self._postpone_over is not None and row.most > self._postpone_over
-
-    def _refuse(self, requests: pa.Table, rows: Sequence[Encoded]) -> None:
-        bad = {i: row.error for i, row in enumerate(rows) if row.error is not None}
-        if bad:
-            self._deliver(
-                answers_to(
-                    requests.take(pa.array(list(bad), pa.int64())),
-                    finished_at=[time.time()] * len(bad),
-                    error_type=[type(e).__name__ for e in bad.values()],
-                    error=[f"{type(e).__name__}: {e}" for e in bad.values()],
-                )
-            )
+    def _is_postponed(self, encoded: Encoded) -> bool:
+        return self._postpone_over is not None and encoded.most > self._postpone_over
 
     def _hand_over(
-        self, requests: pa.Table, rows: Sequence[Encoded], left: Sequence[int], group: pa.Table, worker: str
+        self,
+        requests: pa.Table,
+        tell: Callable[[Sequence[int], pa.Table], None],
+        rows: Sequence[int],
+        **columns: Any,
     ) -> None:
-        here = [left[place] for place in group.column("row").to_pylist()]
-        answered = {name: group.column(name).combine_chunks() for name in group.schema.names if name != "row"}
+        answers = answers_to(
+            requests.take(pa.array(rows, pa.int64())), deduplicated=[False] * len(rows), **columns
+        )
+        tell(rows, answers.select(ANSWER_COLUMNS))
+        self._deliver(answers)
+
+    def _copy(self, requests: pa.Table, rows: Sequence[int], answers: pa.Table) -> None:
+        none = [0] * len(rows)
         self._deliver(
             answers_to(
-                requests.take(pa.array(here)),
-                worker=[worker] * len(here),
-                shortened=[rows[i].shortened for i in here],
-                **answered,
+                requests.take(pa.array(rows, pa.int64())),
+                deduplicated=[True] * len(rows),
+                input_tokens=none,
+                output_tokens=none,
+                cached_tokens=none,
+                finished_at=[time.time()] * len(rows),
+                **{name: answers.column(name).combine_chunks() for name in ANSWER_COLUMNS},
             )
         )
 

@@ -16,6 +16,7 @@ CASES = (
     "deferred",
     "slice_cost",
     "plain_script",
+    "repeated_rows",
     "measure_cost",
 )
 

@@ -1,0 +1,83 @@
+"""A table of which 60 of 100 rows repeat the request of another, with each request answered once and without.
+
+Goal: at least 2.2 times the rows per second, from the first request in the engine to the last row. The real
+operator and vLLM on CPUs with the demo's tiny model, in turn, on one embedded head.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import tempfile
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.table import Figure, say, show
+
+ROWS = int(os.environ.get("BENCH_REPEATS_ROWS", 20_000))
+ROUNDS = int(os.environ.get("BENCH_REPEATS_ROUNDS", 3))
+REPEATED = 0.6
+GOAL = 2.2
+
+
+def run() -> bool:
+    from airflow_provider_raydatallm.local import ensure_head, stop_head
+    from benchmarks.demo_work import tiny_model
+
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
+        os.environ["AIRFLOW_RAY_LLM_LOCAL_DIR"] = f"{folder}/head"
+        os.environ["AIRFLOW_CONN_RAY_DEFAULT"] = "ray://local"
+        distinct = int(ROWS * (1 - REPEATED))
+        rnd = random.Random(7)
+        names = [*range(distinct), *(rnd.randrange(distinct) for _ in range(ROWS - distinct))]
+        rnd.shuffle(names)
+        pq.write_table(pa.table({"name": [f"Company number {n}" for n in names]}), f"{folder}/in.parquet")
+        model = str(tiny_model())
+        ensure_head()
+        try:
+            for turn in range(ROUNDS):
+                for once in (True, False) if turn % 2 == 0 else (False, True):
+                    result = _run(folder, model, once)
+                    rates[once].append(result["throughput"]["rows_per_s"])
+                    say(f"deduplicate={once}: {result['seconds']}, {result['throughput']}")
+                    assert result["counts"]["deduplicated"] == (ROWS - distinct if once else 0)
+        finally:
+            stop_head()
+    ratio = statistics.median(rates[True]) / statistics.median(rates[False])
+    return show(
+        [
+            Figure("rows/s, each request answered once", _spread(rates[True])),
+            Figure("rows/s, each row by itself", _spread(rates[False])),
+            Figure("ratio", f"{ratio:.2f}", f"at least {GOAL}", ratio >= GOAL),
+        ]
+    )
+
+
+def _run(folder: str, model: str, once: bool) -> dict[str, Any]:
+    from airflow.sdk import DAG
+
+    from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+    from tests.context import context_of
+
+    with DAG("bench", schedule=None):
+        operator = RayLLMBatchOperator(
+            task_id="ask",
+            slice_key="2026-01-31",
+            input_path=f"{folder}/in.parquet",
+            output_path=f"{folder}/out-{uuid.uuid4().hex[:6]}",
+            prompt="What industry is this company in: {name}",
+            model_source=model,
+            sampling_params={"temperature": 0, "max_tokens": 16, "ignore_eos": True},
+            engine_kwargs={"max_model_len": 256},
+            deduplicate=once,
+        )
+    return operator.execute(context_of(operator))
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"

@@ -17,6 +17,7 @@ CASES = (
     "slice_cost",
     "plain_script",
     "repeated_rows",
+    "llm_actor",
     "measure_cost",
 )
 

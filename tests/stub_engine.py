@@ -7,6 +7,7 @@ The answer is the last message's text (or the first choice), so that a test can 
 from __future__ import annotations
 
 import json
+import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,9 +32,9 @@ class StubEngine(Engine):
     def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         from ray.data import TaskPoolStrategy
 
-        pause = float(self.job.engine_kwargs.get("pause", 0))
+        pause, gate = float(self.job.engine_kwargs.get("pause", 0)), self.job.engine_kwargs.get("gate")
         answers = requests.map_batches(
-            partial(answer, pause=pause),
+            partial(answer, pause=pause, gate=gate),
             batch_size=self.batch_size,
             batch_format="pyarrow",
             compute=TaskPoolStrategy(1),
@@ -41,10 +42,11 @@ class StubEngine(Engine):
         return deliver.blocks(answers)
 
 
-def answer(batch: pa.Table, *, pause: float = 0) -> pa.Table:
+def answer(batch: pa.Table, *, pause: float = 0, gate: str | None = None) -> pa.Table:
     """A message that begins with "fail" fails in the engine; one that begins with "stuck" never comes back.
 
     :param pause: seconds that a batch takes.
+    :param gate: a file without which messages that begin with "wait" do not come back.
     """
     time.sleep(pause)
     texts: list[str | None] = []
@@ -54,7 +56,7 @@ def answer(batch: pa.Table, *, pause: float = 0) -> pa.Table:
         request = json.loads(text)
         choices = request["sampling_params"].get("structured_outputs", {}).get("choice")
         said = choices[0] if choices else request["messages"][-1]["content"]
-        while said.startswith("stuck"):
+        while said.startswith("stuck") or (gate and said.startswith("wait") and not os.path.exists(gate)):
             time.sleep(1)
         failed = said.startswith("fail")
         texts.append(None if failed else said)

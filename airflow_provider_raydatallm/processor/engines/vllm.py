@@ -68,7 +68,7 @@ class VllmEngine(VllmBased):
         job = self.job
         worker = ray.remote(self.worker).options(**self._options())
         self._workers = [worker.remote(self._arguments()) for _ in range(self.workers[1])]
-        self._ready = [w.ready.remote() for w in self._workers]
+        self._ready = [_ready(w) for w in self._workers]
         if job.deduplicate is not False:
             self._repeats = ray.remote(Repeats).options(**_REPEATS).remote()
         limit = self.max_model_len
@@ -128,6 +128,13 @@ class VllmEngine(VllmBased):
                 "accelerator_type": self.job.accelerator_type,
             }
         return options
+
+
+def _ready(worker: ActorHandle[Any]) -> ObjectRef[Any]:
+    """Which process it is, when its engine is there; an error when it never will be. A worker that dies
+    before is started again."""
+    ref: ObjectRef[Any] = worker.ready.options(max_task_retries=-1).remote()
+    return ref
 
 
 def _threaded_pool(actors: tuple[int, int], threads: int) -> dict[str, Any]:
@@ -304,7 +311,7 @@ class _Worker:
 
     def wait_for_start(self) -> None:
         """`ready` is there when the engine has started, also when that is not for the first time."""
-        self.ready = self._handle.ready.options(max_task_retries=-1).remote()
+        self.ready = _ready(self._handle)
 
     def answer(self, batch: pa.Table) -> Iterator[pa.Table]:
         """Groups of answers, until the batch is finished or the worker dies."""

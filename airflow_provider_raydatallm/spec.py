@@ -165,6 +165,8 @@ class SliceJob(Contract):
     @classmethod
     def _lengths(cls, value: dict[str, Any]) -> dict[str, Any]:
         length = value.get("max_model_len", "auto")
+        if isinstance(length, str) and length.isdecimal():  # what a template makes of a number
+            return {**value, "max_model_len": int(length)}
         if length != "auto" and (type(length) is not int or length < -1 or length == 0):
             raise ValueError(f"engine_kwargs['max_model_len'] is {length!r}: a number of tokens, or 'auto'")
         return value

@@ -368,6 +368,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             raise ValueError(f"allow_static_credentials is {allow_static_credentials!r}: True or False")
         # What is templated or comes from another task is not known yet and is checked when it is rendered.
         known = {k: v for k, v in self._spec_arguments().items() if not is_rendered_later(v)}
+        if "engine_kwargs" not in known and self.engine_kwargs is not None:
+            known.pop("on_too_long", None)  # which needs a limit that they may hold
         stand_ins = {"input_path": "x", "output_path": "x", "model_source": "x"} | (
             {"prompt": "x"} if self.prompt is not None else {}
         )

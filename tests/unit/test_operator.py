@@ -55,6 +55,7 @@ def test_templated_arguments_wait_for_their_rendering() -> None:
     operator(
         max_rows="{{ params.rows }}", prompt="{{ params.prompt }}", sampling_params={"max_tokens": "{{ 1 }}"}
     )
+    operator(engine_kwargs={"max_model_len": "{{ params.length }}"}, on_too_long="truncate")
 
 
 def test_schema_class_becomes_a_json_schema_and_template_fields_are_plain() -> None:

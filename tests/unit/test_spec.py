@@ -135,3 +135,7 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
 def test_sizes_that_contradict_each_other_are_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         job(**given)
+
+
+def test_limit_that_a_template_made_is_a_number() -> None:
+    assert job(engine_kwargs={"max_model_len": "4096"}).engine_kwargs == {"max_model_len": 4096}

@@ -70,7 +70,10 @@ class Encoder:
                 made.append(Encoded(error=e))
         for i, tokens in enumerate(self._tokenize(texts)):
             if made[i].error is None:
-                made[i] = self._fitted(parsed[i], Encoded(tokens, made[i].params, len(tokens)))
+                try:
+                    made[i] = self._fitted(parsed[i], replace(made[i], tokens=tokens))
+                except Exception as e:
+                    made[i] = Encoded(error=e)
         return made
 
     def _fitted(self, request: Mapping[str, Any], encoded: Encoded) -> Encoded:
@@ -78,10 +81,7 @@ class Encoder:
         prompt = len(encoded.tokens)
         if self._limit is None or prompt + answer <= self._limit:
             return replace(encoded, most=prompt + answer)
-        try:
-            tokens = self._shorten(request["messages"], prompt, self._limit - answer)
-        except Exception as e:
-            return Encoded(error=e)
+        tokens = self._shorten(request["messages"], prompt, self._limit - answer)
         return replace(encoded, tokens=tokens, most=len(tokens) + answer, shortened=True)
 
     def _shorten(self, messages: Sequence[Mapping[str, Any]], length: int, room: int) -> Sequence[int]:

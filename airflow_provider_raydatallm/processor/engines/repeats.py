@@ -187,6 +187,8 @@ class Once:
     def _claim(self, keys: list[bytes]) -> list[bytes]:
         import ray
 
+        if not keys:
+            return []
         mine = ray.get(self._repeats.claim.remote(self._me, keys))
         return [key for key, is_mine in zip(keys, mine, strict=True) if is_mine]
 

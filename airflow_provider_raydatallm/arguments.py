@@ -62,7 +62,12 @@ def finish_at(by: timedelta | time, began: datetime, timezone: tzinfo) -> dateti
         return began + by
     here = began.astimezone(by.tzinfo or timezone)
     at = datetime.combine(here.date(), by, here.tzinfo)
-    return at if at > here else datetime.combine(here.date() + timedelta(days=1), by, here.tzinfo)
+    # In the hour that clocks go through twice, times of day do not tell before from after.
+    return (
+        at
+        if at.timestamp() > began.timestamp()
+        else datetime.combine(here.date() + timedelta(days=1), by, here.tzinfo)
+    )
 
 
 def timezone_of(dag: DAG) -> tzinfo:

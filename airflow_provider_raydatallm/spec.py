@@ -164,6 +164,8 @@ class SliceJob(Contract):
     @field_validator("engine_kwargs")
     @classmethod
     def _lengths(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if value.get("max_model_len", 0) is None:
+            return {name: v for name, v in value.items() if name != "max_model_len"}
         length = value.get("max_model_len", "auto")
         if isinstance(length, str) and length.isdecimal():  # what a template makes of a number
             return {**value, "max_model_len": int(length)}
@@ -179,7 +181,12 @@ class SliceJob(Contract):
                 f"on_too_long={self.on_too_long!r} needs engine_kwargs['max_model_len']: a number of tokens, "
                 "or 'auto'"
             )
-        answer = self.sampling_params.get("max_tokens")
+        answer = self.sampling_params.get("max_tokens", 16)
+        if answer is None and (length == "auto" or self.on_too_long == "truncate"):
+            raise ValueError(
+                "sampling_params['max_tokens'] is None, which leaves no place for a prompt: give a number, "
+                "with max_model_len='auto' or on_too_long='truncate'"
+            )
         if self.on_too_long == "truncate" and type(length) is type(answer) is int and answer >= length:
             raise ValueError(
                 f"on_too_long='truncate' leaves nothing of a prompt: max_tokens is {answer} and "

@@ -14,13 +14,12 @@ from typing import Any, Literal
 
 from airflow_provider_raydatallm.processor.engines.base import Resources, Sizes
 from airflow_provider_raydatallm.processor.errors import Kind
-from airflow_provider_raydatallm.processor.model_shape import ModelShape, cache_bytes, row_length
+from airflow_provider_raydatallm.processor.model_shape import UTILIZATION, ModelShape, cache_bytes, row_length
 from airflow_provider_raydatallm.processor.sizing import fewest_blocks, is_saturated
 
+CACHE_UNDER_ONE_ROW = "cache_under_one_row"
 #: GPUs that are joined by PCIe only.
 _PCIE = {"T4", "L4", "A10G", "L40S", "RTX-PRO-6000"}
-#: The share of a GPU's memory that vLLM takes unless it is told otherwise.
-_UTILIZATION = 0.9
 _GB = 1e9
 
 
@@ -157,7 +156,7 @@ def _memory(
     if shape is None or cluster.gpu_bytes is None or sizes is None or not sizes.gpus[0]:
         return
     each = sizes.gpus[0] // sizes.workers[0]
-    utilization = float(engine_kwargs.get("gpu_memory_utilization") or _UTILIZATION)
+    utilization = float(engine_kwargs.get("gpu_memory_utilization") or UTILIZATION)
     left = cache_bytes(shape, cluster.gpu_bytes, each, utilization)
     if left is None or shape.weight_bytes is None:
         return
@@ -172,9 +171,9 @@ def _memory(
             "Raise tensor_parallel_size in engine_kwargs, or take a quantized model (fp8 halves the weights)",
             "memory",
         )
-    elif left < row:
+    elif left < row and engine_kwargs.get("max_model_len") != -1:  # for which vLLM takes what fits
         yield Finding(
-            "cache_under_one_row",
+            CACHE_UNDER_ONE_ROW,
             "error",
             f"beside the weights a worker has {left / _GB:.1f} GB for its cache, and one row of "
             f"max_model_len {length:,} takes {row / _GB:.1f} GB ({have})",

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from airflow_provider_raydatallm.processor.admission import Turn, admit
 from airflow_provider_raydatallm.processor.answers import AnswerShape
-from airflow_provider_raydatallm.processor.checks import Finding
+from airflow_provider_raydatallm.processor.checks import CACHE_UNDER_ONE_ROW, Finding
 from airflow_provider_raydatallm.processor.engines.base import Engine, Facts
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.ledger import Work, count
-from airflow_provider_raydatallm.processor.lengths import sample_lengths
+from airflow_provider_raydatallm.processor.lengths import Lengths, sample_lengths
 from airflow_provider_raydatallm.processor.measure import News, rows_in
 from airflow_provider_raydatallm.processor.pace import newest_pace
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
@@ -98,9 +98,10 @@ class RayCluster:
         connect()
         engine = question.engine
         rows, cluster = sum(count(spans) for _, spans in work), look_at_cluster()
-        refuse(findings(engine, rows, cluster))
+        # The limit, and what the cache needs for it, are not known yet.
+        refuse([f for f in findings(engine, rows, cluster) if f.code != CACHE_UNDER_ONE_ROW])
         check_model(question.job.model_source)
-        lengths = _lengths(question, work) if engine.wants_lengths(raised=raised) else ()
+        lengths = _lengths(question, work) if engine.wants_lengths(raised=raised) else None
         pace = newest_pace(question.job) if engine.wants_pace else None
         engine.fit(Facts(cluster, lengths, pace, raised))
         found = findings(engine, rows, cluster)
@@ -183,20 +184,19 @@ class RayCluster:
             raise
 
 
-def _lengths(q: Question, work: Work) -> list[int]:
+def _lengths(q: Question, work: Work) -> Lengths:
     """Looked at on a node: this process is to stay small."""
     import ray
     from ray.exceptions import RayTaskError
 
     look: Any = ray.remote(num_cpus=0)(sample_lengths)
     try:
-        found: list[int] = ray.get(look.remote(q.job, q.plan, work, q.builder))
+        found: Lengths = ray.get(look.remote(q.job, q.plan, work, q.builder))
         return found
     except RayTaskError as e:
-        raise SliceError(
-            f"max_model_len='auto' needs the model's tokenizer to tell how long rows are: {e.cause}",
-            kind="model",
-        ) from e
+        if isinstance(e.cause, SliceError):
+            raise e.cause from e
+        raise
 
 
 def log_of(**process: Any) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 from airflow_provider_raydatallm.processor import versions
 from airflow_provider_raydatallm.processor.checks import ClusterFacts, Finding
 from airflow_provider_raydatallm.processor.engines.base import Engine, Facts
-from airflow_provider_raydatallm.processor.lengths import sample_lengths
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.lengths import Lengths, sample_lengths
 from airflow_provider_raydatallm.processor.make import Making
 from airflow_provider_raydatallm.processor.model_shape import ModelShape, read_shape, row_length
 from airflow_provider_raydatallm.processor.pace import Pace, newest_pace
@@ -81,14 +82,14 @@ def forecast(job: SliceJob, cluster: ClusterFacts | None) -> Forecast:
     )
 
 
-def _lengths(making: Making) -> Sequence[int]:
+def _lengths(making: Making) -> Lengths | None:
     q = making.question
     if q is None or not q.engine.wants_lengths(raised=False):
-        return ()
+        return None
     try:
         return sample_lengths(making.job, making.plan, making.state().missing, q.builder)
-    except (ImportError, OSError, ValueError):  # the tokenizer is elsewhere
-        return ()
+    except (ImportError, SliceError):  # the tokenizer is elsewhere
+        return None
 
 
 def as_table(forecast: Forecast, gpu_hour_price: float | None = None) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.ledger import Span, Work, count
 from airflow_provider_raydatallm.processor.pipeline import MakeRequests
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder
 from airflow_provider_raydatallm.spec import SliceJob
-
-if TYPE_CHECKING:
-    from airflow_provider_raydatallm.processor.engines.encoder import Encoder
 
 #: Rows that are looked at, and the units and places in them that they are taken from.
 _ROWS = 1000
@@ -20,32 +18,46 @@ _UNITS = 16
 _PLACES = 8
 
 
-def sample_lengths(job: SliceJob, plan: Plan, work: Work, builder: RequestBuilder) -> list[int]:
-    """Tokens of prompt and longest answer, of up to 1,000 rows that are spread evenly over the work. All of
-    its rows when it has no more; rows that cannot be asked are left out."""
+@dataclass(frozen=True)
+class Lengths:
+    """tokens: of prompt and longest answer, of each row that was looked at. positions: the most that the
+    model has places for; None where its files do not say."""
+
+    tokens: Sequence[int]
+    positions: int | None = None
+
+
+def sample_lengths(job: SliceJob, plan: Plan, work: Work, builder: RequestBuilder) -> Lengths:
+    """Of up to about 1,000 rows that are spread evenly over the work: all of its rows when it has no more.
+    Rows that cannot be asked are left out.
+
+    :raises SliceError: of kind `model`, when there is no tokenizer.
+    """
     from airflow_provider_raydatallm.processor.engines.encoder import Encoder
 
-    encoder = Encoder(job)
+    try:
+        encoder = Encoder(job)
+    except Exception as e:  # of whatever kind the hub or the files give
+        raise SliceError(
+            f"how long rows are is asked of the model's tokenizer, and it cannot be loaded: {e}", kind="model"
+        ) from e
     make_requests = MakeRequests(plan, builder, carry_row=False)
-    lengths: list[int] = []
+    tokens: list[int] = []
     for index, spans in _spread(work):
         for requests, _ in make_requests(index, spans):
-            lengths += _lengths(encoder, requests.column("__request").to_pylist())
-    return lengths
-
-
-def _lengths(encoder: Encoder, requests: Sequence[str]) -> list[int]:
-    return [row.most for row in encoder(requests) if row.error is None]
+            rows = encoder(requests.column("__request").to_pylist())
+            tokens += [row.most for row in rows if row.error is None]
+    return Lengths(tokens, encoder.positions)
 
 
 def _spread(work: Work) -> list[tuple[int, list[Span]]]:
-    """Some of the work, at most `_ROWS` rows of it."""
+    """Some of the work, about `_ROWS` rows of it at most."""
     if sum(count(spans) for _, spans in work) <= _ROWS:
         return [(index, list(spans)) for index, spans in work]
-    step = max(1, len(work) // _UNITS)
-    chosen = work[::step][:_UNITS]
-    each = _ROWS // len(chosen)
-    return [(index, _thinned(spans, each)) for index, spans in chosen]
+    units = min(_UNITS, len(work))
+    chosen = [work[i * len(work) // units] for i in range(units)]
+    rows = sum(count(spans) for _, spans in chosen)
+    return [(index, _thinned(spans, -(-_ROWS * count(spans) // rows))) for index, spans in chosen]
 
 
 def _thinned(spans: Sequence[Span], rows: int) -> list[Span]:

@@ -15,6 +15,8 @@ _BYTES = {"float32": 4.0, "float": 4.0, "float16": 2.0, "half": 2.0, "bfloat16":
 _QUANTIZED = {"fp8": 1.0, "int8": 1.0, "awq": 0.5, "gptq": 0.5, "awq_marlin": 0.5, "gptq_marlin": 0.5}
 #: Of the memory that vLLM may use, for what is neither weights nor cache.
 _ACTIVATIONS = 0.05
+#: The share of a GPU's memory that vLLM takes unless it is told otherwise.
+UTILIZATION = 0.9
 
 
 @dataclass(frozen=True)

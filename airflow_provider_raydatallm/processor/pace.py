@@ -27,7 +27,7 @@ def newest_pace(job: SliceJob) -> Pace | None:
     table = path.rstrip("/").rpartition("/")[0]
     try:
         folders = [f["name"] for f in fs.ls(table, detail=True) if f["type"] == "directory"]
-    except FileNotFoundError:
+    except OSError:  # nothing is there, or it may not be listed
         return None
     for folder in sorted(folders, reverse=True)[:_SLICES]:
         try:

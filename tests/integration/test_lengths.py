@@ -34,7 +34,7 @@ def job(tiny_model: Path, tmp_path: Path) -> SliceJob:
 def lengths_of(job: SliceJob, work: Any) -> list[int]:
     plan = make_plan(job, list_input(job))
     builder = RequestBuilder(plan.columns, prompt=job.prompt, sampling_params=job.sampling_params)
-    return sample_lengths(job, plan, work, builder)
+    return list(sample_lengths(job, plan, work, builder).tokens)
 
 
 def test_lengths_are_those_of_the_rows_that_are_to_be_answered(job: SliceJob, tmp_path: Path) -> None:
@@ -70,6 +70,19 @@ def test_prompt_is_shortened_where_it_can_be(job: SliceJob) -> None:
     assert (fits.shortened, fits.error) == (False, None)
     [impossible] = limited([request("Say it.", LONG, max_tokens=63)])
     assert "cannot be shortened" in str(impossible.error)
+    # Instructions stay as they are, also where the text comes in parts and is the shorter one.
+    parts = [{"type": "text", "text": LONG[:100]}, {"type": "text", "text": LONG[:100]}]
+    messages = [{"role": "system", "content": "Say it well. " * 6}, {"role": "user", "content": parts}]
+    said = {"messages": messages, "sampling_params": {"max_tokens": 8}}
+    [given] = whole([json.dumps(said)])
+    [cut] = Encoder(job, given.most - 10)([json.dumps(said)])
+    assert (cut.shortened, cut.most <= given.most - 10) == (True, True)
+    system = whole([json.dumps({**said, "messages": messages[:1]})])[0].tokens[:-3]
+    assert cut.tokens[: len(system)] == system
+    # A row's odd parameters are its own failure.
+    odd, fine = limited([request("", "Ann", max_tokens=n) for n in ("16.0", 8)])  # type: ignore[arg-type]
+    assert (type(odd.error), fine.error) == (ValueError, None)
+    assert limited([]) == []
 
 
 @pytest.mark.parametrize(

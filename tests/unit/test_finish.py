@@ -29,6 +29,11 @@ def test_finish_by_is_a_duration_or_the_next_time_of_day(given: Any, at: datetim
     assert finish_at(by, BEGAN, BERLIN) == at
 
 
+def test_time_of_day_in_the_hour_that_comes_twice_is_never_over() -> None:
+    began = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)  # 02:30 in Berlin, for the second time
+    assert finish_at(time(2, 45), began, BERLIN) > began
+
+
 @pytest.mark.parametrize("wrong", ["tomorrow", "25:00", 0, timedelta(0), [1]])
 def test_finish_by_that_is_neither_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="finish_by is"):

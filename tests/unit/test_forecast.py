@@ -10,8 +10,12 @@ import pytest
 
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.checks import ClusterFacts
+from airflow_provider_raydatallm.processor.engines.base import Facts
 from airflow_provider_raydatallm.processor.engines.vllm import VllmEngine
 from airflow_provider_raydatallm.processor.forecast import as_json, as_table, forecast
+from airflow_provider_raydatallm.processor.lengths import Lengths
+from airflow_provider_raydatallm.processor.pace import Pace
+from airflow_provider_raydatallm.processor.preflight import findings
 from airflow_provider_raydatallm.processor.run import run_slice
 from airflow_provider_raydatallm.spec import SliceJob
 from tests.in_process import InProcess, changed, job_of
@@ -105,3 +109,42 @@ def test_engine_is_chosen_by_what_the_job_needs(job: SliceJob) -> None:
         {"model_source": "s3://models/a"},
     ):
         assert type(forecast(changed(job, **given), None).engine).__name__ == "RayDataLLM"
+
+
+L4 = ClusterFacts({"CPU": 8, "GPU": 1, "accelerator_type:L4": 1}, {}, 1, 24_000_000_000)
+
+
+def test_limit_is_what_rows_need_and_what_the_cache_holds_at_most(job: SliceJob) -> None:
+    auto = changed(job, engine_kwargs={"max_model_len": "auto"}, concurrency="auto")
+    engine = VllmEngine(auto, 10_000)
+    assert (engine.max_model_len, engine.workers) == (None, (1, 1))
+    engine.fit(Facts(L4, Lengths([300] * 199 + [5000], 131_072)))
+    assert (engine.engine_kwargs["max_model_len"], engine.may_raise) == (320, True)
+    assert findings(engine, 10_000, L4) == []
+    # The rows that were over it: one of them is too long for any L4, and is the engine's to refuse.
+    engine.fit(Facts(L4, Lengths([5000, 100_000], 131_072), raised=True))
+    assert engine.max_model_len is not None
+    assert 5000 < engine.max_model_len < 40_000
+    assert not engine.may_raise
+    assert findings(engine, 2, L4) == []
+
+    # A limit beyond the model's own, as some overrides have it, is raised no more either.
+    asked = VllmEngine(changed(job, engine_kwargs={"max_model_len": 65_536}, on_too_long="raise_limit"), 10)
+    asked.fit(Facts(None, Lengths([70_000], 32_768), raised=True))
+    assert (asked.max_model_len, asked.may_raise) == (65_536, False)
+
+
+def test_workers_and_compiling_follow_the_cluster_and_earlier_slices(job: SliceJob) -> None:
+    many = ClusterFacts({"CPU": 64, "GPU": 8}, {}, 8, 80_000_000_000)
+    for rows, pace, workers, eager in (
+        (10_000, None, (1, 8), False),
+        (10_000, Pace("2026-01-30", 400.0, 60.0), (1, 8), True),  # 3 s of work
+        (100, None, (1, 1), True),
+    ):
+        engine = VllmEngine(changed(job, concurrency="auto"), rows)
+        engine.fit(Facts(many, pace=pace))
+        assert engine.workers == workers
+        assert bool(engine.engine_kwargs.get("enforce_eager")) == eager
+    asked = VllmEngine(changed(job, engine_kwargs={"enforce_eager": False}), 100)
+    asked.fit(Facts(many))
+    assert asked.engine_kwargs["enforce_eager"] is False

@@ -23,8 +23,8 @@ def answers(*texts: str) -> pa.Table:
     return pa.table(columns | {"text": list(texts)})
 
 
-def texts(found: pa.Table | None) -> list[str]:
-    return found.column("text").to_pylist() if found is not None else []
+def texts(found: pa.Table) -> list[str]:
+    return found.column("text").to_pylist()
 
 
 def test_only_answers_that_would_be_the_same_again_are_shared() -> None:
@@ -34,18 +34,29 @@ def test_only_answers_that_would_be_the_same_again_are_shared() -> None:
     assert is_decided(request(temperature=0))
     assert is_decided(request(temperature=1.0, seed=0))
     assert not is_decided(request(temperature=0.1))
+    assert not is_decided(request(seed=-1))
     assert not is_decided(request())  # vLLM's own temperature is 1
 
 
 def test_request_is_answered_by_the_first_who_claims_it() -> None:
     async def play() -> None:
         hub = Repeats()
-        assert await hub.claim("one", [A, B]) == [True, True]
-        assert await hub.claim("two", [B, C]) == [False, True]
+        assert await hub.claim("one", "1", [A, B]) == [True, True]
+        assert await hub.claim("two", "1", [B, C]) == [False, True]
         await hub.put([A, B], answers("is a", "is b"))
         known, found, lost = await hub.take([B, A])
         assert (known, texts(found), lost) == ([0, 1], ["is b", "is a"], [])
-        assert await hub.claim("two", [A]) == [False]
+        assert await hub.claim("two", "1", [A]) == [False]
+
+    asyncio.run(play())
+
+
+def test_claim_that_ray_makes_again_is_told_the_same() -> None:
+    async def play() -> None:
+        hub = Repeats()
+        assert await hub.claim("one", "1", [A]) == [True]
+        assert await hub.claim("one", "1", [A]) == [True]
+        assert await hub.claim("one", "2", [A]) == [False]  # of another thread
 
     asyncio.run(play())
 
@@ -53,7 +64,7 @@ def test_request_is_answered_by_the_first_who_claims_it() -> None:
 def test_who_takes_waits_for_who_answers() -> None:
     async def play() -> None:
         hub = Repeats()
-        await hub.claim("one", [A])
+        await hub.claim("one", "1", [A])
         taking = asyncio.ensure_future(hub.take([A]))
         await asyncio.sleep(0.05)
         assert not taking.done()
@@ -67,27 +78,28 @@ def test_who_takes_waits_for_who_answers() -> None:
 def test_what_is_given_up_or_whose_feeder_died_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play() -> None:
         hub = Repeats()
-        await hub.claim("one", [A, B])
+        await hub.claim("one", "1", [A, B])
         taking = asyncio.ensure_future(hub.take([A]))
         await asyncio.sleep(0.05)
         await hub.release([A])
-        assert await asyncio.wait_for(taking, 1) == ([], None, [0])
-        assert await hub.claim("two", [A, B]) == [True, False]
+        known, _, lost = await asyncio.wait_for(taking, 1)
+        assert (known, lost) == ([], [0])
+        assert await hub.claim("two", "1", [A, B]) == [True, False]
         monkeypatch.setattr(repeats, "_DEAD_SECONDS", 0.0)
         assert (await hub.take([B]))[2] == [0]
-        assert await hub.claim("two", [B]) == [True]
+        assert await hub.claim("two", "1", [B]) == [True]
 
     asyncio.run(play())
 
 
 def test_oldest_answers_are_forgotten_when_there_are_too_many() -> None:
     async def play() -> None:
-        hub = Repeats(most_bytes=2000)
-        await hub.claim("one", [A, B, C])
+        hub = Repeats(most_bytes=3000)
+        await hub.claim("one", "1", [A, B, C])
         for key, text in ((A, "a" * 1000), (B, "b" * 1000), (C, "c")):
             await hub.put([key], answers(text))
         known, _, lost = await hub.take([A, B, C])
         assert (known, lost) == ([1, 2], [0])
-        assert await hub.claim("two", [A, B]) == [True, False]
+        assert await hub.claim("two", "1", [A, B]) == [True, False]
 
     asyncio.run(play())

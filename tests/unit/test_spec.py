@@ -126,6 +126,10 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
              "sampling_params": {"max_tokens": 64}},
             "max_tokens is 64 and max_model_len 64",
         ),
+        (
+            {"engine_kwargs": {"max_model_len": "auto"}, "sampling_params": {"max_tokens": None}},
+            "'max_tokens'] is None, which leaves no place",
+        ),
         ({"max_model_len_percentile": 101}, "less than or equal to 100"),
         ({"concurrency": "all"}, "auto"),
         ({"concurrency": (4, 2)}, "minimum above its maximum"),
@@ -139,3 +143,4 @@ def test_sizes_that_contradict_each_other_are_refused(given: dict[str, Any], say
 
 def test_limit_that_a_template_made_is_a_number() -> None:
     assert job(engine_kwargs={"max_model_len": "4096"}).engine_kwargs == {"max_model_len": 4096}
+    assert job(engine_kwargs={"max_model_len": None}).engine_kwargs == {}

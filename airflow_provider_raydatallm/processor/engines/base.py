@@ -18,7 +18,7 @@ from __future__ import annotations
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import ray.data
 
     from airflow_provider_raydatallm.processor.checks import ClusterFacts
+    from airflow_provider_raydatallm.processor.lengths import Lengths
     from airflow_provider_raydatallm.processor.pace import Pace
 
 ROW_ID_FIELDS = [pa.field("__unit", pa.int32()), pa.field("__offset", pa.int64())]
@@ -100,14 +101,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Facts:
-    """What sizes are chosen by; what is None or empty is not known.
+    """What sizes are chosen by; what is None is not known.
 
-    lengths: tokens that rows may have with their answers, of a sample. raised: the rows left are those that
-    were over the limit of the engine before.
+    raised: the rows left are those that were over the limit of the engine before.
     """
 
     cluster: ClusterFacts | None
-    lengths: Sequence[int] = ()
+    lengths: Lengths | None = None
     pace: Pace | None = None
     raised: bool = False
 
@@ -118,9 +118,16 @@ class Engine(ABC):
     :raises SliceError: from the constructor, for arguments that cannot work.
     """
 
+    #: Whether it follows `on_too_long`, and answers rows that ask the same once.
+    knows_requests = False
+
     def __init__(self, job: SliceJob, rows: int) -> None:
         self.job = job
         self.rows = rows
+        asked = {"on_too_long": job.on_too_long != "quarantine", "deduplicate": job.deduplicate}
+        if any(asked.values()) and not self.knows_requests:
+            names = " and ".join(name for name, is_asked in asked.items() if is_asked)
+            raise SliceError(f"{names}: that is for engine 'vllm', and the slice's is {type(self).__name__}")
         #: Whether sizes were chosen by the cluster.
         self.fitted = False
 

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_raydatallm.processor.model_shape import read_shape
 from airflow_provider_raydatallm.spec import SliceJob
 
 #: vLLM's own for requests that set none.
 _MAX_TOKENS = 16
 #: Cutting tokens off a text can give one of other tokens, and not always of fewer.
 _CUTS = 4
+#: What tokenizers say that know of no limit is far more than this.
+_NO_LENGTH = 10**9
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Encoder:
             revision=kwargs.get("tokenizer_revision") or kwargs.get("revision"),
             trust_remote_code=bool(kwargs.get("trust_remote_code")),
         )
+        self._job = job
         self._template = job.chat_template_kwargs
         self._limit = limit
         # Tokenizers are not made for several threads; inside they use all cores.
@@ -62,7 +66,7 @@ class Encoder:
         parsed = [json.loads(request) for request in requests]
         for request in parsed:
             try:
-                _refuse_media(request["messages"])
+                request["messages"] = [_plain(m) for m in request["messages"]]
                 texts.append(self._render(request["messages"]))
                 made.append(Encoded(params=json.dumps(request["sampling_params"], sort_keys=True)))
             except Exception as e:  # a template may refuse messages in its own words
@@ -76,8 +80,17 @@ class Encoder:
                     made[i] = Encoded(error=e)
         return made
 
+    @property
+    def positions(self) -> int | None:
+        """The most tokens that the model has places for, as far as its files say."""
+        shape = read_shape(self._job.model_source, self._job.engine_kwargs)
+        if shape is not None:
+            return shape.max_positions
+        most = int(self._tokenizer.model_max_length)
+        return most if most < _NO_LENGTH else None
+
     def _fitted(self, request: Mapping[str, Any], encoded: Encoded) -> Encoded:
-        answer = int(request["sampling_params"].get("max_tokens", _MAX_TOKENS) or 0)
+        answer = int(request["sampling_params"].get("max_tokens", _MAX_TOKENS) or 1)
         prompt = len(encoded.tokens)
         if self._limit is None or prompt + answer <= self._limit:
             return replace(encoded, most=prompt + answer)
@@ -85,17 +98,19 @@ class Encoder:
         return replace(encoded, tokens=tokens, most=len(tokens) + answer, shortened=True)
 
     def _shorten(self, messages: Sequence[Mapping[str, Any]], length: int, room: int) -> Sequence[int]:
-        """A prompt of so many tokens without the end of its longest text, so that it has the room's:
-        instructions, which come first, and the template's own end stay."""
-        texts = [(len(m["content"]), i) for i, m in enumerate(messages) if isinstance(m["content"], str)]
-        if texts:
-            _, longest = max(texts)
-            [kept] = self._tokenize([messages[longest]["content"]])
+        """A prompt of so many tokens without the end of its longest message, so that it has the room's. The
+        template's own end stays, and instructions as far as they can."""
+        by_length = sorted(
+            range(len(messages)),
+            key=lambda i: (messages[i]["role"] == "system", -len(messages[i]["content"])),
+        )
+        for i in by_length:
+            [kept] = self._tokenize([messages[i]["content"]])
             over = length - room
             for _ in range(_CUTS):
                 kept = kept[: max(0, len(kept) - over)]
-                cut = [dict(m) for m in messages]
-                cut[longest]["content"] = self._tokenizer.decode(kept, skip_special_tokens=False)
+                cut = [*messages]
+                cut[i] = {**messages[i], "content": self._tokenizer.decode(kept, skip_special_tokens=False)}
                 [tokens] = self._tokenize([self._render(cut)])
                 over = len(tokens) - room
                 if over <= 0:
@@ -112,6 +127,8 @@ class Encoder:
         return text
 
     def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            return []
         # The template has put what stands before a prompt.
         with self._tokenizing:
             made = self._tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)
@@ -119,12 +136,16 @@ class Encoder:
         return tokens
 
 
-def _refuse_media(messages: Sequence[Mapping[str, Any]]) -> None:
-    for message in messages:
-        content = message.get("content")
-        for part in content if isinstance(content, list) else ():
-            if part.get("type") != "text":
-                raise ValueError(
-                    f"a message has a part of type {part.get('type')!r}, and engine 'vllm' answers text "
-                    "only: set engine='ray_data_llm'"
-                )
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with its content as one text, which every template takes; parts of text on lines of their
+    own, as vLLM's server has them."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return {**message, "content": content or ""}
+    for part in content:
+        if part.get("type") != "text":
+            raise ValueError(
+                f"a message has a part of type {part.get('type')!r}, and engine 'vllm' answers text "
+                "only: set engine='ray_data_llm'"
+            )
+    return {**message, "content": "\n".join(part["text"] for part in content)}

@@ -44,13 +44,6 @@ _STEP_TOKENS = 8192
 class RayDataLLM(VllmBased):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
-        if job.on_too_long != "quarantine":
-            raise SliceError(
-                f"on_too_long={job.on_too_long!r} is done by engine 'vllm' only, and the slice's is "
-                "'ray_data_llm'"
-            )
-        if job.deduplicate:
-            raise SliceError("deduplicate=True is for engine 'vllm' only, and the slice's is 'ray_data_llm'")
         _check_options(job.processor_kwargs)
 
     @property

@@ -21,20 +21,25 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS
+
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 #: Columns of an answer that are the same for all who ask.
 ANSWER_COLUMNS = ("text", "finish_reason", "shortened", "error_type", "error")
 
+_SCHEMA = pa.schema([f for f in ANSWER_FIELDS if f.name in ANSWER_COLUMNS])
 #: Answers that are kept, the newest, by their size; and what a key takes beside.
 _BYTES = 256 << 20
-_BYTES_PER_KEY = 200
+_BYTES_PER_KEY = 700
 #: Seconds between two signs of life of a feeder, and after which one that gives none has died.
 _BEAT_SECONDS = 10.0
 _DEAD_SECONDS = 60.0
 #: For how long the actor keeps a feeder that takes answers, before it has it ask again.
 _TAKE_SECONDS = 5.0
+#: A group of copies costs as much as one of answers: it waits so long for more.
+_SOME_SECONDS = 1.0
 
 
 def key_of(request: str) -> bytes:
@@ -44,7 +49,7 @@ def key_of(request: str) -> bytes:
 def is_decided(request: str) -> bool:
     """Whether the answer would be the same again: greedy sampling, or a seed."""
     params = json.loads(request)["sampling_params"]
-    return params.get("temperature") == 0 or params.get("seed") is not None
+    return params.get("temperature") == 0 or params.get("seed", -1) not in (None, -1)  # -1: vLLM's for none
 
 
 class Repeats:
@@ -53,8 +58,8 @@ class Repeats:
     def __init__(self, most_bytes: int = _BYTES) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._claimed: dict[bytes, str] = {}
-        self._answers: dict[bytes, tuple[pa.Table, int]] = {}
+        self._claimed: dict[bytes, tuple[str, str]] = {}  # by whom, and in which call
+        self._answers: dict[bytes, dict[str, Any]] = {}
         self._groups: deque[tuple[list[bytes], int]] = deque()
         self._seen: dict[str, float] = {}
         self._put = asyncio.Condition()
@@ -62,11 +67,16 @@ class Repeats:
     async def beat(self, feeder: str) -> None:
         self._seen[feeder] = time.monotonic()
 
-    async def claim(self, feeder: str, keys: list[bytes]) -> list[bool]:
-        """Which of the keys are this feeder's to have answered: those that nobody has or had."""
+    async def claim(self, feeder: str, call: str, keys: list[bytes]) -> list[bool]:
+        """Which of the keys are this feeder's to have answered: those that nobody has or had. The same call
+        again, which Ray may make, is told the same."""
         self._seen[feeder] = time.monotonic()
-        mine = [key not in self._answers and not self._is_claimed(key) for key in keys]
-        self._claimed.update({key: feeder for key, is_mine in zip(keys, mine, strict=True) if is_mine})
+        mine = []
+        for key in keys:
+            free = key not in self._answers and not self._is_claimed(key)
+            mine.append(free or self._claimed.get(key) == (feeder, call))
+            if free:
+                self._claimed[key] = feeder, call
         return mine
 
     async def release(self, keys: list[bytes]) -> None:
@@ -78,10 +88,11 @@ class Repeats:
 
     async def put(self, keys: list[bytes], answers: pa.Table) -> None:
         """:param answers: `ANSWER_COLUMNS`, a row for each key."""
-        for row, key in enumerate(keys):
+        size = 0
+        for key, answer in zip(keys, answers.to_pylist(), strict=True):
             self._claimed.pop(key, None)
-            self._answers[key] = (answers, row)
-        size = answers.nbytes + _BYTES_PER_KEY * len(keys)
+            self._answers[key] = answer
+            size += _BYTES_PER_KEY + len(answer["text"] or "") + len(answer["error"] or "")
         self._groups.append((keys, size))
         self._bytes += size
         while self._bytes > self._most_bytes and len(self._groups) > 1:
@@ -92,24 +103,24 @@ class Repeats:
         async with self._put:
             self._put.notify_all()
 
-    async def take(self, keys: list[bytes]) -> tuple[list[int], pa.Table | None, list[int]]:
-        """Which of the keys have answers, and these; and which nobody will answer any more. As soon as there
-        are some, or after a few seconds."""
-        until = time.monotonic() + _TAKE_SECONDS
-        while True:
-            known = [i for i, key in enumerate(keys) if key in self._answers]
-            lost = [i for i, k in enumerate(keys) if k not in self._answers and not self._is_claimed(k)]
-            if known or lost or time.monotonic() >= until:
-                rows = [self._answers[keys[i]] for i in known]
-                tables = [table.slice(row, 1) for table, row in rows]
-                return known, pa.concat_tables(tables).combine_chunks() if tables else None, lost
-            async with self._put:
+    async def take(self, keys: list[bytes]) -> tuple[list[int], pa.Table, list[int]]:
+        """Which of the keys have answers, and these; and which nobody will answer any more. As soon as all
+        have, or after a second if some have."""
+        some, until = time.monotonic() + _SOME_SECONDS, time.monotonic() + _TAKE_SECONDS
+        async with self._put:  # which is let go while it waits
+            while True:
+                known = [i for i, key in enumerate(keys) if key in self._answers]
+                lost = [i for i, k in enumerate(keys) if k not in self._answers and not self._is_claimed(k)]
+                left = (some if known else until) - time.monotonic()
+                if lost or len(known) == len(keys) or left <= 0:
+                    answers = [self._answers[keys[i]] for i in known]
+                    return known, pa.Table.from_pylist(answers, _SCHEMA), lost
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._put.wait(), max(0.0, until - time.monotonic()))
+                    await asyncio.wait_for(self._put.wait(), left)
 
     def _is_claimed(self, key: bytes) -> bool:
-        feeder = self._claimed.get(key)
-        return feeder is not None and time.monotonic() - self._seen[feeder] < _DEAD_SECONDS
+        claim = self._claimed.get(key)
+        return claim is not None and time.monotonic() - self._seen[claim[0]] < _DEAD_SECONDS
 
 
 #: Has rows answered, and tells each group of them, before it is delivered, with its `ANSWER_COLUMNS`.
@@ -189,7 +200,7 @@ class Once:
 
         if not keys:
             return []
-        mine = ray.get(self._repeats.claim.remote(self._me, keys))
+        mine = ray.get(self._repeats.claim.remote(self._me, uuid.uuid4().hex, keys))
         return [key for key, is_mine in zip(keys, mine, strict=True) if is_mine]
 
     def _beat(self) -> None:

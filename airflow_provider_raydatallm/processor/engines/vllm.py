@@ -43,6 +43,7 @@ _REPEATS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_conc
 
 class VllmEngine(VllmBased):
     worker = VllmWorker
+    knows_requests = True
 
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
@@ -80,7 +81,7 @@ class VllmEngine(VllmBased):
                 self._workers,
                 deliver,
                 limit if job.on_too_long == "truncate" else None,
-                limit if job.on_too_long == "raise_limit" and limit != self.most_positions else None,
+                limit if job.on_too_long == "raise_limit" and self.may_raise else None,
                 self._repeats,
             ),
             # Of several blocks where they are smaller than it.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.engines.base import Engine, Facts, Resources, Sizes
 from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, vllm_is_cpu_build
-from airflow_provider_raydatallm.processor.model_shape import read_shape
+from airflow_provider_raydatallm.processor.model_shape import UTILIZATION, cache_bytes, read_shape
 from airflow_provider_raydatallm.processor.sizing import (
     DEFAULT_MAX_NUM_SEQS,
     batches_in_flight,
@@ -19,6 +20,9 @@ from airflow_provider_raydatallm.processor.sizing import (
     workers_for,
 )
 from airflow_provider_raydatallm.spec import SliceJob
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.processor.lengths import Lengths
 
 #: One to read and one to cut blocks.
 _CPUS_BESIDE = 2
@@ -32,6 +36,8 @@ class VllmBased(Engine):
         asked = job.engine_kwargs.get("max_model_len")
         #: Tokens that a prompt and its answer may have together; None leaves it to the model.
         self.max_model_len: int | None = None if asked in ("auto", -1) else asked
+        #: Whether rows over it may wait for a higher one.
+        self.may_raise = True
         self._workers_auto = (1, 1)
         self._eager = self.on_cpu
 
@@ -67,22 +73,13 @@ class VllmBased(Engine):
     def wants_lengths(self, *, raised: bool) -> bool:
         return raised or self.job.engine_kwargs.get("max_model_len") == "auto"
 
-    @property
-    def most_positions(self) -> int | None:
-        """Of the model; None when its configuration is not here."""
-        shape = read_shape(self.job.model_source, self.job.engine_kwargs)
-        return shape.max_positions if shape is not None else None
-
     def fit(self, facts: Facts) -> None:
         super().fit(facts)
         if facts.cluster is not None and not self.on_cpu:  # one engine uses all cores
             there = facts.cluster.gpus_of(self.job.accelerator_type)
             self._workers_auto = workers_for(int(there), self.each, self.rows)
-        if facts.lengths:
-            percent = 100 if facts.raised else self.job.max_model_len_percentile
-            fitting = fitting_max_model_len(facts.lengths, percent, self.most_positions)
-            # A limit that was asked for is raised, never lowered.
-            self.max_model_len = max(fitting, self.max_model_len or 0) if facts.raised else fitting
+        if facts.lengths is not None:
+            self._fit_limit(facts, facts.lengths)
         if self.on_cpu:
             self._eager = True  # the CPU build compiles for longer than it gains
         else:
@@ -99,6 +96,25 @@ class VllmBased(Engine):
     def each(self) -> int:
         """GPUs (CPUs of a CPU build) of a worker."""
         return self.parallel[0] * self.parallel[1]
+
+    def _fit_limit(self, facts: Facts, lengths: Lengths) -> None:
+        most = lengths.positions
+        memory = facts.cluster.gpu_bytes if facts.cluster is not None else None
+        shape = read_shape(self.job.model_source, self.job.engine_kwargs)
+        if shape is not None and memory is not None:
+            utilization = float(self.job.engine_kwargs.get("gpu_memory_utilization") or UTILIZATION)
+            cache = cache_bytes(shape, memory, self.each, utilization)
+            if cache is not None and cache > 0:
+                most = min(most or sys.maxsize, int(cache / shape.kv_bytes_per_token))
+        before, percent = self.max_model_len, 100 if facts.raised else self.job.max_model_len_percentile
+        if lengths.tokens:
+            fitting = fitting_max_model_len(lengths.tokens, percent, most)
+            # A limit that was asked for is raised, never lowered.
+            self.max_model_len = max(fitting, before or 0) if facts.raised else fitting
+        # What is over a limit that can be raised no more is the engine's to refuse.
+        self.may_raise = self.max_model_len != before if facts.raised else True
+        if most is not None and self.max_model_len is not None and self.max_model_len >= most:
+            self.may_raise = False
 
     @property
     def batch_size(self) -> int:

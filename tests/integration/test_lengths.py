@@ -96,8 +96,10 @@ def test_rows_over_the_limit_are_answered_all_the_same(
         input_path=job.input_path, prompt=job.prompt, model_source=job.model_source,
         sampling_params={"temperature": 0, "max_tokens": 8}, on_too_long=on_too_long,
         engine_kwargs={"max_model_len": limit}, max_model_len_percentile=95, poll_interval=1.0,
+        deduplicate=False,
     )  # fmt: skip
     counts = result["counts"]
+    assert (result["balance"]["workers"], result["advice"]) == (1, [])
     assert (counts["succeeded"], counts["quarantined"], counts["shortened"]) == (20, 0, shortened)
     answers = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
     assert answers.column("name").to_pylist() == ["Ann"] * 19 + [LONG]

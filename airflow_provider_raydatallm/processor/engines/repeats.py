@@ -9,7 +9,6 @@ asked again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import threading
@@ -40,6 +39,7 @@ _DEAD_SECONDS = 60.0
 _TAKE_SECONDS = 5.0
 #: A group of copies costs as much as one of answers: it waits so long for more.
 _SOME_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
 
 
 def key_of(request: str) -> bytes:
@@ -62,7 +62,6 @@ class Repeats:
         self._answers: dict[bytes, dict[str, Any]] = {}
         self._groups: deque[tuple[list[bytes], int]] = deque()
         self._seen: dict[str, float] = {}
-        self._put = asyncio.Condition()
 
     async def beat(self, feeder: str) -> None:
         self._seen[feeder] = time.monotonic()
@@ -83,8 +82,6 @@ class Repeats:
         """Give up what was claimed and not answered."""
         for key in keys:
             self._claimed.pop(key, None)
-        async with self._put:
-            self._put.notify_all()
 
     async def put(self, keys: list[bytes], answers: pa.Table) -> None:
         """:param answers: `ANSWER_COLUMNS`, a row for each key."""
@@ -100,23 +97,18 @@ class Repeats:
             self._bytes -= size
             for key in oldest:
                 self._answers.pop(key, None)
-        async with self._put:
-            self._put.notify_all()
 
     async def take(self, keys: list[bytes]) -> tuple[list[int], pa.Table, list[int]]:
         """Which of the keys have answers, and these; and which nobody will answer any more. As soon as all
         have, or after a second if some have."""
-        some, until = time.monotonic() + _SOME_SECONDS, time.monotonic() + _TAKE_SECONDS
-        async with self._put:  # which is let go while it waits
-            while True:
-                known = [i for i, key in enumerate(keys) if key in self._answers]
-                lost = [i for i, k in enumerate(keys) if k not in self._answers and not self._is_claimed(k)]
-                left = (some if known else until) - time.monotonic()
-                if lost or len(known) == len(keys) or left <= 0:
-                    answers = [self._answers[keys[i]] for i in known]
-                    return known, pa.Table.from_pylist(answers, _SCHEMA), lost
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._put.wait(), left)
+        began = time.monotonic()
+        while True:
+            known = [i for i, key in enumerate(keys) if key in self._answers]
+            lost = [i for i, k in enumerate(keys) if k not in self._answers and not self._is_claimed(k)]
+            waited = time.monotonic() - began
+            if lost or len(known) == len(keys) or waited >= (_SOME_SECONDS if known else _TAKE_SECONDS):
+                return known, pa.Table.from_pylist([self._answers[keys[i]] for i in known], _SCHEMA), lost
+            await asyncio.sleep(_LOOK_SECONDS)  # a look at each put would be many more
 
     def _is_claimed(self, key: bytes) -> bool:
         claim = self._claimed.get(key)

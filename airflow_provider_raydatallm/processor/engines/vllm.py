@@ -264,7 +264,8 @@ class _Workers:
     """The workers, as one feeder sees them."""
 
     def __init__(self, handles: Sequence[ActorHandle[Any]]) -> None:
-        self._workers = [_Worker(h) for h in handles]
+        # An engine that is started once more, for what is left, has the same workers.
+        self._workers = [_Worker(str(number), handle) for number, handle in enumerate(handles)]
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -303,9 +304,9 @@ class _Workers:
 
 
 class _Worker:
-    def __init__(self, handle: ActorHandle[Any]) -> None:
+    def __init__(self, name: str, handle: ActorHandle[Any]) -> None:
+        self.name = name
         self._handle = handle
-        self.name: str = handle._actor_id.hex()
         self.process: dict[str, Any] = {}
         self.rows = 0
         self.wait_for_start()

@@ -12,11 +12,13 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.embedded import local_ray
 from benchmarks.table import print_rows, say
 
 ROWS = int(os.environ.get("BENCH_ACTOR_ROWS", 16_000))
@@ -44,11 +46,15 @@ def run() -> None:
 
 
 def measure(model: str, name: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder, local_ray(Path(folder), cpus=12):
+        _measure(model, name)
+
+
+def _measure(model: str, name: str) -> None:
     import pyarrow as pa
     import ray
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    ray.init(num_cpus=12, include_dashboard=False, logging_level="error")
     kwargs: dict[str, Any] = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 128}
     options: dict[str, Any] = {}
     if name != "plain":

@@ -1,26 +1,14 @@
-"""The demo's work for cases that compare real engines on it: its companies as Parquet, and its tiny model."""
+"""The demo's work for cases that compare real engines on it: its companies as Parquet."""
 
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.fresh import ROOT
-
 _FILES = 10
-
-
-def tiny_model() -> Path:
-    folder = ROOT / ".demo" / "model"
-    folder.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "demo.tiny_model", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return folder
 
 
 def write_customers_parquet(folder: Path, rows: int) -> None:

@@ -26,7 +26,7 @@ GOAL = 2.2
 
 def run() -> bool:
     from airflow_provider_raydatallm.local import ensure_head, stop_head
-    from benchmarks.demo_work import tiny_model
+    from tests.tiny_model import tiny_model
 
     rates: dict[bool, list[float]] = {True: [], False: []}
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:

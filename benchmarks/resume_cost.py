@@ -36,10 +36,11 @@ from airflow_provider_raydatallm.processor.fragments import FLUSH_SECONDS
 from airflow_provider_raydatallm.processor.ledger import count, finished_rows
 from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.spec import SliceJob
-from benchmarks.demo_work import tiny_model, write_customers_parquet
+from benchmarks.demo_work import write_customers_parquet
 from benchmarks.fresh import ROOT
 from benchmarks.paced import Departures
 from benchmarks.table import print_rows, say
+from tests.tiny_model import tiny_model
 
 ROWS = int(os.environ.get("BENCH_RESUME_ROWS", 20_000))
 STUB = os.environ.get("BENCH_RESUME_ENGINE") == "stub"

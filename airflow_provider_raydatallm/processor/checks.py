@@ -17,7 +17,6 @@ from airflow_provider_raydatallm.processor.errors import Kind
 from airflow_provider_raydatallm.processor.model_shape import UTILIZATION, ModelShape, cache_bytes, row_length
 from airflow_provider_raydatallm.processor.sizing import fewest_blocks, is_saturated
 
-CACHE_UNDER_ONE_ROW = "cache_under_one_row"
 #: GPUs that are joined by PCIe only.
 _PCIE = {"T4", "L4", "A10G", "L40S", "RTX-PRO-6000"}
 _GB = 1e9
@@ -173,7 +172,7 @@ def _memory(
         )
     elif left < row and engine_kwargs.get("max_model_len") != -1:  # for which vLLM takes what fits
         yield Finding(
-            CACHE_UNDER_ONE_ROW,
+            "cache_under_one_row",
             "error",
             f"beside the weights a worker has {left / _GB:.1f} GB for its cache, and one row of "
             f"max_model_len {length:,} takes {row / _GB:.1f} GB ({have})",

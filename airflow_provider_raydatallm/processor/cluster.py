@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from airflow_provider_raydatallm.processor.admission import Turn, admit
 from airflow_provider_raydatallm.processor.answers import AnswerShape
-from airflow_provider_raydatallm.processor.checks import CACHE_UNDER_ONE_ROW, Finding
+from airflow_provider_raydatallm.processor.checks import Finding
 from airflow_provider_raydatallm.processor.engines.base import Engine, Facts
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.ledger import Work, count
@@ -98,8 +98,7 @@ class RayCluster:
         connect()
         engine = question.engine
         rows, cluster = sum(count(spans) for _, spans in work), look_at_cluster()
-        # The limit, and what the cache needs for it, are not known yet.
-        refuse([f for f in findings(engine, rows, cluster) if f.code != CACHE_UNDER_ONE_ROW])
+        refuse(findings(engine, rows, cluster))
         check_model(question.job.model_source)
         lengths = _lengths(question, work) if engine.wants_lengths(raised=raised) else None
         pace = newest_pace(question.job) if engine.wants_pace else None

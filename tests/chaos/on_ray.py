@@ -13,8 +13,6 @@ import itertools
 import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -39,6 +37,7 @@ from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.processes import Outcome
 from tests.context import context_of
+from tests.tiny_model import tiny_model
 
 Engine = Literal["stub", "vllm"]
 When = Literal["starting", "answering", "publishing"]
@@ -163,7 +162,7 @@ class _Life:
             arguments |= {"engine": "shipped:SlowEngine", "model_source": "stub/stub"}
         else:
             arguments |= {
-                "model_source": str(_model()),
+                "model_source": str(tiny_model()),
                 "choices": list(CHOICES),
                 "postprocess": "shipped:note_answer",
                 "sampling_params": {"temperature": 0, "max_tokens": 16},
@@ -302,15 +301,6 @@ def vllm_trials(count: int) -> Iterator[RayTrial]:
         numbers = range(start, min(start + 5, count))
         kills: list[tuple[str, When]] = [(turn[n % len(turn)], "answering") for n in numbers]
         yield RayTrial(tuple(f"v{n:03}" for n in numbers), "vllm", tuple(kills))
-
-
-def _model() -> Path:
-    """The demo's model, trained once."""
-    folder = ROOT / ".demo" / "model"
-    folder.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "demo.tiny_model", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return folder
 
 
 def _command(process: psutil.Process) -> str:

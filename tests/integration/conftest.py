@@ -4,8 +4,6 @@ them."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -19,6 +17,7 @@ from airflow.sdk import DAG
 from airflow_provider_raydatallm.local import LocalHead, ensure_head, stop_head
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submission import Shipment
+from tests import tiny_model as trained
 from tests.context import context_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,16 +43,7 @@ def ray_head() -> Iterator[LocalHead]:
 
 @pytest.fixture(scope="session")
 def tiny_model() -> Path:
-    """The demo's model, trained once and kept for the next session."""
-    folder = ROOT / ".demo" / "model"
-    folder.parent.mkdir(exist_ok=True)
-    subprocess.run(
-        [sys.executable, "-m", "demo.tiny_model", str(folder)],
-        cwd=ROOT,
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    return folder
+    return trained.tiny_model()
 
 
 @pytest.fixture

@@ -118,6 +118,10 @@ def test_limit_is_what_rows_need_and_what_the_cache_holds_at_most(job: SliceJob)
     auto = changed(job, engine_kwargs={"max_model_len": "auto"}, concurrency="auto")
     engine = VllmEngine(auto, 10_000)
     assert (engine.max_model_len, engine.workers) == (None, (1, 1))
+    assert findings(engine, 10_000, L4) == []  # the model's own limit, which does not fit, is not asked for
+    assert [f.code for f in findings(VllmEngine(changed(job, engine_kwargs={}), 10_000), 10_000, L4)] == [
+        "cache_under_one_row"
+    ]
     engine.fit(Facts(L4, Lengths([300] * 199 + [5000], 131_072)))
     assert (engine.engine_kwargs["max_model_len"], engine.may_raise) == (320, True)
     assert findings(engine, 10_000, L4) == []

@@ -26,9 +26,7 @@ class ProcessGuard:
 
     def __init__(self) -> None:
         os.environ[_MARK] = uuid.uuid4().hex
-        os.environ["SPT_NOENV"] = (
-            "1"  # has setproctitle, by which vLLM names its processes, leave them the mark
-        )
+        os.environ["SPT_NOENV"] = "1"  # by setproctitle vLLM names its processes; it would wipe the mark
         self._process = subprocess.Popen(
             [sys.executable, "-S", __file__, os.environ[_MARK]],
             stdin=subprocess.PIPE,  # its end here is not inherited

@@ -87,7 +87,7 @@ class RayDataLLM(VllmBased):
             template |= pool
             options |= {"tokenize_stage": pool, "detokenize_stage": pool}
         if "log_engine_metrics" in llm.vLLMEngineProcessorConfig.model_fields:
-            options["log_engine_metrics"] = False  # a sixth of what the engine's one thread does
+            options["log_engine_metrics"] = False  # a quarter of what the engine's one thread does
         kwargs.setdefault("disable_log_stats", True)
         given = {"chat_template_stage": template, **options, **job.processor_kwargs}
         map_kwargs = {name: given.pop(name) for name in _MAP_KWARGS if name in given}

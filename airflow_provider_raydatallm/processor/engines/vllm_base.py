@@ -63,7 +63,7 @@ class VllmBased(Engine):
         if self.max_model_len is not None:
             kwargs["max_model_len"] = self.max_model_len
         elif kwargs.get("max_model_len") == "auto":
-            del kwargs["max_model_len"]
+            kwargs["max_model_len"] = -1  # what fits, in vLLM's words, until rows were looked at
         return kwargs
 
     @property

@@ -72,7 +72,7 @@ def test_prompt_is_shortened_where_it_can_be(job: SliceJob) -> None:
     assert "cannot be shortened" in str(impossible.error)
     # Instructions stay as they are, also where the text comes in parts and is the shorter one.
     parts = [{"type": "text", "text": LONG[:100]}, {"type": "text", "text": LONG[:100]}]
-    messages = [{"role": "system", "content": "Say it well. " * 6}, {"role": "user", "content": parts}]
+    messages = [{"role": "system", "content": "Say it well. " * 30}, {"role": "user", "content": parts}]
     said = {"messages": messages, "sampling_params": {"max_tokens": 8}}
     [given] = whole([json.dumps(said)])
     [cut] = Encoder(job, given.most - 10)([json.dumps(said)])

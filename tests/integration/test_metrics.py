@@ -54,6 +54,7 @@ def test_run_is_seen_in_prometheus_and_in_its_folder_while_it_is_at_work(
     given = {
         **STUB, "input_path": f"{tmp_path}/in.parquet", "output_path": table, "slice_key": "é/1",
         "prompt": "{name}", "batch_size": 20, "engine_kwargs": {"gate": str(gate)},
+        "finish_by": 1.0,
     }  # fmt: skip
     results: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: results.append(ask(**given)))
@@ -82,7 +83,8 @@ def test_run_is_seen_in_prometheus_and_in_its_folder_while_it_is_at_work(
     assert told["step"] == "answer"
     assert (told["planned"], told["input_tokens"]) == (rows, 7 * done)
 
-    assert results[0]["outcome"] == "published"
+    assert told["late_s"] > 0
+    assert (results[0]["outcome"], results[0]["advice"]) == ("published", ["finished_late"])
     assert not file.exists()
     wait_for(lambda: not ours())  # the figures end with the run
 

@@ -127,7 +127,7 @@ def test_progress_that_cannot_be_written_fails_nothing(
 
 def lease_of(store: Store) -> Lease:
     taken = Lease.acquire(
-        store, me="me", floor=lambda: 0, wait=False, waiting=lambda other: False, stale_seconds=0
+        store, me="me", floor=lambda: 0, wait=True, waiting=lambda other: False, stale_seconds=0
     )
     assert taken is not None
     return taken

@@ -118,6 +118,12 @@ class SliceJob(Contract):
     on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine"
     deduplicate: bool | None = None
     processor_kwargs: dict[str, Any] = Field(default_factory=dict)
+    #: Whether the engine ends with the slice, or is left to others that ask for the same.
+    engine_scope: Literal["slice", "shared"] = "slice"
+    #: Seconds without work after which a shared engine ends; None: never.
+    engine_idle_timeout: float | None = Field(default=600, gt=0, allow_inf_nan=False)
+    #: Shared engines that a cluster may hold when one more is to be started.
+    max_shared_engines: int | None = Field(default=None, ge=1)
     blocks: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     max_concurrent_batches: int | None = Field(default=None, ge=1)
@@ -195,6 +201,12 @@ class SliceJob(Contract):
         return self
 
     @model_validator(mode="after")
+    def _engine_to_share(self) -> SliceJob:
+        if self.engine_scope == "shared" and (why := self._own_engine_needed):
+            raise ValueError(f"engine_scope='shared' cannot be: {why}")
+        return self
+
+    @model_validator(mode="after")
     def _one_question(self) -> SliceJob:
         if self.prompt is None and self.preprocess is None:
             raise ValueError(
@@ -213,6 +225,31 @@ class SliceJob(Contract):
         if n not in (None, 1):
             raise ValueError(f"sampling_params['n'] is {n!r}: one answer a row is published, leave n out")
         return self
+
+    @property
+    def fitting_engine(self) -> str:
+        """The engine, with "auto" decided: the faster one where it can. It generates text from text, with a
+        tokenizer of Hugging Face's form that every node can load."""
+        if self.engine != "auto":
+            return self.engine
+        other = self.engine_kwargs.keys() & {"task_type", "tokenizer_mode", "skip_tokenizer_init"}
+        other_needed = other or self.processor_kwargs or "://" in self.model_source
+        return "ray_data_llm" if other_needed else "vllm"
+
+    @property
+    def can_share_engine(self) -> bool:
+        return self._own_engine_needed is None
+
+    @property
+    def _own_engine_needed(self) -> str | None:
+        """Why the slice needs an engine of its own."""
+        if self.fitting_engine != "vllm":
+            return f"it is for engine 'vllm', and this slice's is {self.fitting_engine!r}"
+        if self.on_too_long == "raise_limit":
+            return "on_too_long='raise_limit' starts engines with limits of the slice's own"
+        if self.engine_kwargs.get("max_model_len") == "auto":
+            return "max_model_len='auto' goes by the rows of one slice: give a number of tokens"
+        return None
 
     @property
     def slice_path(self) -> str:

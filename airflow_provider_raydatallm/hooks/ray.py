@@ -142,6 +142,14 @@ class RayHook(BaseHook):
             usable, says = False, str(e) or type(e).__name__
         return usable, str(redact(says))
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it names an embedded Ray on this machine; a connection that cannot be read does not."""
+        try:
+            return self._given().is_local
+        except RayConnectionError:
+            return False
+
     def _given(self) -> RaySettings:
         try:
             connection = self.get_connection(self.ray_conn_id)

@@ -168,6 +168,14 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param processor_kwargs: options of Ray Data LLM's processor, whose engine is taken then: its stages
         (`tokenize_stage={"concurrency": 4}`), `placement_group_config`, `preprocess_map_kwargs`,
         `postprocess_map_kwargs`. (templated)
+    :param engine_scope: `slice`: the engine ends with the slice. `shared`: it is left to other slices that
+        ask for an equal one (model, engine arguments, accelerator, environment), which then start in seconds.
+        (min, max) of `concurrency` is what it scales between. By default `shared` on an embedded Ray, where
+        the engine can be shared, else `slice`.
+    :param engine_idle_timeout: how long a shared engine stays without work; None keeps it. It gives way
+        before, when another engine needs its place.
+    :param max_shared_engines: shared engines that the cluster may hold when this slice starts another; it
+        waits in the queue until one has ended. No limit by default.
     :param accelerator_type: Ray's name of the GPU that the workers need, such as `L4`.
     :param concurrency: engine workers: a number, (min, max) to scale between, or `"auto"`: as many as the
         cluster has GPUs for and the slice has work for.
@@ -275,6 +283,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine",
         deduplicate: bool | None = None,
         processor_kwargs: dict[str, Any] | None = None,
+        engine_scope: Literal["slice", "shared"] | None = None,
+        engine_idle_timeout: timedelta | float | None = timedelta(minutes=10),
+        max_shared_engines: int | None = None,
         accelerator_type: str | None = None,
         concurrency: int | tuple[int, int] | Literal["auto"] = 1,
         blocks: int | None = None,
@@ -337,6 +348,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.on_too_long = on_too_long
         self.deduplicate = deduplicate
         self.processor_kwargs = processor_kwargs
+        self.engine_scope = engine_scope
+        self.engine_idle_timeout = seconds_of("engine_idle_timeout", engine_idle_timeout, least=1)
+        self.max_shared_engines = max_shared_engines
         self.accelerator_type = accelerator_type
         self.concurrency = concurrency
         self.blocks = blocks
@@ -590,6 +604,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             slice_timezone=str(timezone),
             code_hash=shipping.code_hash(packages),
         )
+        if self.engine_scope is None and job.can_share_engine and RayHook(self.ray_conn_id).is_local:
+            job = job.model_copy(update={"engine_scope": "shared"})
         return job, packages
 
     def _user_packages(self, base: Path | None) -> list[shipping.Package]:
@@ -602,7 +618,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         given |= {"input_path": url_of(self.input_path), "output_path": url_of(self.output_path)}
         if isinstance(self.max_rows, str) and self.max_rows.strip() in ("", "None"):
             given["max_rows"] = None
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: v for name, v in given.items() if v is not None or name == "engine_idle_timeout"}
 
     def _job(self, arguments: Mapping[str, Any], key: SliceKey, **more: Any) -> SliceJob:
         try:

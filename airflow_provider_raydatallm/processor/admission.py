@@ -23,15 +23,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.processor.engines.base import Resources
+from airflow_provider_raydatallm.processor.engines.base import Engine, Resources
 from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.named import claim, claimed
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-_NAMESPACE = "airflow-ray-llm"
 _TURN = "turn"
-_TICKET = "ticket"
+_TICKET = "ticket "
 _LOOK_SECONDS = 1
 #: Seconds that an engine has to ask for actors; one that starts none, or late, holds the turn no longer.
 _START_SECONDS = 60.0
@@ -41,12 +41,12 @@ _ANY = 10_000
 
 
 def admit(
-    needs: Resources,
+    engine: Engine,
     *,
-    accelerator_type: str | None,
     name: str,
     timeout: float,
     say: Callable[[dict[str, Any]], None],
+    make_room: Callable[[], None],
 ) -> Turn:
     """Wait until all that an engine needs is free at once. The caller starts the engine and gives the turn up
     when it answers, or fails.
@@ -55,25 +55,37 @@ def admit(
     :param timeout: seconds.
     :param say: told about every second of waiting: seconds `waited_s`, what it `needs`, what is `free`, and
         who is `ahead`.
+    :param make_room: called while it is this job's turn and there is no room.
     :raises SliceError: of kind `queue`, when there was no room in time.
     """
     from ray.util import placement_group, remove_placement_group
 
     began = time.monotonic()
-    bundles = bundles_of(needs, accelerator_type)
-    turn, group = Turn(name, needs), None
-    if not bundles:
-        return turn
+    turn, needs, group = Turn(name, engine), engine.needed, None
     try:
         while True:
+            # Another job may have started, or ended, an engine that this one shares.
+            if (now := engine.needed) != needs and group is not None:
+                remove_placement_group(group)
+                group = None
+            needs = now
+            bundles = bundles_of(needs, engine.job.accelerator_type)
+            if not bundles:
+                break
+            in_the_way: list[str] = []
             if turn.take():
-                group = group or placement_group(bundles, strategy="PACK")
-                if group.wait(_LOOK_SECONDS):
-                    break
+                in_the_way = engine.in_the_way()
+                if not in_the_way:
+                    group = group or placement_group(bundles, strategy="PACK")
+                    if group.wait(_LOOK_SECONDS):
+                        break
+                make_room()
             else:
                 time.sleep(_LOOK_SECONDS)
             turn.line_up()
-            ahead = turn.ahead() or ([] if group is not None else ["a job that starts its engine"])
+            ahead = turn.ahead() or in_the_way
+            if not ahead and group is None:
+                ahead = ["a job that starts its engine"]
             waiting = _waiting(needs, time.monotonic() - began, ahead)
             if waiting["waited_s"] >= timeout:
                 raise _too_late(needs, waiting)
@@ -84,7 +96,7 @@ def admit(
     finally:
         if group is not None:
             remove_placement_group(group)
-    turn.watch()
+    turn.watch(needs)
     return turn
 
 
@@ -93,7 +105,7 @@ class Turn:
     """A job's place in the queue, and its turn when that has come."""
 
     name: str
-    needs: Resources
+    engine: Engine
     _turn: ActorHandle[Any] | None = None
     _ticket: ActorHandle[Any] | None = None
     _ticket_name: str = ""
@@ -102,27 +114,23 @@ class Turn:
     def take(self) -> bool:
         """Whether it is this job's turn: nobody waits for longer, and nobody has it."""
         if self._turn is None and not self.ahead():
-            self._turn = _named_actor(_TURN)
+            self._turn = claim(_TURN)
         return self._turn is not None
 
     def line_up(self) -> None:
         """Have the others see that this job waits."""
         if self._ticket is None:
-            self._ticket_name = f"{_TICKET} {time.time():017.6f} {self.name}"
-            self._ticket = _named_actor(self._ticket_name)
+            self._ticket_name = f"{time.time():017.6f} {self.name}"
+            self._ticket = claim(_TICKET + self._ticket_name)
 
     def ahead(self) -> list[str]:
         """Names of the jobs that wait for longer."""
-        from ray.util import list_named_actors
+        tickets = claimed(_TICKET)
+        return [t.split(" ", 1)[1] for t in tickets if not self._ticket_name or t < self._ticket_name]
 
-        found: list[Any] = list_named_actors(all_namespaces=True)
-        names = sorted(a["name"] for a in found if a["namespace"] == _NAMESPACE)
-        tickets = [n for n in names if n.startswith(f"{_TICKET} ")]
-        return [n.split(" ", 2)[2] for n in tickets if not self._ticket_name or n < self._ticket_name]
-
-    def watch(self) -> None:
+    def watch(self, needs: Resources) -> None:
         """Give the turn up, in the background, when the engine has what it needs."""
-        threading.Thread(target=self._watch, name="admission", daemon=True).start()
+        threading.Thread(target=self._watch, args=(needs,), name="admission", daemon=True).start()
 
     def give_up(self) -> None:
         import ray
@@ -134,15 +142,15 @@ class Turn:
                 ray.kill(actor)
         self._turn = self._ticket = None
 
-    def _watch(self) -> None:
+    def _watch(self, needs: Resources) -> None:
         began, settled = time.monotonic(), 0
         while not self._given_up.wait(_LOOK_SECONDS):
             late = time.monotonic() - began > _START_SECONDS
             try:
-                held, pending = _engine_actors()
+                held, pending = _engine_actors(self.engine.shared_actors)
             except Exception:  # no dashboard to ask
                 held, pending = {}, 0
-            has = bool(held) and not pending and held.get("GPU", 0) >= self.needs.gpus
+            has = bool(held) and not pending and held.get("GPU", 0) >= needs.gpus
             # Twice: the actors of a pipeline are asked for one after the other.
             settled = settled + 1 if has else 0
             if settled == 2 or (late and not pending):
@@ -170,27 +178,11 @@ def _ones(amount: float) -> list[float]:
     return [1.0] * int(amount) + [rest] * (rest > 0)
 
 
-def _named_actor(name: str) -> ActorHandle[Any] | None:
-    """An actor of that name that ends with this job; None when there is one of it."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def _engine_actors(shared: str | None) -> tuple[dict[str, float], int]:
+    """What this job's actors and placement groups hold, and how many of them still wait for theirs.
 
-    # On the driver's node, so that it keeps no other from being scaled away.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    options = {"name": name, "namespace": _NAMESPACE, "num_cpus": 0, "max_restarts": -1}
-    try:
-        actor: ActorHandle[Any] = ray.remote(_Place).options(**options, scheduling_strategy=here).remote()
-    except ValueError:
-        return None
-    return actor
-
-
-class _Place:
-    """Does nothing: that it is there says all."""
-
-
-def _engine_actors() -> tuple[dict[str, float], int]:
-    """What this job's actors and placement groups hold, and how many of them still wait for theirs."""
+    :param shared: how the names of actors begin that it has with others.
+    """
     import ray
     from ray.util.state import list_actors, list_placement_groups
 
@@ -198,7 +190,11 @@ def _engine_actors() -> tuple[dict[str, float], int]:
     held: dict[str, float] = {}
     pending = 0
     asked: list[tuple[bool, list[dict[str, float]]]] = []
-    for actor in list_actors(detail=True, limit=_ANY, filters=[("job_id", "=", job)]):
+    actors = list_actors(detail=True, limit=_ANY, filters=[("job_id", "=", job)])
+    if shared is not None:
+        serving = list_actors(detail=True, limit=_ANY, filters=[("ray_namespace", "=", "serve")])
+        actors += [a for a in serving if a.name.startswith(shared) and a.job_id != job]
+    for actor in actors:
         # A process means that it has its resources; alive it is when its model is loaded.
         if actor.state != "DEAD" and actor.required_resources and not actor.placement_group_id:
             asked.append((bool(actor.pid), [actor.required_resources]))

@@ -23,7 +23,8 @@ from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.preflight import check_model, findings, look_at_cluster, refuse
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.stall import StallWatch, an_engine_loads, stalled, what_waits
+from airflow_provider_raydatallm.processor.shared_engines import end_an_idle_engine
+from airflow_provider_raydatallm.processor.stall import StallWatch, stalled, what_waits
 from airflow_provider_raydatallm.processor.watch import Watch
 from airflow_provider_raydatallm.spec import SliceJob
 
@@ -112,17 +113,20 @@ class RayCluster:
         q = task.question
         if task.raised or not q.engine.fitted:
             self.check(q, task.work, raised=task.raised)
-        turn = admit(
-            q.engine.resources,
-            accelerator_type=q.job.accelerator_type,
-            name=q.job.slice_path,
-            timeout=q.job.queue_timeout,
-            say=task.queued,
-        )
         try:
-            self._answer(task, turn, tell)
+            turn = admit(
+                q.engine,
+                name=q.job.slice_path,
+                timeout=q.job.queue_timeout,
+                say=task.queued,
+                make_room=end_an_idle_engine,
+            )
+            try:
+                self._answer(task, turn, tell)
+            finally:
+                turn.give_up()
         finally:
-            turn.give_up()
+            q.engine.stop()
 
     def _answer(self, task: Task, turn: Turn, tell: Callable[[News], None]) -> None:
         from airflow_provider_raydatallm.processor.pipeline import answer_rows
@@ -131,7 +135,7 @@ class RayCluster:
         q = task.question
         writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
         rows = sum(count(spans) for _, spans in task.work)
-        stall = StallWatch(rows, q.job.stall_timeout, an_engine_loads, what_waits)
+        stall = StallWatch(rows, q.job.stall_timeout, q.engine.loads, what_waits)
 
         def look() -> None:
             q.engine.check()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.stall import an_engine_loads
 from airflow_provider_raydatallm.spec import SliceJob
 
 if TYPE_CHECKING:
@@ -154,6 +155,18 @@ class Engine(ABC):
     def resources(self) -> Resources: ...
 
     @property
+    def needed(self) -> Resources:
+        """Of its resources, what must be free now: all, unless the engine is there already."""
+        return self.resources
+
+    #: How the names of the actors begin that it has with other jobs.
+    shared_actors: str | None = None
+
+    def in_the_way(self) -> list[str]:
+        """What keeps it from being started, whatever is free."""
+        return []
+
+    @property
     def sizes(self) -> Sizes | None:
         """None when the engine's own are not of this kind."""
         return None
@@ -184,14 +197,19 @@ class Engine(ABC):
     def check(self) -> None:  # noqa: B027
         """Called every second while requests are answered; raises what broke the engine, if it knows."""
 
+    def loads(self) -> bool:
+        """Whether an engine that is not there yet is on its way."""
+        return an_engine_loads()
+
     def stop(self) -> None:  # noqa: B027
-        """Called when requests are answered no more, whatever ended it."""
+        """Called when requests are answered no more, whatever ended it; more than once, perhaps."""
 
 
 _ENGINES = {
     "vllm": "airflow_provider_raydatallm.processor.engines.vllm:VllmEngine",
     "ray_data_llm": "airflow_provider_raydatallm.processor.engines.ray_data_llm:RayDataLLM",
 }
+_SHARED = "airflow_provider_raydatallm.processor.engines.shared:SharedVllmEngine"
 
 
 def load_engine(job: SliceJob) -> type[Engine]:
@@ -199,8 +217,8 @@ def load_engine(job: SliceJob) -> type[Engine]:
 
     :raises SliceError: when there is none.
     """
-    name = _fitting(job) if job.engine == "auto" else job.engine
-    reference = _ENGINES.get(name, name)
+    name = job.fitting_engine
+    reference = _SHARED if job.engine_scope == "shared" else _ENGINES.get(name, name)
     module, _, attribute = reference.partition(":")
     if not attribute:
         raise SliceError(
@@ -214,11 +232,3 @@ def load_engine(job: SliceJob) -> type[Engine]:
     if not (isinstance(found, type) and issubclass(found, Engine)):
         raise SliceError(f"engine {name!r} is no subclass of {Engine.__module__}.Engine")
     return found
-
-
-def _fitting(job: SliceJob) -> str:
-    """The faster engine where it can: it generates text from text, with a tokenizer of Hugging Face's form
-    that every node can load."""
-    other = job.engine_kwargs.keys() & {"task_type", "tokenizer_mode", "skip_tokenizer_init"}
-    other_needed = other or job.processor_kwargs or "://" in job.model_source
-    return "ray_data_llm" if other_needed else "vllm"

@@ -8,13 +8,11 @@ finish. When a worker dies, its feeders have the rows that it did not finish ans
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from airflow_provider_raydatallm.processor.engines.encoder import Encoded, Encod
 from airflow_provider_raydatallm.processor.engines.repeats import ANSWER_COLUMNS, Once, Repeats
 from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
+from airflow_provider_raydatallm.processor.engines.workers import OpenWorkers, OwnWorkers, ready
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.spec import SliceJob
 
@@ -67,9 +66,7 @@ class VllmEngine(VllmBased):
         import ray
 
         job = self.job
-        worker = ray.remote(self.worker).options(**self._options())
-        self._workers = [worker.remote(self._arguments()) for _ in range(self.workers[1])]
-        self._ready = [_ready(w) for w in self._workers]
+        workers = self._start()
         if job.deduplicate is not False:
             self._repeats = ray.remote(Repeats).options(**_REPEATS).remote()
         limit = self.max_model_len
@@ -78,7 +75,7 @@ class VllmEngine(VllmBased):
             Feeder,
             fn_constructor_args=(
                 job,
-                self._workers,
+                workers,
                 deliver,
                 limit if job.on_too_long == "truncate" else None,
                 limit if job.on_too_long == "raise_limit" and self.may_raise else None,
@@ -89,6 +86,15 @@ class VllmEngine(VllmBased):
             batch_format="pyarrow",
             **_threaded_pool(self.helpers, threads),
         )
+
+    def _start(self) -> OpenWorkers:
+        """Have the workers started; for feeders to reach them."""
+        import ray
+
+        worker = ray.remote(self.worker).options(**self._options())
+        self._workers = [worker.remote(self._arguments()) for _ in range(self.workers[1])]
+        self._ready = [ready(w) for w in self._workers]
+        return partial(OwnWorkers, self._workers)
 
     @property
     def started(self) -> bool:
@@ -131,13 +137,6 @@ class VllmEngine(VllmBased):
         return options
 
 
-def _ready(worker: ActorHandle[Any]) -> ObjectRef[Any]:
-    """Which process it is, when its engine is there; an error when it never will be. A worker that dies
-    before is started again."""
-    ref: ObjectRef[Any] = worker.ready.options(max_task_retries=-1).remote()
-    return ref
-
-
 def _threaded_pool(actors: tuple[int, int], threads: int) -> dict[str, Any]:
     """A pool of actors that take several blocks at once, in the words of the installed Ray."""
     from ray.data import ActorPoolStrategy
@@ -160,7 +159,7 @@ class Feeder:
     def __init__(
         self,
         job: SliceJob,
-        workers: Sequence[ActorHandle[Any]],
+        open_workers: OpenWorkers,
         deliver: Deliver,
         shorten_to: int | None,
         postpone_over: int | None,
@@ -173,7 +172,7 @@ class Feeder:
         self._encoder = Encoder(job, shorten_to)
         self._postpone_over = postpone_over
         self._deliver = deliver
-        self._workers = _Workers(workers)
+        self._workers = open_workers()
         self._once = Once(repeats, always=bool(job.deduplicate)) if repeats is not None else None
 
     def __call__(self, requests: pa.Table) -> pa.Table:
@@ -218,8 +217,7 @@ class Feeder:
                     here = [left[place] for place in group.column("row").to_pylist()]
                     finished.update(here)
                     answered = {n: group.column(n).combine_chunks() for n in group.schema.names if n != "row"}
-                    shortened = [encoded[row].shortened for row in here]
-                    deliver(here, worker=[worker.name] * len(here), shortened=shortened, **answered)
+                    deliver(here, shortened=[encoded[row].shortened for row in here], **answered)
             left = [row for row in left if row not in finished]
             deaths += bool(left)
             if deaths >= _DEATHS:
@@ -258,70 +256,3 @@ class Feeder:
                 **{name: answers.column(name).combine_chunks() for name in ANSWER_COLUMNS},
             )
         )
-
-
-class _Workers:
-    """The workers, as one feeder sees them."""
-
-    def __init__(self, handles: Sequence[ActorHandle[Any]]) -> None:
-        # An engine that is started once more, for what is left, has the same workers.
-        self._workers = [_Worker(str(number), handle) for number, handle in enumerate(handles)]
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def least_busy(self, rows: int) -> Iterator[_Worker]:
-        """The worker that has the fewest rows of this feeder, as soon as there is one.
-
-        :raises RayActorError: when the last one has died for good.
-        """
-        found = self._take(rows)
-        try:
-            yield found
-        finally:
-            with self._lock:
-                found.rows -= rows
-
-    def _take(self, rows: int) -> _Worker:
-        import ray
-        from ray.exceptions import RayActorError
-
-        while True:
-            ready = {w.ready: w for w in self._workers}
-            ray.wait(list(ready), num_returns=1)
-            there, _ = ray.wait(list(ready), num_returns=len(ready), timeout=0)
-            with self._lock:
-                found = min((ready[ref] for ref in there), key=lambda w: w.rows)
-                found.rows += rows
-            try:
-                found.process = ray.get(found.ready)
-                return found
-            except RayActorError:
-                with self._lock:
-                    found.rows -= rows
-                    if self._workers == [found]:
-                        raise
-                    self._workers = [w for w in self._workers if w is not found]
-
-
-class _Worker:
-    def __init__(self, name: str, handle: ActorHandle[Any]) -> None:
-        self.name = name
-        self._handle = handle
-        self.process: dict[str, Any] = {}
-        self.rows = 0
-        self.wait_for_start()
-
-    def wait_for_start(self) -> None:
-        """`ready` is there when the engine has started, also when that is not for the first time."""
-        self.ready = _ready(self._handle)
-
-    def answer(self, batch: pa.Table) -> Iterator[pa.Table]:
-        """Groups of answers, until the batch is finished or the worker dies."""
-        import ray
-        from ray.exceptions import RayActorError
-
-        try:
-            for group in self._handle.answer.options(num_returns="streaming").remote(batch):
-                yield ray.get(group)
-        except RayActorError:
-            self.wait_for_start()

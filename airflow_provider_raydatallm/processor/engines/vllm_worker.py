@@ -7,13 +7,14 @@ Arrow tables. It knows nothing of slices; whoever calls it keeps count of the ro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ GROUP_SECONDS = 0.25
 _SLOW_GROUP_SECONDS = 1.0
 #: A group of so large a share of its batch need not wait for more.
 _GROUP_SHARE = 1 / 8
+_PLENTY = contextlib.nullcontext()
 
 #: What a group's rows have: `row` is the place in the batch.
 GROUP_SCHEMA = pa.schema([
@@ -59,16 +61,17 @@ class VllmWorker:
 
         return {"node_id": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
 
-    async def answer(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
+    async def answer(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
         """Groups of `GROUP_SCHEMA`, as the rows of a batch finish.
 
         :param batch: `tokens` (list of int32) and `params` (JSON text of vLLM's sampling parameters).
+        :param user: who asks.
         """
         finished: list[tuple[Any, ...]] = []
         some = asyncio.Event()
         rows = zip(batch.column("tokens").to_pylist(), batch.column("params").to_pylist(), strict=True)
         tasks = [
-            asyncio.create_task(self._answer(row, tokens, params, finished, some))
+            asyncio.create_task(self._answer(row, tokens, params, user, finished, some))
             for row, (tokens, params) in enumerate(rows)
         ]
         try:
@@ -94,6 +97,7 @@ class VllmWorker:
         row: int,
         tokens: list[int],
         params: str,
+        user: str,
         finished: list[tuple[Any, ...]],
         some: asyncio.Event,
     ) -> None:
@@ -101,7 +105,9 @@ class VllmWorker:
 
         began = time.time()
         try:
-            output = await self._finish(tokens, _sampling_params(params))
+            async with self._place(user):
+                began = time.time()
+                output = await self._finish(tokens, _sampling_params(params))
             answer = output.outputs[0]
             values: tuple[Any, ...] = (
                 answer.text, len(tokens), len(answer.token_ids), output.num_cached_tokens,
@@ -118,6 +124,10 @@ class VllmWorker:
         finished.append((row, *values))
         some.set()
 
+    def _place(self, user: str) -> contextlib.AbstractAsyncContextManager[None]:
+        """Held while one request is in the engine."""
+        return _PLENTY
+
     async def _finish(self, tokens: list[int], params: SamplingParams) -> RequestOutput:
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.generate(prompt, params, uuid.uuid4().hex):
@@ -125,6 +135,9 @@ class VllmWorker:
         return last
 
     async def stop(self) -> None:
+        self.end()
+
+    def end(self) -> None:
         """End the engine's processes, which would outlive a killed actor, at once: vLLM's own way takes
         seconds, in which a slice would not be published."""
         logging.disable()  # vLLM watches its processes

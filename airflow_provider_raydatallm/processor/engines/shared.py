@@ -1,0 +1,201 @@
+"""vLLM behind Ray Serve: slices that ask for the same engine have the same one, which outlives their jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor import shared_engines
+from airflow_provider_raydatallm.processor.engines.base import Facts, Resources
+from airflow_provider_raydatallm.processor.engines.shared_worker import SharedWorker
+from airflow_provider_raydatallm.processor.engines.vllm import VllmEngine
+from airflow_provider_raydatallm.processor.engines.workers import OpenWorkers
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine
+from airflow_provider_raydatallm.processor.sizing import workers_for
+from airflow_provider_raydatallm.spec import SliceJob
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+#: Of a job's environment, what is its own: code that the engine does not run, and what changes with each.
+_NOT_SHARED = ("py_modules", "working_dir")
+_NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
+
+
+class SharedVllmEngine(VllmEngine):
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        super().__init__(job, rows)
+        self._user: tuple[ActorHandle[Any], str] | None = None
+        self._was_there = False
+
+    @property
+    def wants_pace(self) -> bool:
+        return False
+
+    def fit(self, facts: Facts) -> None:
+        super().fit(facts)
+        if facts.cluster is not None and not self.on_cpu:
+            # All that there are: Serve starts those that there is work for.
+            there = int(facts.cluster.gpus_of(self.job.accelerator_type))
+            self._workers_auto = workers_for(there, self.each, sys.maxsize)
+        self._eager = self.on_cpu  # it lives for long enough to be compiled
+
+    @cached_property
+    def name(self) -> str:
+        """Equal for slices that can share an engine."""
+        decides = {
+            "arguments": self._arguments(),
+            "accelerator_type": self.job.accelerator_type,
+            "runtime_env": self._runtime_env(),
+        }
+        text = json.dumps(decides, sort_keys=True, default=str)
+        return shared_engines.name_of(self.job.model_source, hashlib.sha256(text.encode()).hexdigest()[:12])
+
+    @property
+    def shared_actors(self) -> str:  # type: ignore[override]
+        return f"SERVE_REPLICA::{self.name}#"
+
+    @property
+    def needed(self) -> Resources:
+        """Without its workers, when those are there."""
+        if self._user is None:  # before it is looked at: now it does not end any more
+            self._user = shared_engines.use(self.name, self.job.slice_path)
+        there = shared_engines.shared_engine(self.name)
+        if there is None or not there.workers or not there.is_alive:
+            return self.resources
+        beside = self.resources.cpus - self.workers[0] * self.cpus_each
+        return Resources(beside, 0, "beside a shared engine that is there")
+
+    def in_the_way(self) -> list[str]:
+        most = self.job.max_shared_engines
+        if most is None:
+            return []
+        others = [e for e in shared_engines.shared_engines() if e.workers and e.name != self.name]
+        if len(others) < most:
+            return []
+        return [f"shared engine {e.name}" for e in others]
+
+    def _start(self) -> OpenWorkers:
+        needs: dict[str, Any] = {"num_cpus": self.cpus_each}
+        if not self.on_cpu:
+            needs["num_gpus"] = self.each
+        if self.job.accelerator_type is not None:
+            needs["accelerator_type"] = self.job.accelerator_type
+        shared_engines.ensure(
+            self.name,
+            Scaling(self.workers, self.sizes.batches, self.job.engine_idle_timeout),
+            SharedWorker,
+            (self._arguments(),),
+            **needs,
+            runtime_env=self._runtime_env(),
+        )
+        assert self._user is not None
+        return partial(SharedWorkers, self.name, self._user[1])
+
+    def _runtime_env(self) -> dict[str, Any]:
+        """Of its workers, said in full: they would have that of the job that started Serve."""
+        import ray
+
+        env = {
+            name: value
+            for name, value in dict(ray.get_runtime_context().runtime_env).items()
+            if name not in _NOT_SHARED and not name.startswith("_")
+        }
+        variables = {
+            name: value
+            for name, value in env.get("env_vars", {}).items()
+            if not name.startswith(_NOT_SHARED_VARIABLES)
+        }
+        own = self._options().get("runtime_env", {}).get("env_vars", {})
+        env["env_vars"] = {**variables, **own}
+        if (package := _package_of_this_code()) is not None:
+            env["py_modules"] = [package]
+        return env
+
+    @property
+    def started(self) -> bool:
+        return self._was_there
+
+    def check(self) -> None:
+        engine = self._look()
+        if engine is None:
+            return
+        if engine.workers.get("RUNNING"):
+            self._was_there = True
+        if engine.status == "DEPLOY_FAILED":
+            log = _newest_actor(self.shared_actors)
+            shared_engines.end(engine.name, although_used=True)
+            raise SliceError(
+                f"the shared engine {engine.name} could not be started: {engine.message}",
+                kind="engine",
+                log=log,
+            )
+
+    def loads(self) -> bool:
+        engine = self._look()
+        return engine is None or bool(engine.workers.get("STARTING"))
+
+    def _look(self) -> SharedEngine | None:
+        """None when it cannot be told: Serve's controller is started anew, too."""
+        try:
+            return shared_engines.shared_engine(self.name)
+        except Exception:
+            return None
+
+    def stop(self) -> None:
+        import ray
+
+        super().stop()
+        if self._user is not None:
+            ray.kill(self._user[0])
+            self._user = None
+
+
+class SharedWorkers:
+    """The workers behind Serve, which chooses who is asked: of two the less busy one."""
+
+    process: Mapping[str, Any] = {}
+
+    def __init__(self, engine: str, user: str) -> None:
+        from ray import serve
+
+        self._handle = serve.get_app_handle(engine).options(method_name="answer", stream=True)
+        self._user = user
+
+    @contextlib.contextmanager
+    def least_busy(self, rows: int) -> Iterator[SharedWorkers]:
+        yield self
+
+    def answer(self, batch: pa.Table) -> Iterator[pa.Table]:
+        from ray.exceptions import RayActorError
+
+        try:
+            yield from self._handle.remote(batch, self._user)
+        except RayActorError:  # it died; Serve starts another
+            return
+
+
+def _package_of_this_code() -> str | None:
+    """Where Ray has the package that this code came in; None when it is installed on the nodes."""
+    parts = Path(__file__).parts
+    return next((f"gcs://{p}.zip" for p in parts if p.startswith("_ray_pkg_")), None)
+
+
+def _newest_actor(prefix: str) -> dict[str, Any] | None:
+    from ray.util.state import list_actors
+
+    try:
+        found = list_actors(detail=True, limit=10_000, filters=[("ray_namespace", "=", "serve")])
+    except Exception:
+        return None
+    mine = [a for a in found if a.name.startswith(prefix)]
+    return {"actor_id": max(mine, key=lambda a: a.start_time_ms or 0).actor_id} if mine else None

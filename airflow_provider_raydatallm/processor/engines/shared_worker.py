@@ -1,0 +1,91 @@
+"""A vLLM worker that slices share, as Ray Serve hosts it: it gives them places in its engine by turns, and
+drops the rows of a slice whose job is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor.engines.fair_share import FairShare
+from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
+from airflow_provider_raydatallm.processor.engines.workers import from_worker
+from airflow_provider_raydatallm.processor.shared_engines import users
+
+#: Rows that vLLM is given for each that it runs at once: it must never wait for the next.
+_ROWS_PER_SEQUENCE = 2
+_LOOK_SECONDS = 3.0
+
+
+class SharedWorker(VllmWorker):
+    def __init__(self, app: str, arguments: dict[str, Any]) -> None:
+        from ray import serve
+
+        super().__init__(arguments)
+        self._app = app
+        self._name = serve.get_replica_context().replica_id.unique_id
+        most = self._engine.vllm_config.scheduler_config.max_num_seqs
+        self._share = FairShare(_ROWS_PER_SEQUENCE * most)
+        self._asking: Counter[str] = Counter()
+        self._gone: dict[str, asyncio.Event] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def answer(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
+        groups = super().answer(batch, user)
+        async with self._while_there(user) as gone:
+            left = asyncio.ensure_future(gone.wait())
+            try:
+                while True:
+                    more = asyncio.ensure_future(anext(groups, None))
+                    await asyncio.wait({more, left}, return_when=asyncio.FIRST_COMPLETED)
+                    if not more.done():
+                        more.cancel()
+                        return
+                    if (group := await more) is None:
+                        return
+                    yield from_worker(group, self._name)
+            finally:
+                left.cancel()
+                # By this its rows are cancelled, and vLLM aborts them.
+                with contextlib.suppress(RuntimeError, asyncio.CancelledError):
+                    await groups.aclose()
+
+    def _place(self, user: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._share.place(user)
+
+    @contextlib.asynccontextmanager
+    async def _while_there(self, user: str) -> AsyncIterator[asyncio.Event]:
+        """An event for the time when the user is there no more."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        self._asking[user] += 1
+        try:
+            yield self._gone.setdefault(user, asyncio.Event())
+        finally:
+            self._asking[user] -= 1
+            if not self._asking[user]:
+                del self._asking[user], self._gone[user]
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if not self._asking:
+                continue
+            try:
+                there = await asyncio.to_thread(users, self._app)
+            except Exception:  # who is there is not known for now
+                continue
+            for user in self._asking.keys() - set(there):
+                self._gone[user].set()
+
+    async def check_health(self) -> None:
+        """For Ray Serve, which replaces a worker for which this raises."""
+        await self._engine.check_health()
+
+    def __del__(self) -> None:
+        # Ray Serve calls this, and no other, when a worker is to end.
+        self.end()

@@ -1,6 +1,7 @@
 """`airflow-ray-llm`: the one program that people type.
 
-`run` and `status` work on a spec with any Ray cluster; `local` manages the embedded Ray head of this machine.
+`run` and `status` work on a spec with any Ray cluster; `engines` manages the engines that slices share there,
+`local` the embedded Ray head of this machine.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import json
 import sys
 
+from airflow_provider_raydatallm import engines_cli
 from airflow_provider_raydatallm.processor.__main__ import add_commands
 
 
@@ -16,6 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="airflow-ray-llm", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     add_commands(commands)
+    engines_cli.add_commands(commands)
     local = commands.add_parser("local", help="the embedded Ray head of this machine")
     actions = local.add_subparsers(dest="action", required=True)
     for name, run, what in (

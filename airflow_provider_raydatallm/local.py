@@ -57,6 +57,12 @@ class LocalHead:
     """ISO 8601, UTC."""
     folder: Path
     ray_version: str
+    gcs_address: str
+    """Where drivers on this machine connect to."""
+
+    def environment(self) -> dict[str, str]:
+        """Of a process on this machine whose Ray is to connect to it."""
+        return _environment(self.folder) | {"RAY_ADDRESS": self.gcs_address}
 
 
 def ensure_head(folder: Path | None = None, *, min_cpus: int = 8, timeout: float = 120) -> LocalHead:
@@ -343,7 +349,7 @@ def _start(folder: Path, num_cpus: int, ray_version: str, deadline: float) -> Lo
             if time.monotonic() > deadline:
                 raise _start_error(folder, f"was not ready in time ({fault})")
             time.sleep(0.2)
-        head = LocalHead(address, token, pid, num_cpus, started_at, folder, ray_version)
+        head = LocalHead(address, token, pid, num_cpus, started_at, folder, ray_version, f"127.0.0.1:{gcs}")
         facts = {name: value for name, value in asdict(head).items() if name not in ("token", "folder")}
         pids = [pid, *(child.pid for child in psutil.Process(pid).children())]
         processes = {str(pid): process_identity(pid) for pid in pids}

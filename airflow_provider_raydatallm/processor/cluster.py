@@ -121,12 +121,13 @@ class RayCluster:
                 say=task.queued,
                 make_room=end_an_idle_engine,
             )
-            try:
-                self._answer(task, turn, tell)
-            finally:
-                turn.give_up()
-        finally:
+        except BaseException:
             q.engine.stop()
+            raise
+        try:
+            self._answer(task, turn, tell)
+        finally:
+            turn.give_up()
 
     def _answer(self, task: Task, turn: Turn, tell: Callable[[News], None]) -> None:
         from airflow_provider_raydatallm.processor.pipeline import answer_rows

@@ -2,31 +2,155 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.conftest import Ask
+from airflow_provider_raydatallm.exceptions import RayModelNotFoundError
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.local_processes import MARKER_VARIABLE
+from tests.integration.conftest import Ask, wait_for
+from tests.integration.test_resume import fragments, in_thread, rows_in
+
+#: So many tokens take the tiny model seconds.
+LONG = 2000
+ENGINE = {"max_model_len": LONG + 200, "max_num_seqs": 8, "hf_overrides": {"max_position_embeddings": 8192}}
 
 
 @pytest.fixture
 def asked(ask: Ask, tiny_model: Path, tmp_path: Path) -> Ask:
-    def run(key: str, rows: int = 50, **given: Any) -> dict[str, Any]:
-        pq.write_table(pa.table({"name": [f"{key} {i}" for i in range(rows)]}), tmp_path / f"{key}.parquet")
+    """Answer a slice of rows with so many tokens each, by a shared engine."""
+
+    def run(key: str, tokens: list[int], **given: Any) -> dict[str, Any]:
+        rows = pa.table({"name": [f"{key} {i}" for i in range(len(tokens))], "tokens": tokens})
+        pq.write_table(rows, tmp_path / f"{key}.parquet")
         return ask(**{
             "slice_key": key, "input_path": f"{tmp_path}/{key}.parquet", "model_source": str(tiny_model),
-            "sampling_params": {"temperature": 0, "max_tokens": 8}, "engine_kwargs": {"max_model_len": 128},
-            "engine_scope": "shared", "poll_interval": 1.0, **given,
+            "output_path": f"{tmp_path}/{key}", "engine_kwargs": ENGINE, "poll_interval": 1.0,
+            "sampling_params": {"temperature": 0, "ignore_eos": True, "max_tokens": "{tokens}"}, **given,
         })  # fmt: skip
 
     return run
 
 
-def test_the_second_slice_finds_the_engine_of_the_first(asked: Ask) -> None:
-    first, second = asked("a"), asked("b")
-    print(first["seconds"], second["seconds"])
-    assert first["counts"]["succeeded"] == second["counts"]["succeeded"] == 50
-    assert second["seconds"]["engine_start"] < 0.5 * first["seconds"]["engine_start"]
+def processes(head: LocalHead, title: str) -> list[psutil.Process]:
+    """The head's own whose title begins so."""
+    found = []
+    for p in psutil.process_iter(["cmdline"]):
+        try:
+            if " ".join(p.info["cmdline"] or []).startswith(title) and (
+                p.environ().get(MARKER_VARIABLE) == str(head.folder)
+            ):
+                found.append(p)
+        except psutil.Error:
+            continue
+    return found
+
+
+def engines(*arguments: str) -> str:
+    program = Path(sys.executable).parent / "airflow-ray-llm"
+    done = subprocess.run([program, "engines", *arguments], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def listed() -> dict[str, Any]:
+    [engine] = json.loads(engines("list", "--json"))
+    return dict(engine)
+
+
+def test_slices_at_once_and_after_each_other_have_one_engine(asked: Ask, ray_head: LocalHead) -> None:
+    results: list[Any] = []
+    threads = [in_thread(asked, results, key=key, tokens=[8] * 40) for key in ("a", "b")]
+    for thread in threads:
+        thread.join(300)
+    [engine] = processes(ray_head, "VLLM::EngineCore")
+    results.append(asked("c", [8] * 40))
+    assert [p.pid for p in processes(ray_head, "VLLM::EngineCore")] == [engine.pid]
+    for result in results:
+        assert result["counts"]["succeeded"] == 40, result
+        assert result["tokens"]["output"] == 320
+        assert result["balance"]["workers"] == 1
+    there = listed()
+    assert (there["status"], there["workers"], there["users"]) == ("RUNNING", {"RUNNING": 1}, [])
+
+
+def test_small_slice_does_not_wait_for_a_large_one_whose_rows_end_with_its_job(
+    asked: Ask, ray_head: LocalHead, submitted: list[str], tmp_path: Path
+) -> None:
+    results: list[Any] = []
+    large = in_thread(asked, results, key="large", tokens=[LONG] * 600)
+    wait_for(lambda: rows_in(fragments(tmp_path / "large")) > 0)
+    assert asked("small", [8] * 10)["counts"]["succeeded"] == 10
+    assert large.is_alive()
+    assert [user.split("ds=")[1] for user in listed()["users"]] == ["large"]
+
+    RayHook("ray_default").call(jobs_api.stop(submitted[0]))
+    large.join(120)
+    assert "was told to stop" in str(results)
+    workers = [c for p in processes(ray_head, "VLLM::EngineCore") for c in [p, *p.children(recursive=True)]]
+
+    def busy() -> float:
+        before = sum(sum(p.cpu_times()[:2]) for p in workers)
+        psutil.cpu_percent(interval=3)
+        return (sum(sum(p.cpu_times()[:2]) for p in workers) - before) / 3
+
+    wait_for(lambda: busy() < 0.1, 120)  # 600 such rows are minutes of work
+    assert listed()["users"] == []
+
+
+@pytest.mark.parametrize("victim", ["VLLM::EngineCore", "ray::ServeReplica", "ray::ServeController"])
+def test_whatever_dies_of_a_shared_engine_the_slice_is_finished(
+    asked: Ask, ray_head: LocalHead, tmp_path: Path, victim: str
+) -> None:
+    tokens = [8, LONG] * 16
+    results: list[Any] = []
+    thread = in_thread(asked, results, key="a", tokens=tokens)
+    wait_for(lambda: rows_in(fragments(tmp_path / "a")) > 0)
+    for process in processes(ray_head, victim):
+        process.send_signal(signal.SIGKILL)
+    thread.join(400)
+    [result] = results
+    assert (result["counts"]["succeeded"], result["tokens"]["output"]) == (32, sum(tokens)), result
+    answers = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    assert answers.column("name").to_pylist() == [f"a {i}" for i in range(32)]
+
+
+def test_idle_engine_gives_way_and_one_without_work_ends_and_comes_back(
+    asked: Ask, ray_head: LocalHead
+) -> None:
+    asked("a", [8])
+    [first] = processes(ray_head, "VLLM::EngineCore")
+    other = {
+        "engine_kwargs": {**ENGINE, "max_num_seqs": 4},
+        "max_shared_engines": 1,
+        "engine_idle_timeout": 1,
+    }
+    asked("b", [8], **other)
+    assert not first.is_running()
+    [second] = processes(ray_head, "VLLM::EngineCore")
+    wait_for(lambda: not processes(ray_head, "VLLM::EngineCore"))
+    assert listed()["workers"] == {}
+    assert asked("c", [8] * 3, **other)["counts"]["succeeded"] == 3
+    assert engines("stop", "--all").startswith("ended ray-llm-model-")
+    assert not second.is_running()
+    assert engines("list") == "no shared engine is on this cluster\n"
+
+
+def test_shared_engine_that_cannot_start_is_told_at_once(
+    asked: Ask, tiny_model: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(RayModelNotFoundError, match=r"^RuntimeError: Cannot find any model weights with"):
+        asked("a", [8], model_source=f"{tmp_path}/model")
+    assert engines("list") == "no shared engine is on this cluster\n"

@@ -202,7 +202,7 @@ class Engine(ABC):
         return an_engine_loads()
 
     def stop(self) -> None:  # noqa: B027
-        """Called when requests are answered no more, whatever ended it; more than once, perhaps."""
+        """Called when requests are answered no more, whatever ended it."""
 
 
 _ENGINES = {

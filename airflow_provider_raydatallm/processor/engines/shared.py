@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 #: Of a job's environment, what is its own: code that the engine does not run, and what changes with each.
 _NOT_SHARED = ("py_modules", "working_dir")
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
+_ACTOR = re.compile(r"actor_id=([0-9a-f]+)")
 
 
 class SharedVllmEngine(VllmEngine):
@@ -132,12 +135,12 @@ class SharedVllmEngine(VllmEngine):
         if engine.workers.get("RUNNING"):
             self._was_there = True
         if engine.status == "DEPLOY_FAILED":
-            log = _newest_actor(self.shared_actors)
+            actors = _ACTOR.findall(engine.message)
             shared_engines.end(engine.name, although_used=True)
             raise SliceError(
                 f"the shared engine {engine.name} could not be started: {engine.message}",
                 kind="engine",
-                log=log,
+                log={"actor_id": actors[-1]} if actors else None,
             )
 
     def loads(self) -> bool:
@@ -168,6 +171,7 @@ class SharedWorkers:
     def __init__(self, engine: str, user: str) -> None:
         from ray import serve
 
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         self._handle = serve.get_app_handle(engine).options(method_name="answer", stream=True)
         self._user = user
 
@@ -188,14 +192,3 @@ def _package_of_this_code() -> str | None:
     """Where Ray has the package that this code came in; None when it is installed on the nodes."""
     parts = Path(__file__).parts
     return next((f"gcs://{p}.zip" for p in parts if p.startswith("_ray_pkg_")), None)
-
-
-def _newest_actor(prefix: str) -> dict[str, Any] | None:
-    from ray.util.state import list_actors
-
-    try:
-        found = list_actors(detail=True, limit=10_000, filters=[("ray_namespace", "=", "serve")])
-    except Exception:
-        return None
-    mine = [a for a in found if a.name.startswith(prefix)]
-    return {"actor_id": max(mine, key=lambda a: a.start_time_ms or 0).actor_id} if mine else None

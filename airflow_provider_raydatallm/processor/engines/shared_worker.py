@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import logging.handlers
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -21,11 +23,25 @@ _ROWS_PER_SEQUENCE = 2
 _LOOK_SECONDS = 3.0
 
 
+@contextlib.contextmanager
+def _serve_logging_kept() -> Iterator[None]:
+    """Importing vLLM closes every handler there is. Serve's controller asks for the file of one when it has
+    been started anew, and ends a replica that cannot tell."""
+    handlers = [
+        h for h in logging.getLogger("ray.serve").handlers if isinstance(h, logging.handlers.MemoryHandler)
+    ]
+    targets = [h.target for h in handlers]
+    yield
+    for handler, target in zip(handlers, targets, strict=True):
+        handler.setTarget(target)
+
+
 class SharedWorker(VllmWorker):
     def __init__(self, app: str, arguments: dict[str, Any]) -> None:
         from ray import serve
 
-        super().__init__(arguments)
+        with _serve_logging_kept():
+            super().__init__(arguments)
         self._app = app
         self._name = serve.get_replica_context().replica_id.unique_id
         most = self._engine.vllm_config.scheduler_config.max_num_seqs

@@ -1,0 +1,130 @@
+"""Small slices on one GPU machine: each with an engine of its own, all with a shared one, and as one job.
+
+    python -m benchmarks.gpu.slices --model DIR [--dummy] [--slices 30] [--rows 2000]
+
+Needs ray, vllm and this repository, no Airflow. Starts a Ray of its own. Each slice is a process of the
+processor, as a Ray job would be, measured from its start to its end, when `_SUCCESS` is there. The backfill
+has several of them at once, as `max_active_runs` would, and begins with no engine there. A cold job for each
+slice is measured on three, the first of which may have to compile, and extrapolated from the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.compare import ASK, SAMPLING, rows_of
+
+AT_ONCE = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--slices", type=int, default=30)
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--dummy", action="store_true", help="weights that say nothing, for a model's shape")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="slices", dir="/tmp") as folder:
+        ray = [sys.executable, "-m", "ray.scripts.scripts"]
+        subprocess.run([*ray, "start", "--head", "--port=6399", "--include-dashboard=false"], check=True)
+        os.environ["RAY_ADDRESS"] = "127.0.0.1:6399"
+        try:
+            compare(Path(folder), args)
+        finally:
+            subprocess.run([*ray, "stop", "--force"], check=True)
+
+
+def compare(folder: Path, args: argparse.Namespace) -> None:
+    work = Work(folder, args)
+    keys = work.write()
+    cold = [work.run(key, "cold", engine_scope="slice") for key in keys[:3]]
+    say("one cold job a slice", cold, slices=len(cold))
+    at_once = backfill(work, keys)
+    say("backfill, engine shared", [at_once], slices=len(keys))
+    warm = [work.run(key, "warm", engine_scope="shared") for key in keys[:5]]
+    say("one slice, engine there", warm, slices=len(warm))
+    whole = work.run("*", "whole", engine_scope="slice")
+    say("one job over all rows", [whole], slices=1)
+    print(
+        f"RESULT backfill / one job {at_once / whole:.2f}, cold jobs (extrapolated) / backfill "
+        f"{cold[-1] * len(keys) / at_once:.1f}, warm / cold slice "
+        f"{statistics.median(warm) / cold[-1]:.2f}",
+        flush=True,
+    )
+
+
+def backfill(work: Work, keys: Sequence[str]) -> float:
+    began = time.monotonic()
+    with ThreadPoolExecutor(AT_ONCE) as several:
+        list(several.map(lambda key: work.run(key, "shared", engine_scope="shared"), keys))
+    return time.monotonic() - began
+
+
+class Work:
+    def __init__(self, folder: Path, args: argparse.Namespace) -> None:
+        self._folder = folder
+        self._args = args
+
+    def write(self) -> list[str]:
+        """Days of rows, and their keys."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        count = self._args.slices
+        rows = rows_of("short", count * self._args.rows, repeating=False)
+        keys = [f"day-{n:02}" for n in range(count)]
+        (self._folder / "in").mkdir()
+        for n, key in enumerate(keys):
+            day = rows[n * self._args.rows : (n + 1) * self._args.rows]
+            pq.write_table(pa.Table.from_pylist(day), self._folder / "in" / f"{key}.parquet")
+        return keys
+
+    def run(self, key: str, table: str, **given: Any) -> float:
+        """Seconds that a slice takes, as a process of its own."""
+        job = {
+            "slice_key": "all" if key == "*" else key,
+            "input_path": f"{self._folder}/in/{key}.parquet",
+            "output_path": f"{self._folder}/{table}",
+            "model_source": self._args.model,
+            "prompt": ASK + "{text}",
+            "sampling_params": {**SAMPLING, "max_tokens": "{answer_tokens}"},
+            "engine_kwargs": {
+                "max_model_len": 4096,
+                **({"load_format": "dummy"} if self._args.dummy else {}),
+            },
+            **given,
+        }
+        spec = self._folder / f"{table}-{job['slice_key']}.json"
+        spec.write_text(json.dumps(job))
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow_provider_raydatallm.processor", "run", str(spec)],
+            capture_output=True,
+            text=True,
+        )
+        took = time.monotonic() - began
+        if done.returncode:
+            raise SystemExit(f"{spec.name}: {done.stderr[-3000:]}")
+        report = json.loads(done.stdout[done.stdout.index("{\n") :])
+        say(f"{table} {key}", [took], **report["seconds"], **report["throughput"])
+        return took
+
+
+def say(what: str, seconds: Sequence[float], **more: Any) -> None:
+    shown = ", ".join(f"{name} {value}" for name, value in more.items() if value is not None)
+    print(f"RESULT {what}: {', '.join(f'{s:.1f}' for s in seconds)} s; {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

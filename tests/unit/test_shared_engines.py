@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raydatallm.processor.engines import shared_worker
+from airflow_provider_raydatallm.processor.engines.fair_share import FairShare
+from airflow_provider_raydatallm.processor.shared_engines import Scaling, name_of
+from airflow_provider_raydatallm.spec import SliceJob
+
+GIVEN: dict[str, Any] = {"slice_key": "a", "input_path": "in", "output_path": "out", "prompt": "p"}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"engine": "ray_data_llm"}, "it is for engine 'vllm', and this slice's is 'ray_data_llm'"),
+        ({"engine": "mine:Engine"}, "this slice's is 'mine:Engine'"),
+        ({"model_source": "s3://models/m"}, "this slice's is 'ray_data_llm'"),
+        ({"engine_kwargs": {"max_model_len": "auto"}}, "max_model_len='auto' goes by the rows of one slice"),
+        (
+            {"engine_kwargs": {"max_model_len": 64}, "on_too_long": "raise_limit"},
+            "starts engines with limits of the slice's own",
+        ),
+    ],
+)
+def test_slice_that_needs_an_engine_of_its_own_cannot_share_one(given: dict[str, Any], why: str) -> None:
+    given = {"model_source": "m", **GIVEN, **given}
+    assert not SliceJob(**given).can_share_engine
+    with pytest.raises(ValueError, match=f"engine_scope='shared' cannot be: .*{why}"):
+        SliceJob(**given, engine_scope="shared")
+
+
+def test_which_engine_is_shared_decides_no_answer() -> None:
+    one, other = (SliceJob(**GIVEN, model_source="m", engine_scope=s) for s in ("slice", "shared"))
+    assert one.fingerprint() == other.fingerprint()
+
+
+def test_scaling_is_to_none_unless_engines_are_kept() -> None:
+    scaling = Scaling((2, 4), 32, 90)
+    assert scaling.name == "workers-2-to-4-idle-90-s"
+    assert {k: v for k, v in scaling.options().items() if k.endswith("replicas")} == {
+        "min_replicas": 0, "initial_replicas": 2, "max_replicas": 4,
+    }  # fmt: skip
+    assert (scaling.options()["target_ongoing_requests"], scaling.options()["downscale_delay_s"]) == (32, 90)
+    kept = Scaling((2, 4), 32, None)
+    assert (kept.name, kept.options()["min_replicas"]) == ("workers-2-to-4-idle-kept", 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "ray-llm-Llama-3.1-8B-Instruct-0123"),
+        ("/models/mine#1 (new)/", "ray-llm-mine-1-new--0123"),
+    ],
+)
+def test_engines_are_named_after_their_model(model: str, name: str) -> None:
+    assert name_of(model, "0123") == name
+
+
+class Vllm:
+    """Of AsyncLLM, what a worker asks for: answers rows of one token, keeps the others for ever."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.aborted: list[int] = []
+
+    async def generate(self, prompt: Any, params: Any, request: str) -> AsyncIterator[Any]:
+        tokens = prompt["prompt_token_ids"]
+        self.begun.append(tokens[0])
+        try:
+            if len(tokens) > 1:
+                await asyncio.Event().wait()
+            yield SimpleNamespace(
+                outputs=[SimpleNamespace(text="x", token_ids=[1], finish_reason="stop")], num_cached_tokens=0
+            )
+        except asyncio.CancelledError:
+            self.aborted.append(tokens[0])
+            raise
+
+
+def test_rows_of_a_job_that_is_gone_are_dropped_and_those_of_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = ["a", "b"]
+    monkeypatch.setattr(shared_worker, "users", lambda engine: list(there))
+    monkeypatch.setattr(shared_worker, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm_worker._sampling_params", str)
+    worker: Any = shared_worker.SharedWorker.__new__(shared_worker.SharedWorker)
+    worker.__dict__ |= {
+        "_engine": Vllm(), "_app": "e", "_name": "w", "_share": FairShare(3), "_asking": Counter(),
+        "_gone": {}, "_watching": None, "_guard": SimpleNamespace(end=lambda: None),
+    }  # fmt: skip
+
+    async def ask(user: str, tokens: list[list[int]]) -> list[int]:
+        batch = pa.table({"tokens": tokens, "params": ["{}"] * len(tokens)})
+        groups = [group async for group in worker.answer(batch, user)]
+        assert {name for g in groups for name in g.column("worker").to_pylist()} == {"w"}
+        return [row for g in groups for row in g.column("row").to_pylist()]
+
+    async def work() -> None:
+        gone = asyncio.create_task(ask("a", [[1], [2, 2], [3, 3], [4, 4], [5, 5]]))
+        while len(worker._engine.begun) < 4:
+            await asyncio.sleep(0.01)
+        assert worker._engine.begun == [1, 2, 3, 4]  # of three places one came free
+        waiting = asyncio.create_task(ask("b", [[6], [7]]))
+        await asyncio.sleep(0.05)
+        there.remove("a")
+        assert await gone == [0]
+        assert sorted(await waiting) == [0, 1]
+        assert sorted(worker._engine.aborted) == [2, 3, 4]
+        assert 5 not in worker._engine.begun
+        assert (worker._asking, worker._gone) == ({}, {})
+        worker._watching.cancel()
+
+    asyncio.run(work())

@@ -63,7 +63,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 180) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 300) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := what():

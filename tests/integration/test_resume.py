@@ -69,7 +69,7 @@ def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_onc
     thread = in_thread(ask, results, **arguments)
     wait_until_held(tmp_path)  # the last of them are finished, and not put yet
     RayHook("ray_default").call(jobs_api.stop(submitted[0]))
-    thread.join()
+    thread.join(300)
     assert isinstance(results[0], RayLLMJobError)
     assert "was told to stop; its finished rows are kept" in str(results[0])
     assert not list((tmp_path / "out").rglob("*.parquet"))
@@ -97,7 +97,7 @@ def test_job_in_which_nothing_moves_ends_and_keeps_its_rows(ask: Ask, tmp_path: 
     thread = in_thread(ask, results, **arguments)
     wait_for(lambda: rows_in(fragments(tmp_path / "out")) >= 40)
     gate.touch()
-    thread.join()
+    thread.join(300)
     [error] = results
     assert isinstance(error, RayEngineDiedError)
     assert re.search(r"no row finished for 5 s \(stall_timeout\) while", str(error))
@@ -123,7 +123,7 @@ def test_second_run_waits_for_the_first_and_starts_nothing(
     wait_for(lambda: results[2])
     (tmp_path / "gate").touch()
     for thread in (first, *others):
-        thread.join()
+        thread.join(300)
     [made], [waited], [refused] = results
     assert (made["outcome"], waited["outcome"]) == ("published", "attached")
     assert waited["counts"] == made["counts"]

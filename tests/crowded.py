@@ -3,9 +3,10 @@ job."""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
-from stub_engine import StubEngine
+from stub_engine import StubEngine, count_stalls_when
 from stub_worker import StubWorkers
 
 from airflow_provider_raydatallm.processor.engines.base import Deliver
@@ -13,11 +14,16 @@ from airflow_provider_raydatallm.processor.engines.base import Deliver
 if TYPE_CHECKING:
     import ray.data
 
+_crowded = threading.Event()
+count_stalls_when(_crowded.is_set)
+
 
 class BeforeTheStart(StubWorkers):
     def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         _take_cpus()
-        return super().answer(requests, deliver)
+        answered = super().answer(requests, deliver)
+        _crowded.set()
+        return answered
 
 
 class AfterTheStart(StubWorkers):
@@ -27,6 +33,7 @@ class AfterTheStart(StubWorkers):
         answered = super().answer(requests, deliver)
         ray.get(list(self._ready))
         _take_cpus(but=self.workers[1] * self.cpus_each)
+        _crowded.set()
         return answered
 
 
@@ -42,4 +49,4 @@ def _take_cpus(but: int = 0) -> None:
     from ray.util import placement_group
 
     taken = [placement_group([{"CPU": 1}]) for _ in range(int(ray.cluster_resources()["CPU"]) - but)]
-    assert all(group.wait(60) for group in taken)
+    assert all(group.wait(300) for group in taken)

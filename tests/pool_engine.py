@@ -2,7 +2,8 @@
 happens when jobs want more than there is.
 
 `engine_kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder for
-each actor's file), `gate` (a file: nobody answers before it is there).
+each actor's file), `gate` (a file: nobody answers before it is there). Nor does anybody before all workers
+are there: on a busy machine the first could be done with everything by then.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class PoolEngine(StubEngine):
             _Worker,
             fn_constructor_args=(
                 self.job.slice_key,
+                kwargs["workers"],
                 float(kwargs.get("pause", 0)),
                 kwargs["journal"],
                 kwargs.get("gate"),
@@ -49,13 +51,17 @@ class PoolEngine(StubEngine):
 
 
 class _Worker:
-    def __init__(self, key: str, pause: float, journal: str, gate: str | None) -> None:
+    def __init__(self, key: str, workers: int, pause: float, journal: str, gate: str | None) -> None:
         self._answer = partial(answer, pause=pause)
         self._file = Path(journal, f"{key}-{os.getpid()}")
+        self._all = workers, f"{key}-*"
         self._gate = gate and Path(gate)
         self._note()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
+        workers, files = self._all
+        while len(list(self._file.parent.glob(files))) < workers:
+            time.sleep(0.1)
         while self._gate and not self._gate.exists():
             time.sleep(0.1)
         answered = self._answer(batch)

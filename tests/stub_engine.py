@@ -9,18 +9,30 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources, answers_to
+from airflow_provider_raydatallm.spec import SliceJob
 
 if TYPE_CHECKING:
     import ray.data
 
 
 class StubEngine(Engine):
+    """`engine_kwargs`, beside those of `answer`: `delivered`, a file that gets the number of rows of each
+    group that was delivered; `stop_gate`, a file that `stop` waits for; `stalls_from`, a file before which
+    no stall is counted; `ask_cpus`.
+    """
+
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        super().__init__(job, rows)
+        if gate := job.engine_kwargs.get("stalls_from"):
+            count_stalls_when(lambda: os.path.exists(gate))
+
     @property
     def resources(self) -> Resources:
         return Resources(cpus=1 + int(self.job.engine_kwargs.get("ask_cpus", 0)), gpus=0, breakdown="a stub")
@@ -39,14 +51,25 @@ class StubEngine(Engine):
             batch_format="pyarrow",
             compute=TaskPoolStrategy(1),
         )
-        return deliver.blocks(answers)
+        delivered = deliver.blocks(answers)
+        if file := self.job.engine_kwargs.get("delivered"):
+            delivered = delivered.map_batches(
+                partial(note, file=file), batch_size=None, batch_format="pyarrow"
+            )
+        return delivered
+
+    def stop(self) -> None:
+        gate = self.job.engine_kwargs.get("stop_gate")
+        while gate and not os.path.exists(gate):
+            time.sleep(0.1)
 
 
 def answer(batch: pa.Table, *, pause: float = 0, gate: str | None = None) -> pa.Table:
     """A message that begins with "fail" fails in the engine; one that begins with "stuck" never comes back.
 
     :param pause: seconds that a batch takes.
-    :param gate: a file without which messages that begin with "wait" do not come back.
+    :param gate: a file without which messages that begin with "wait" do not come back. The file
+        `<gate>.waits` is made when there is one.
     """
     time.sleep(pause)
     texts: list[str | None] = []
@@ -57,7 +80,9 @@ def answer(batch: pa.Table, *, pause: float = 0, gate: str | None = None) -> pa.
         choices = request["sampling_params"].get("structured_outputs", {}).get("choice")
         said = choices[0] if choices else request["messages"][-1]["content"]
         while said.startswith("stuck") or (gate and said.startswith("wait") and not os.path.exists(gate)):
-            time.sleep(1)
+            if gate:
+                open(f"{gate}.waits", "a").close()
+            time.sleep(0.1)
         failed = said.startswith("fail")
         texts.append(None if failed else said)
         errors.append("ValueError: it begins with fail" if failed else None)
@@ -68,3 +93,24 @@ def answer(batch: pa.Table, *, pause: float = 0, gate: str | None = None) -> pa.
         engine_seconds=[time.time() - began] * n, finished_at=[time.time()] * n,
         error_type=[error and "ValueError" for error in errors], error=errors,
     )  # fmt: skip
+
+
+def note(delivered: pa.Table, *, file: str) -> pa.Table:
+    with open(file, "a") as lines:
+        lines.write(f"{sum(delivered.column('rows').to_pylist())}\n")
+    return delivered
+
+
+def count_stalls_when(is_time: Callable[[], bool]) -> None:
+    """Have no time counted as a stall in this process before that: how long a busy machine takes to start
+    what is to stall is not the matter."""
+    from airflow_provider_raydatallm.processor.stall import StallWatch
+
+    look = StallWatch.look
+
+    def patient(self: StallWatch, finished: int, started: bool) -> None:
+        if not is_time():
+            self._since = self._clock()
+        look(self, finished, started)
+
+    StallWatch.look = patient  # type: ignore[method-assign]

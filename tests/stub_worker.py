@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.processor.engines.vllm_worker import (
     GROUP_SECONDS,
     VllmWorker,
 )
+from airflow_provider_raydatallm.spec import SliceJob
 
 #: Of vLLM 0.29, shortened.
 _LAST_WORDS = """\
@@ -55,6 +56,15 @@ class _StubWorker(VllmWorker):
                 finished, said = [], now
 
 
+class _LateWorker(_StubWorker):
+    """Starts without end."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(journal)
+        while True:
+            time.sleep(1)
+
+
 class _BrokenWorker(_StubWorker):
     """Dies of its first row as vLLM does when its GPU fails."""
 
@@ -78,3 +88,17 @@ class StubWorkers(VllmEngine):
 
 class BrokenWorkers(StubWorkers):
     worker = _BrokenWorker
+
+
+class LateWorkers(StubWorkers):
+    worker = _LateWorker
+
+
+class PatientWorkers(StubWorkers):
+    """No stall is counted before the file `<output>.gate` is there."""
+
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        from stub_engine import count_stalls_when
+
+        super().__init__(job, rows)
+        count_stalls_when(lambda: os.path.exists(f"{job.output_path}.gate"))

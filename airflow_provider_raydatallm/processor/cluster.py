@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -31,9 +33,11 @@ from airflow_provider_raydatallm.spec import SliceJob
 #: Seconds that the writers have to put what they hold when the job is told to stop.
 _LAST_FLUSH_SECONDS = 20.0
 _WATCH_SECONDS = 1.0
-#: Lines of a dead engine's log in which its reason is looked for, and seconds to get them.
+#: Lines of a dead engine's log in which its reason is looked for; seconds to get them, and how often they are
+#: asked for: it is done for a run that fails, and on a busy node, which may not answer at once.
 _LOG_LINES = 1000
-_LOG_SECONDS = 20
+_LOG_SECONDS = 60
+_LOG_TRIES = 3
 
 _connecting = threading.Lock()
 
@@ -208,10 +212,12 @@ def log_of(**process: Any) -> str:
     be told."""
     from ray.util.state import get_log
 
-    try:
-        return "".join(get_log(**process, tail=_LOG_LINES, timeout=_LOG_SECONDS))
-    except Exception:  # the failure that is told matters more
-        return ""
+    for _ in range(_LOG_TRIES):
+        # The failure that is told matters more.
+        with contextlib.suppress(Exception):
+            return "".join(get_log(**process, tail=_LOG_LINES, timeout=_LOG_SECONDS))
+        time.sleep(1)
+    return ""
 
 
 def stop_on_sigterm() -> None:

@@ -26,6 +26,8 @@ _FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|/airflow_pro
 _FRAMES = 2
 #: vLLM's engine is a process of its own, which leaves the reason in its log.
 _SEE_LOG = re.compile(r"[Ss]ee (?:root cause|stack trace)")
+#: An actor in what Ray says of it: all that is left of it in an error that could not be unpickled.
+_ACTOR = re.compile(r"\bactor_id(?:=|: )([0-9a-f]+)")
 
 
 def root_error(error: BaseException, log_of: Callable[..., str] = lambda **process: "") -> tuple[Kind, str]:
@@ -42,9 +44,8 @@ def root_error(error: BaseException, log_of: Callable[..., str] = lambda **proce
     said = _first(exceptions_in(str(link)) for link in chain)
     if not said:
         said = _first(exceptions_in(str(link), wrappers=True) for link in chain)
-        if any(_SEE_LOG.search(s) for s in said):
-            actors = [str(actor) for link in chain if (actor := getattr(link, "actor_id", None))]
-            said = _logged("\n".join(log_of(actor_id=actor) for actor in actors)) or said
+        if pointers := [s for s in said if _SEE_LOG.search(s)]:
+            said = _logged("\n".join(log_of(actor_id=actor) for actor in _actors(chain))) or pointers
     if not said:
         # Ray Data raises "from" an exception without a word.
         deepest = next((link for link in reversed(chain) if str(link)), error)
@@ -92,6 +93,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.append(link)
         # Ray keeps the error that a task raised in `cause`; Ray Data chains the others.
         link = getattr(link, "cause", None) or link.__cause__
+
+
+def _actors(chain: list[BaseException]) -> list[str]:
+    """Ids of the actors that broke; else of all that are spoken of."""
+    broken = [str(actor) for link in chain if (actor := getattr(link, "actor_id", None))]
+    return list(dict.fromkeys(broken or [a for link in chain for a in _ACTOR.findall(str(link))]))
 
 
 def _frames(chain: list[BaseException]) -> list[str]:

@@ -89,7 +89,7 @@ class Children:
         process.start()
         return Child(process, result, log)
 
-    def run(self, what: Callable[..., Any], *args: Any, seconds: float = 90, name: str = "") -> Child:
+    def run(self, what: Callable[..., Any], *args: Any, seconds: float = 300, name: str = "") -> Child:
         child = self.start(what, *args, name=name)
         if not child.wait(seconds):
             child.kill()

@@ -17,6 +17,8 @@ from tests.chaos.trials import Trial
 from tests.chaos.work import BATCH, How, Place
 
 _MOST_RUNS = 12
+#: Seconds after which a process counts as one that hangs.
+_LIMIT = 300.0
 #: Each life waits this long for one that was stopped in the middle of its step and holds its lock.
 _LOCK_SECONDS = 3.0
 #: From here on nothing is left to answer.
@@ -167,10 +169,13 @@ class _Life:
     # Special cases
 
     def _two_at_once(self) -> None:
-        how = self._how(batch_seconds=0.03, begin=time.time() + 0.5, stale=4.0)
+        # Whoever is first answers nothing before the other waits for it, however late that one begins; and no
+        # machine is so slow that it is taken for dead meanwhile.
+        met = str(self.folder / "met")
+        how = self._how(batch_seconds=0.03, begin=time.time() + 0.5, stale=60.0, meet=met)
         both = [self.children.start(work.answer, self.place, how, {}, name=f"run-{n}") for n in (1, 2)]
         for child in both:
-            if not child.wait(90):
+            if not child.wait(_LIMIT):
                 child.kill()
         results = [c.result.get("value") or c.result for c in both]
         if sorted(str(r.get("outcome")) for r in results) != ["attached", "published"]:
@@ -182,7 +187,7 @@ class _Life:
         point = self.trial.points[0]
         zombie = self.children.start(work.answer, self.place, self._how(point=point), {}, name="zombie")
         try:
-            if not zombie.wait_until_stopped(60):
+            if not zombie.wait_until_stopped(_LIMIT):
                 raise NotMetError(f"{point} in {self.trial.scenario!r}: {zombie.result}")
             self._take_over(zombie)
         finally:
@@ -198,14 +203,14 @@ class _Life:
         locked = locked and self.trial.points[0].when == "in" and not second.wait(_LOCK_SECONDS)
         if locked:
             zombie.go_on()
-        if not second.wait(60):
+        if not second.wait(_LIMIT):
             second.kill()
         if "value" not in second.result:
             self.outcome.faults.append(f"the run that took over failed: {second.result}")
         first = self._inspect("after the one that took over: ", question)
         if not locked:
             zombie.go_on()
-        if not zombie.wait(60):
+        if not zombie.wait(_LIMIT):
             self.outcome.faults.append("the zombie does not end")
             zombie.kill()
         ended = zombie.result.get("type") or zombie.result.get("value")
@@ -242,7 +247,7 @@ class _Life:
                 self.outcome.kills += 1
                 time.sleep(self.rng.uniform(0.0, 1.0))
                 proxy.start()
-            if not child.wait(120):
+            if not child.wait(_LIMIT):
                 child.kill()
                 self.outcome.faults.append("a run does not end")
             if "value" in child.result:

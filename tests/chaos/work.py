@@ -39,13 +39,15 @@ class Place:
 @dataclass(frozen=True)
 class How:
     """How one process answers: where it is struck, how long each batch takes, when it begins (epoch
-    seconds), after how many seconds its holder is taken for dead."""
+    seconds), after how many seconds its holder is taken for dead; and a file that it makes when it waits for
+    another run, and that it waits for before it answers."""
 
     point: FailPoint | None = None
     batch_seconds: float = 0.0
     flush_every: int = 1
     begin: float = 0.0
     stale: float = 0.3
+    meet: str = ""
     sabotage: str = ""
 
 
@@ -71,8 +73,14 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
 
     def before_batch(batch: pa.Table) -> None:
         os.write(note, b"".join(b"%d %d\n" % row for row in zip(*_ids(batch), strict=True)))
+        while how.meet and not os.path.exists(how.meet):
+            time.sleep(0.01)
         if how.batch_seconds:
             time.sleep(how.batch_seconds)
+
+    def told(progress: dict[str, Any]) -> None:
+        if how.meet and progress["step"] == "attach":
+            Path(how.meet).touch()
 
     if place.slice.scenario.healed:
         in_process.answer = _healed
@@ -82,7 +90,7 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
     if how.point is not None:
         failpoints.install(how.point)
     time.sleep(max(0.0, how.begin - time.time()))
-    report = run.run_slice(place.slice.job(**change), lambda progress: None, cluster)
+    report = run.run_slice(place.slice.job(**change), told, cluster)
     return {"outcome": report.outcome, "answered": cluster.answered}
 
 

@@ -7,7 +7,7 @@ again.
     airflow.start("triggerer")          again; "triggerer-2" is a second one
     airflow.worker(task).supervisor     the processes of a running task
 
-Every interval is short: what is killed is noticed within `NOTICED` seconds. Each component leads a session
+Every interval is short: what is killed is noticed within twice `SILENCE`. Each component leads a session
 (`setsid`) of its own, by which all that descends from it is known, also after it died: a process title
 proves nothing, and LocalExecutor's workers outlive a scheduler that is killed.
 """
@@ -35,15 +35,13 @@ from cryptography.fernet import Fernet
 
 from airflow_provider_raydatallm.local import _free_ports
 from tests.durable.database import Postgres
-from tests.durable.rest import RestApi, Task, wait_for
+from tests.durable.rest import LIMIT, RestApi, Task, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Seconds without a heartbeat after which a task, a triggerer or a scheduler counts as dead. Less, and a
 #: machine that starts Ray jobs on its two cores is found dead while it is only busy.
-SILENCE = 12
-#: Seconds by which a kill has its consequences.
-NOTICED = 2 * SILENCE
+SILENCE = 18
 
 _SETTINGS = {
     "core__executor": "LocalExecutor",
@@ -194,7 +192,7 @@ class Airflow:
         """What a component wrote, over all its starts."""
         return (self.home / f"{name}.log").read_text(errors="replace")
 
-    def worker(self, task: Task, timeout: float = 60) -> Worker:
+    def worker(self, task: Task, timeout: float = LIMIT) -> Worker:
         """The processes of a running task, for which this waits."""
         runner = psutil.Process(self.api.wait(task, "running", timeout=timeout)["pid"])
         supervisor = runner.parent()
@@ -202,7 +200,7 @@ class Airflow:
         assert os.getsid(supervisor.pid) in self._sessions, f"{supervisor} is no LocalExecutor's worker"
         return Worker(supervisor, runner)
 
-    def triggerer_of(self, task: Task, timeout: float = 60) -> str:
+    def triggerer_of(self, task: Task, timeout: float = LIMIT) -> str:
         """The name of the triggerer that runs a deferred task's trigger, for which this waits."""
         self.api.wait(task, "deferred", timeout=timeout)
 
@@ -279,7 +277,7 @@ class Airflow:
                     return True
             return None
 
-        wait_for(look, 90, f"{name} to be alive", lambda: self.output(name)[-3000:])
+        wait_for(look, LIMIT, f"{name} to be alive", lambda: self.output(name)[-3000:])
 
     def _forget(self, name: str) -> subprocess.Popen[bytes]:
         self._jobs.pop(name, None)

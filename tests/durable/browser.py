@@ -38,7 +38,7 @@ def logged_in(airflow: Airflow, program: str) -> Iterator[Page]:
         browser = playwright.chromium.launch(executable_path=program, args=["--disable-gpu"])
         try:
             page = browser.new_page(base_url=airflow.url, locale="en-US")
-            page.set_default_timeout(60_000)
+            page.set_default_timeout(180_000)
             page.goto("/")
             page.get_by_label("Username").fill(airflow.user)
             page.get_by_label("Password").fill(airflow.password)

@@ -109,7 +109,7 @@ class Cluster:
         assert self._head is not None, "the head is down"
         headers = {"Authorization": f"Bearer {self._head.token}"}
         answer = httpx.request(
-            method, f"{self._head.address}{path}", headers=headers, timeout=30, trust_env=False
+            method, f"{self._head.address}{path}", headers=headers, timeout=120, trust_env=False
         )
         return answer.raise_for_status()
 

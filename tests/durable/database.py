@@ -91,7 +91,7 @@ class Postgres:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 180
         while True:
             try:
                 self.query("select 1")

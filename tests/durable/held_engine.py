@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.engines.base import Deliver
 if TYPE_CHECKING:
     import ray.data
 
-lease.BEAT_SECONDS, lease.STALE_SECONDS = 0.5, 5.0
+lease.BEAT_SECONDS, lease.STALE_SECONDS = 0.5, 15.0
 
 
 class HeldEngine(StubEngine):

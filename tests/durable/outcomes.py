@@ -9,11 +9,11 @@ from dataclasses import astuple, dataclass, fields
 
 from tests.durable.airflow import Airflow
 from tests.durable.cluster import Cluster
-from tests.durable.rest import Task
+from tests.durable.rest import LIMIT, Task
 from tests.durable.tables import Table
 
 #: Seconds that a job whose report is out may take to end.
-_ENDING = 15.0
+_ENDING = 120.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Outcomes:
         tasks: Task | Iterable[Task],
         table: Table,
         *slices: str,
-        timeout: float = 120,
+        timeout: float = LIMIT,
     ) -> Line:
         """Wait until the tasks are over, and say what became of them and their slices.
 

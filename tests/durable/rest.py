@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 #: States of a task, or of a run, that last.
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+#: Seconds that something may take before it counts as never coming: a busy machine is slow at everything.
+LIMIT = 300.0
 #: Between two looks; a look costs the API server some 10 ms of CPU.
 _INTERVAL = 0.3
 
@@ -51,7 +53,7 @@ class RestApi:
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self.url, self._login = url, {"username": user, "password": password}
-        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=30, trust_env=False)
+        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=120, trust_env=False)
 
     def close(self) -> None:
         self._client.close()
@@ -65,7 +67,7 @@ class RestApi:
         return answer.json() if answer.content else None
 
     def _send(self, method: str, path: str, **given: Any) -> httpx.Response:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT
         while True:
             try:
                 answer = self._client.request(method, path, **given)
@@ -108,7 +110,7 @@ class RestApi:
         found = self.call("GET", f"/dags/{dag_id}/dagRuns", params={"limit": 100})["dag_runs"]
         return sorted(found, key=lambda r: (r["partition_key"] or r["logical_date"] or "", r["queued_at"]))
 
-    def wait_runs(self, dag_id: str, count: int, timeout: float = 180) -> list[dict[str, Any]]:
+    def wait_runs(self, dag_id: str, count: int, timeout: float = LIMIT) -> list[dict[str, Any]]:
         """Wait until a DAG has `count` runs and all of them are over."""
 
         def look() -> list[dict[str, Any]] | None:
@@ -132,7 +134,7 @@ class RestApi:
     def pause(self, dag_id: str, paused: bool = True) -> None:
         self.call("PATCH", f"/dags/{dag_id}", json={"is_paused": paused})
 
-    def wait_dags(self, dag_ids: set[str], timeout: float = 60) -> None:
+    def wait_dags(self, dag_ids: set[str], timeout: float = LIMIT) -> None:
         """Wait until the DAG processor has stored these DAGs."""
 
         def known() -> set[str]:
@@ -196,7 +198,7 @@ class RestApi:
         return sorted(found, key=lambda t: t["try_number"])
 
     def wait(
-        self, task: Task, *states: str, try_number: int | None = None, timeout: float = 120
+        self, task: Task, *states: str, try_number: int | None = None, timeout: float = LIMIT
     ) -> dict[str, Any]:
         """Wait until the task is in one of `states`, in that try or a later one; return it.
 
@@ -223,7 +225,7 @@ class RestApi:
 
         return wait_for(look, timeout, f"{task} in {states}", seen)
 
-    def finish(self, task: Task, timeout: float = 120) -> str:
+    def finish(self, task: Task, timeout: float = LIMIT) -> str:
         """Wait until the task is over; return its state."""
         return str(self.wait(task, *FINISHED, timeout=timeout)["state"])
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.durable.rest import wait_for
+from tests.durable.rest import LIMIT, wait_for
 
 #: Of a slice; four batches.
 ROWS = 40
@@ -68,7 +68,7 @@ class Table:
         """Ray jobs whose engine answered rows of these slices, in order."""
         return list(dict.fromkeys(job for key in keys for job, _ in self.answered(key)))
 
-    def wait_answered(self, key: str, batches: int, timeout: float = 90) -> None:
+    def wait_answered(self, key: str, batches: int, timeout: float = LIMIT) -> None:
         wait_for(
             lambda: len(self.answered(key)) >= batches or None,
             timeout,

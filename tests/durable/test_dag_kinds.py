@@ -12,7 +12,7 @@ from tests.durable import browser
 from tests.durable.airflow import Airflow
 from tests.durable.cluster import Cluster
 from tests.durable.outcomes import Line, Outcomes
-from tests.durable.rest import Task, wait_for
+from tests.durable.rest import LIMIT, Task, wait_for
 from tests.durable.tables import Table
 
 MakeTable = Callable[..., Table]
@@ -147,7 +147,7 @@ def test_two_runs_of_one_slice_ask_the_engine_once(
         jobs = cluster.jobs(run_id=second.run_id)
         return any('"attach"' in cluster.log(job["submission_id"]) for job in jobs) or None
 
-    wait_for(attached, 60, "the second run to wait for the first", lambda: airflow.api.log(second))
+    wait_for(attached, LIMIT, "the second run to wait for the first", lambda: airflow.api.log(second))
     table.release(DAYS[0])
     line = outcomes.see("two runs of a slice at once", mode, [first, second], table, DAYS[0])
     assert line == Line(

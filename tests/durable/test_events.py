@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.durable.airflow import NOTICED, Airflow
+from tests.durable.airflow import Airflow
 from tests.durable.cluster import Cluster
 from tests.durable.outcomes import Line, Outcomes
-from tests.durable.rest import Task, wait_for
+from tests.durable.rest import LIMIT, Task, wait_for
 from tests.durable.tables import Table
 from tests.durable.test_dag_kinds import long
 
@@ -45,7 +45,7 @@ class Scene:
         return self.cluster.running(run_id=self.task.run_id)
 
     def wait_stopped(self) -> None:
-        wait_for(lambda: not self.jobs or None, 60, "the job to end", lambda: self.jobs)
+        wait_for(lambda: not self.jobs or None, LIMIT, "the job to end", lambda: self.jobs)
 
     def go_on(self) -> None:
         self.table.release(DAY)
@@ -86,7 +86,7 @@ def test_killed_worker(scene: Scene, who: str) -> None:
     task = scene.begin("waiting")
     worker = scene.airflow.worker(task)
     worker.kill() if who == "worker" else worker.runner.kill()
-    scene.airflow.api.wait(task, "running", try_number=2, timeout=60 + NOTICED)
+    scene.airflow.api.wait(task, "running", try_number=2)
     scene.go_on()
     assert scene.see(f"{who} killed") == done(f"{who} killed", "waiting")
     assert scene.airflow.api.state_store(task) == {}
@@ -104,6 +104,12 @@ def test_triggerer_that_was_thought_dead_stops_nothing(scene: Scene) -> None:
     """It finds its trigger with another one when it wakes up, and calls the trigger's `on_kill`."""
     task = scene.begin("deferred")
     first = scene.airflow.triggerer_of(task)
+    wait_for(  # which is when the trigger runs; it was only assigned before
+        lambda: "Running entrypoint for job" in scene.airflow.api.log(task) or None,
+        LIMIT,
+        "the first triggerer to show the job's log",
+        lambda: scene.airflow.api.log(task)[-3000:],
+    )
     scene.airflow.start("triggerer-2")
     try:
         family = [psutil.Process(scene.airflow.pid(first))]
@@ -112,14 +118,14 @@ def test_triggerer_that_was_thought_dead_stops_nothing(scene: Scene) -> None:
             process.suspend()
         wait_for(
             lambda: scene.airflow.triggerer_of(task) == "triggerer-2" or None,
-            60 + NOTICED,
+            LIMIT,
             "the second triggerer to take over",
         )
         for process in family:
             process.resume()
         wait_for(
             lambda: "it is waited for elsewhere" in scene.airflow.api.log(task) or None,
-            60,
+            LIMIT,
             "the first triggerer to learn of it",
             lambda: scene.airflow.api.log(task)[-3000:],
         )
@@ -136,7 +142,7 @@ def test_restarted_scheduler(scene: Scene, mode: str) -> None:
     # LocalExecutor's workers are the scheduler's children and die with its machine.
     scene.airflow.restart("scheduler")
     if mode == "waiting":
-        scene.airflow.api.wait(task, "running", try_number=2, timeout=60 + NOTICED)
+        scene.airflow.api.wait(task, "running", try_number=2)
     scene.go_on()
     assert scene.see("scheduler killed and restarted") == done("scheduler killed and restarted", mode)
 
@@ -147,7 +153,7 @@ def test_cluster_that_is_away_for_a_while(scene: Scene, mode: str) -> None:
     scene.cluster.away()
     wait_for(
         lambda: "Waiting for the cluster" in scene.airflow.api.log(task) or None,
-        60,
+        LIMIT,
         "the task to notice",
         lambda: scene.airflow.api.log(task)[-3000:],
     )
@@ -163,7 +169,7 @@ def test_token_that_is_replaced(scene: Scene, mode: str) -> None:
     scene.cluster.revoke()
     wait_for(
         lambda: "refuses the token" in scene.airflow.api.log(task) or None,
-        60,
+        LIMIT,
         "the task to notice",
         lambda: scene.airflow.api.log(task)[-3000:],
     )
@@ -195,9 +201,9 @@ def test_clear(scene: Scene, mode: str) -> None:
         return "of an earlier attempt" in scene.airflow.api.log(task)
 
     if mode == "waiting":
-        wait_for(lambda: before not in scene.jobs or None, 60, "the job to end")
+        wait_for(lambda: before not in scene.jobs or None, LIMIT, "the job to end")
     else:  # either the stop is first, or the new try
-        wait_for(lambda: before not in scene.jobs or found() or None, 60, "the job to end or be found")
+        wait_for(lambda: before not in scene.jobs or found() or None, LIMIT, "the job to end or be found")
     scene.go_on()
     line = scene.see("cleared")
     assert line == done("cleared", mode, jobs=line.jobs)
@@ -241,7 +247,7 @@ def test_execution_timeout(scene: Scene, mode: str) -> None:
 def test_terminated_worker(scene: Scene) -> None:
     task = scene.begin("waiting")
     os.kill(scene.airflow.worker(task).supervisor.pid, signal.SIGTERM)
-    scene.airflow.api.wait(task, "running", try_number=2, timeout=60 + NOTICED)
+    scene.airflow.api.wait(task, "running", try_number=2)
     scene.go_on()
     assert scene.see("worker told to end (SIGTERM)") == done(
         "worker told to end (SIGTERM)", "waiting", jobs=2
@@ -278,9 +284,9 @@ def test_job_that_somebody_stops(scene: Scene, mode: str) -> None:
 def test_token_that_is_revoked_for_good(scene: Scene, mode: str) -> None:
     task = scene.begin(mode, "once")
     scene.cluster.revoke()
-    assert scene.airflow.api.finish(task, 120) == "failed"
+    assert scene.airflow.api.finish(task) == "failed"
     assert "RayConnectionError" in scene.airflow.api.log(task)
-    wait_for(lambda: not scene.jobs or None, 150, "the job to end itself")
+    wait_for(lambda: not scene.jobs or None, LIMIT, "the job to end itself")
     event = "token revoked, orphan_timeout"
     assert scene.see(event) == undone(event, mode, "failed")
     scene.cluster.grant()
@@ -294,9 +300,9 @@ def test_token_that_is_revoked_for_good(scene: Scene, mode: str) -> None:
 def test_killed_worker_without_another_try(scene: Scene) -> None:
     task = scene.begin("waiting", "once")
     scene.airflow.worker(task).kill()
-    assert scene.airflow.api.finish(task, 120) == "failed"
+    assert scene.airflow.api.finish(task) == "failed"
     assert len(scene.jobs) == 1
-    wait_for(lambda: not scene.jobs or None, 150, "the job to end itself")
+    wait_for(lambda: not scene.jobs or None, LIMIT, "the job to end itself")
     event = "worker killed, no retries, orphan_timeout"
     assert scene.see(event) == undone(event, "waiting", "failed")
 
@@ -311,7 +317,7 @@ def test_deferred_task_keeps_its_slot_of_a_pool_that_includes_deferred(scene: Sc
     scene.table.write(other)
     second = scene.airflow.api.trigger("pooled_deferred", conf={"table": scene.table.name, "slice": other})
     wait_for(
-        lambda: scene.airflow.api.get(second)["state"] == "scheduled" or None, 60, "the second to be due"
+        lambda: scene.airflow.api.get(second)["state"] == "scheduled" or None, LIMIT, "the second to be due"
     )
     time.sleep(5)
     assert scene.airflow.api.get(second)["state"] == "scheduled"

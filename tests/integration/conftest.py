@@ -4,10 +4,14 @@ them."""
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +67,37 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 180) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 300) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := what():
             return value
         time.sleep(0.1)
     raise AssertionError("it did not happen")
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    """A real S3 API, with STS and IAM, on loopback; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(listens)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
 
 
 Ask = Callable[..., dict[str, Any]]

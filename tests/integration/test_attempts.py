@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_provider_raydatallm import ownership
+from airflow_provider_raydatallm import attempt, ownership
 from airflow_provider_raydatallm.attempt import STATE_KEY
 from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -28,7 +29,6 @@ from tests.context import StateStore, context_of
 from tests.integration.conftest import STUB, wait_for
 
 N = 100
-SLOW = {**STUB, "batch_size": 10, "engine_kwargs": {"pause": 0.5}}
 
 
 @pytest.fixture(autouse=True)
@@ -38,18 +38,27 @@ def _airflow_that_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def task(ray_head: LocalHead, tmp_path: Path) -> Any:
+def gate(tmp_path: Path) -> Path:
+    """What jobs wait for before they answer, unless they are asked something that does not begin with
+    "wait"."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def task(ray_head: LocalHead, tmp_path: Path, gate: Path) -> Iterator[Any]:
     pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
 
     def make(**given: Any) -> RayLLMBatchOperator:
         arguments = {
             "slice_key": "k", "input_path": f"{tmp_path}/in.parquet", "output_path": f"{tmp_path}/out",
-            "prompt": "Who is {name}?", **SLOW, **given,
+            "prompt": "wait: who is {name}?", **STUB, "batch_size": 10, **given,
         }  # fmt: skip
+        arguments["engine_kwargs"] = {"gate": str(gate), **given.get("engine_kwargs", {})}
         with DAG("attempts", schedule=None):
             return RayLLMBatchOperator(task_id="ask", **arguments)
 
-    return make
+    yield make
+    gate.touch()  # for a job that nobody stopped
 
 
 def in_background(operator: RayLLMBatchOperator, store: StateStore) -> list[Any]:
@@ -78,12 +87,20 @@ def run_until_submitted(task: Any, store: StateStore, submitted: list[str], **gi
     wait_for(lambda: status(submitted[-1]) == "RUNNING")
 
 
-def test_next_attempt_finds_the_job_and_has_its_report(task: Any, submitted: list[str]) -> None:
+def wait_until_found(store: StateStore) -> None:
+    """Until an attempt waits for the job of the one before."""
+    wait_for(lambda: store.get(STATE_KEY, {}).get("taken_over_at"))
+
+
+def test_next_attempt_finds_the_job_and_has_its_report(task: Any, gate: Path, submitted: list[str]) -> None:
     store = StateStore()
     run_until_submitted(task, store, submitted)
     assert store[STATE_KEY]["phase"] == "submitted"
     operator = task()
-    result = operator.execute(context_of(operator, store))
+    results = in_background(operator, store)
+    wait_until_found(store)
+    gate.touch()
+    [result] = wait_for(lambda: results)
     assert (result["outcome"], result["counts"]["succeeded"], result["counts"]["resumed"]) == (
         "published",
         N,
@@ -95,30 +112,37 @@ def test_next_attempt_finds_the_job_and_has_its_report(task: Any, submitted: lis
 
 
 def test_job_that_was_done_before_the_next_attempt_counts_as_its_work(
-    task: Any, submitted: list[str]
+    task: Any, gate: Path, submitted: list[str]
 ) -> None:
     store = StateStore()
     run_until_submitted(task, store, submitted)
+    gate.touch()
     wait_for(lambda: status(submitted[0]) == "SUCCEEDED")
     operator = task()
     assert operator.execute(context_of(operator, store))["outcome"] == "published"
     assert len(submitted) == 1
 
 
-def test_intent_alone_finds_a_job_whose_submission_was_not_confirmed(task: Any, submitted: list[str]) -> None:
+def test_intent_alone_finds_a_job_whose_submission_was_not_confirmed(
+    task: Any, gate: Path, submitted: list[str]
+) -> None:
     store = StateStore()
     run_until_submitted(task, store, submitted)
+    gate.touch()
     store[STATE_KEY]["phase"] = "intent"
     operator = task()
     assert operator.execute(context_of(operator, store))["ray_job_id"] == submitted[0]
     assert len(submitted) == 1
 
 
-def test_intent_of_a_submission_that_never_arrived_submits(task: Any, submitted: list[str]) -> None:
+def test_intent_of_a_submission_that_never_arrived_submits(
+    task: Any, gate: Path, submitted: list[str]
+) -> None:
     store = StateStore()
     run_until_submitted(task, store, submitted)
     RayHook().call(jobs_api.stop(submitted[0]))
     wait_for(lambda: status(submitted[0]) == "STOPPED")
+    gate.touch()
     store[STATE_KEY] |= {"phase": "intent", "submission_id": "never-arrived"}
     operator = task()
     result = operator.execute(context_of(operator, store))
@@ -137,29 +161,36 @@ def test_job_that_was_asked_something_else_is_stopped(
     assert table.column("answer").to_pylist() == [f"What is n{i}?" for i in range(N)]
 
 
-def test_killed_task_stops_its_job_and_starts_no_other(task: Any, submitted: list[str]) -> None:
-    store, operator = StateStore(), task()
+def test_killed_task_stops_its_job_and_starts_no_other(
+    task: Any, gate: Path, submitted: list[str], tmp_path: Path
+) -> None:
+    # A job that takes its time to stop: Airflow kills the task's process a few seconds later.
+    stop_gate = tmp_path / "stop_gate"
+    slow = {"engine_kwargs": {"stop_gate": str(stop_gate)}}
+    store, operator = StateStore(), task(**slow)
     results = in_background(operator, store)
-    wait_for(lambda: submitted and status(submitted[0]) == "RUNNING")
-    began = time.monotonic()
+    wait_for(Path(f"{gate}.waits").exists)
     operator.on_kill()
     wait_for(lambda: results)
-    assert time.monotonic() - began < 5  # Airflow kills the process then
+    assert status(submitted[0]) == "RUNNING"
     assert isinstance(results[0], RayLLMJobError)
+    stop_gate.touch()
     wait_for(lambda: status(submitted[0]) == "STOPPED")
     # The next try goes on with what is missing.
-    again = task()
+    gate.touch()
+    again = task(**slow)
     result = again.execute(context_of(again, store))
     assert (result["counts"]["succeeded"], len(submitted)) == (N, 2)
 
 
-def test_task_that_leaves_its_job_running_finds_it_again(task: Any, submitted: list[str]) -> None:
+def test_task_that_leaves_its_job_running_finds_it_again(task: Any, gate: Path, submitted: list[str]) -> None:
     store, operator = StateStore(), task(cancel_on_kill=False)
     results = in_background(operator, store)
     wait_for(lambda: submitted and status(submitted[0]) == "RUNNING")
     operator.on_kill()
     wait_for(lambda: results)
     assert isinstance(results[0], RayLLMJobError)
+    gate.touch()
     again = task(cancel_on_kill=False)
     result = again.execute(context_of(again, store))
     assert (result["ray_job_id"], result["counts"]["resumed"], len(submitted)) == (submitted[0], 0, 1)
@@ -174,12 +205,17 @@ def test_job_that_somebody_else_stopped_fails_the_task_and_says_so(task: Any, su
     assert "stop" in str(results[0]).splitlines()[0]
 
 
-def test_late_stop_of_the_attempt_before_costs_nothing_but_time(task: Any, submitted: list[str]) -> None:
+def test_late_stop_of_the_attempt_before_costs_nothing_but_time(
+    task: Any, gate: Path, submitted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "_LATE_STOP_SECONDS", 600.0)  # a busy machine may take a minute to stop it
     store = StateStore()
     run_until_submitted(task, store, submitted)
     results = in_background(task(), store)
-    wait_for(lambda: store.get(STATE_KEY, {}).get("taken_over_at"))
+    wait_until_found(store)
     RayHook().call(jobs_api.stop(submitted[0]))
+    wait_for(lambda: status(submitted[0]) == "STOPPED")
+    gate.touch()
     wait_for(lambda: results)
     assert results[0]["counts"]["succeeded"] == N
     assert len(submitted) == 2
@@ -199,22 +235,30 @@ def test_verdict_from_the_triggerer_is_the_tasks_outcome(task: Any, submitted: l
 def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
     ray_head: LocalHead, tmp_path: Path
 ) -> None:
-    pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
+    names = [f"n{i}" for i in range(10)] + ["wait"] * (N - 10)
+    pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
+    never = {"engine_kwargs": {"gate": f"{tmp_path}/never"}}
     with DAG("attempts", schedule=None):
         operator = RayLLMBatchOperator(
-            task_id="ask", slice_key="k", prompt="Who is {name}?", input_path=f"{tmp_path}/in.parquet",
-            output_path=f"{tmp_path}/out", **{**SLOW, "engine_kwargs": {"pause": 5}},
+            task_id="ask", slice_key="k", prompt="{name}", input_path=f"{tmp_path}/in.parquet",
+            output_path=f"{tmp_path}/out", **STUB, batch_size=10, **never,
         )  # fmt: skip
     shipment = operator._shipment(context_of(operator))
     hook, name = RayHook(), f"orphan-{uuid.uuid4().hex[:8]}"
-    hook.call(jobs_api.beat(owner_key(name)))
-    shipment.submit(hook, "run", name, "n", ["--owner", owner_key(name), "--orphan-timeout", "12"])
-    until = time.monotonic() + 20
-    while time.monotonic() < until:  # somebody waits
+
+    def beat() -> bool:
         hook.call(jobs_api.beat(owner_key(name)))
-        time.sleep(2)
+        time.sleep(1)
+        return True
+
+    beat()
+    shipment.submit(hook, "run", name, "n", ["--owner", owner_key(name), "--orphan-timeout", "12"])
+    wait_for(lambda: beat() and status(name) == "RUNNING")
+    until = time.monotonic() + 16
+    wait_for(lambda: beat() and time.monotonic() > until)  # somebody waits
+    wait_for(lambda: beat() and list((tmp_path / "out").rglob("_checkpoint/v*/rows-*.arrow")))
     assert status(name) == "RUNNING"
-    wait_for(lambda: status(name) == "FAILED", 40)
+    wait_for(lambda: status(name) == "FAILED")
     info = hook.call(jobs_api.status_of(name))
     assert info is not None
     assert "no task waited for the job for 12 s" in info.message

@@ -52,7 +52,7 @@ def test_local_connection_joins_the_running_head(ray_head: LocalHead) -> None:
 
 def test_job_is_submitted_once_under_its_id_and_can_be_stopped(ray_head: LocalHead) -> None:
     hook = RayHook("ray_default")
-    job = {"submission_id": "one-id", "entrypoint": "sleep 60", "runtime_env": {}, "metadata": {"k": "v"}}
+    job = {"submission_id": "one-id", "entrypoint": "sleep 600", "runtime_env": {}, "metadata": {"k": "v"}}
     assert hook.call(jobs_api.submit(**job)) == hook.call(jobs_api.submit(**job)) == "one-id"
     assert hook.call(jobs_api.stop("one-id")) is True
     wait_for(lambda: hook.call(jobs_api.status_of("one-id")).status == "STOPPED")

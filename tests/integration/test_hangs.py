@@ -61,6 +61,7 @@ def test_job_whose_cpus_others_take_ends_and_says_so(
 def test_worker_that_dies_more_often_than_it_may_start_ends_the_job(
     ask: Ask, asked: dict[str, Any], tmp_path: Path
 ) -> None:
+    asked |= {"engine": "stub_worker:LateWorkers"}  # each is killed before it could answer
     results: list[Any] = []
     thread = in_thread(ask, results, **asked)
     journal, killed = tmp_path / "out.workers", set()
@@ -90,30 +91,32 @@ def test_feeder_that_died_for_good_while_it_had_nothing_to_do_ends_the_job(
     ask: Ask, asked: dict[str, Any], ray_head: LocalHead, tmp_path: Path
 ) -> None:
     """Ray Data gives a dead actor no task that could fail, starts no other in its place, and waits."""
-    gate = tmp_path / "gate"
+    gate = tmp_path / "out.gate"
     (tmp_path / "asking.py").write_text(_ASK.format(gate=str(gate)))
     shutil.copytree(asked["model_source"], tmp_path / "model")
     asked |= {
+        "engine": "stub_worker:PatientWorkers",
         "model_source": f"{tmp_path}/model",
         "prompt": None,
         "preprocess": "asking:ask",
         "code_paths": [*CODE, f"{tmp_path}/asking.py"],
         "sampling_params": {"max_tokens": 1},
-        "stall_timeout": 15,
+        "stall_timeout": 5,
     }
     results: list[Any] = []
     thread = in_thread(ask, results, **asked)
     wait_for(lambda: rows_in(fragments(tmp_path / "out")) == 40)
     shutil.rmtree(tmp_path / "model")  # it starts again, and cannot
+    wait_for(lambda: len(list(feeders_of(ray_head))) == 1)  # those of jobs before are gone
     [feeder] = feeders_of(ray_head)
     feeder.kill()
     wait_for(lambda: {p.pid for p in feeders_of(ray_head)} - {feeder.pid})
     wait_for(lambda: not list(feeders_of(ray_head)))
     gate.touch()
-    thread.join(120)
+    thread.join(300)
     [error] = results
     assert isinstance(error, RayEngineDiedError)
-    assert "no row finished for 15 s (stall_timeout) while 40 rows wait" in str(error)
+    assert "no row finished for 5 s (stall_timeout) while 40 rows wait" in str(error)
 
 
 def feeders_of(head: LocalHead) -> Iterator[psutil.Process]:

@@ -59,7 +59,7 @@ def starters() -> Iterator[tuple[Path, set[int]]]:
         callers = [
             subprocess.Popen([sys.executable, "-c", CALL], env=env, stdout=subprocess.PIPE) for _ in range(2)
         ]
-        yield folder, {int(caller.communicate(timeout=150)[0]) for caller in callers}
+        yield folder, {int(caller.communicate(timeout=300)[0]) for caller in callers}
     finally:
         stop_head(folder)
         shutil.rmtree(folder)
@@ -82,7 +82,7 @@ def submit(head: LocalHead, entrypoint: str) -> str:
     return str(answer.json()["submission_id"])
 
 
-def wait_for(check: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(check: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline
@@ -139,16 +139,22 @@ def submit_stubborn_job(head: LocalHead, scratch: Path) -> tuple[int, int]:
     return int(renamed.read_text()), int(shed.read_text())
 
 
-def test_two_callers_at_once_get_one_head_that_outlives_them(starters: tuple[Path, set[int]]) -> None:
+def is_status(folder: Path, head: LocalHead | None) -> None:
+    """Wait for it: a busy head may take longer to answer than it is waited for, and a killed one to die."""
+    wait_for(lambda: head_status(folder) == head)
+
+
+def test_two_callers_at_once_get_one_head_that_outlives_them(
+    starters: tuple[Path, set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, pids = starters
     assert len(pids) == 1
-    begin = time.monotonic()
+    monkeypatch.delattr(local, "_start")  # who joins starts nothing
     head = ensure_head(folder)
-    assert time.monotonic() - begin < 3  # measured: 0.05 s, on an idle machine
     assert {head.pid} == pids
     assert os.getsid(head.pid) == head.pid
     assert head.num_cpus >= 8
-    assert head_status(folder) == head
+    is_status(folder, head)
 
 
 def test_token_is_asked_for_and_kept_private(folder: Path) -> None:
@@ -191,7 +197,9 @@ def test_head_that_does_not_fit_is_named_and_left_alone(folder: Path) -> None:
     state = folder / "head.json"
     text = state.read_text()
     state.write_text(json.dumps(json.loads(text) | {"python": "3.99 of /elsewhere"}))
-    with pytest.raises(LocalHeadError, match=rf"Python 3\.99 of /elsewhere, .*{sys.prefix}.*local stop"):
+    with pytest.raises(
+        LocalHeadError, match=rf"Python 3\.99 of /elsewhere, .*{os.path.realpath(sys.prefix)}.*local stop"
+    ):
         ensure_head(folder)
     state.write_text(text)
     assert ensure_head(folder) == head
@@ -202,7 +210,7 @@ def test_head_is_not_ended_from_within(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(local.MARKER_VARIABLE, str(folder))
     with pytest.raises(LocalHeadError, match="inside"):
         stop_head(folder)
-    assert head_status(folder) == head
+    is_status(folder, head)
 
 
 @pytest.mark.parametrize("victim", ["gcs_server", "raylet", "main, and its state is half-written"])
@@ -221,11 +229,11 @@ def test_after_a_crash_the_next_head_is_healthy_and_nothing_old_is_left(
         main.kill()
     else:
         next(child for child in main.children() if Path(child.cmdline()[0]).name == victim).kill()
-    assert head_status(folder) is None
+    is_status(folder, None)
     new = ensure_head(folder)
     assert new.pid != old.pid
     assert not any(is_live(pid) for pid in before)
-    assert head_status(folder) == new
+    is_status(folder, new)
 
 
 def test_stop_leaves_no_process_and_ends_no_other(folder: Path, tmp_path: Path) -> None:
@@ -245,7 +253,7 @@ def test_stop_leaves_no_process_and_ends_no_other(folder: Path, tmp_path: Path) 
         before = (live(folder) | set(stubborn)) - {other.pid for other in others}
         begin = time.monotonic()
         assert stop_head(folder) >= len(before) > 12
-        assert time.monotonic() - begin < 15
+        assert time.monotonic() - begin < 300  # nobody waits until they end by themselves
         assert not any(is_live(pid) for pid in before)
         assert live(folder) <= {other.pid for other in others}
         assert [other.poll() for other in others] == [None, None]

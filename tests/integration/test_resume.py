@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from tests.integration.conftest import STUB, Ask, wait_for
 
-N = 400
-#: 20 batches of half a second.
-SLOW = {**STUB, "batch_size": 20, "engine_kwargs": {"pause": 0.5}}
+#: Rows that are answered at once, and one that is not before the file `gate` is there.
+DONE = 380
+NAMES = [f"n{i}" for i in range(DONE)] + ["wait"]
 
 
 def fragments(folder: Path) -> list[Path]:
@@ -42,60 +40,90 @@ def in_thread(ask: Ask, results: list[Any], **arguments: Any) -> threading.Threa
     return thread
 
 
+def held(tmp_path: Path) -> dict[str, Any]:
+    """Arguments of a task that answers `DONE` rows, and the last one only when the gate is there."""
+    pq.write_table(pa.table({"name": NAMES}), tmp_path / "in.parquet")
+    return {
+        "input_path": f"{tmp_path}/in.parquet", "prompt": "{name}", **STUB, "batch_size": 20,
+        "engine_kwargs": {"gate": f"{tmp_path}/gate", "delivered": f"{tmp_path}/delivered"},
+    }  # fmt: skip
+
+
+def wait_until_held(tmp_path: Path) -> None:
+    """Until all rows but the last are finished."""
+    wait_for((tmp_path / "delivered").exists)
+    wait_for(lambda: sum(map(int, (tmp_path / "delivered").read_text().split())) == DONE)
+
+
+def log_of(submission_id: str) -> str:
+    hook = RayHook("ray_default")
+    info = hook.call(jobs_api.status_of(submission_id))
+    return hook.call(jobs_api.last_lines(submission_id, info, 1000)) if info is not None else ""
+
+
 def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_once(
     ask: Ask, tmp_path: Path, submitted: list[str]
 ) -> None:
-    pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
-    arguments = {"input_path": f"{tmp_path}/in.parquet", **SLOW}
+    arguments = held(tmp_path)
     results: list[Any] = []
     thread = in_thread(ask, results, **arguments)
-    wait_for(lambda: fragments(tmp_path / "out"))
-    time.sleep(1.2)  # two batches more are finished, and not put yet
-    put_before = rows_in(fragments(tmp_path / "out"))
-    stopped_at = time.monotonic()
+    wait_until_held(tmp_path)  # the last of them are finished, and not put yet
     RayHook("ray_default").call(jobs_api.stop(submitted[0]))
-    thread.join(60)
+    thread.join(300)
     assert isinstance(results[0], RayLLMJobError)
     assert "was told to stop; its finished rows are kept" in str(results[0])
-    assert time.monotonic() - stopped_at < 25
     assert not list((tmp_path / "out").rglob("*.parquet"))
+    assert rows_in(fragments(tmp_path / "out")) == DONE
 
-    began = time.monotonic()
+    (tmp_path / "gate").touch()
     result = ask(**arguments)
-    counts = result["counts"]
-    assert put_before + 20 <= counts["resumed"] < N  # what the last flush put
-    assert counts["succeeded"] == N
+    assert (result["counts"]["resumed"], result["counts"]["succeeded"]) == (DONE, DONE + 1)
     # The lease was released: nobody waited until it was stale.
-    assert time.monotonic() - began < 10 + (N - counts["resumed"]) / 20 * 0.5 + 15
+    assert '"step":"start"' in log_of(submitted[1])
+    assert '"step":"attach"' not in log_of(submitted[1])
     table = pq.read_table(Path(result["output_path"]), partitioning=None)
-    assert table.column("answer").to_pylist() == [f"Who is n{i}?" for i in range(N)]
+    assert table.column("answer").to_pylist() == NAMES
 
 
 def test_job_in_which_nothing_moves_ends_and_keeps_its_rows(ask: Ask, tmp_path: Path) -> None:
     names = [f"n{i}" for i in range(60)] + ["stuck"] + [f"m{i}" for i in range(60)]
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
-    with pytest.raises(RayEngineDiedError, match=r"no row finished for 5 s \(stall_timeout\) while") as e:
-        ask(
-            input_path=f"{tmp_path}/in.parquet", prompt="{name}", stall_timeout=5,
-            **{**STUB, "batch_size": 10, "engine_kwargs": {"pause": 0.5}},
-        )  # fmt: skip
-    assert re.search(r"Of this job, .*\d x MapBatches\(.* RUNNING", str(e.value))
+    gate = tmp_path / "gate"
+    arguments = {
+        "input_path": f"{tmp_path}/in.parquet", "prompt": "{name}", "stall_timeout": 5, **STUB,
+        "batch_size": 10, "engine_kwargs": {"stalls_from": str(gate)},
+    }  # fmt: skip
+    results: list[Any] = []
+    thread = in_thread(ask, results, **arguments)
+    wait_for(lambda: rows_in(fragments(tmp_path / "out")) >= 40)
+    gate.touch()
+    thread.join(300)
+    [error] = results
+    assert isinstance(error, RayEngineDiedError)
+    assert re.search(r"no row finished for 5 s \(stall_timeout\) while", str(error))
+    assert re.search(r"Of this job, .*\d x MapBatches\(.* RUNNING", str(error))
     assert rows_in(fragments(tmp_path / "out")) >= 40
     assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
-def test_second_run_waits_for_the_first_and_starts_nothing(ask: Ask, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
-    arguments = {"input_path": f"{tmp_path}/in.parquet", **SLOW, "engine_kwargs": {"pause": 1.0}}
+def test_second_run_waits_for_the_first_and_starts_nothing(
+    ask: Ask, tmp_path: Path, submitted: list[str]
+) -> None:
+    arguments = held(tmp_path)
     results: list[list[Any]] = [[], [], []]
     first = in_thread(ask, results[0], **arguments)
-    wait_for(lambda: fragments(tmp_path / "out"))
+    wait_until_held(tmp_path)
     others = [
         in_thread(ask, results[1], **arguments),
         in_thread(ask, results[2], **arguments, on_running="fail"),
     ]
+    # Both find it at work; the one that is not to wait is then refused.
+    wait_for(lambda: len(submitted) == 3)
+    wait_for(lambda: all('"step":"attach"' in log_of(name) for name in submitted[1:]))
+    wait_for(lambda: results[2])
+    (tmp_path / "gate").touch()
     for thread in (first, *others):
-        thread.join(120)
+        thread.join(300)
     [made], [waited], [refused] = results
     assert (made["outcome"], waited["outcome"]) == ("published", "attached")
     assert waited["counts"] == made["counts"]

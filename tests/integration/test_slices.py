@@ -6,10 +6,6 @@ import datetime as dt
 import decimal
 import gzip
 import json
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +22,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayLLMJobError,
     RayModelNotFoundError,
 )
-from tests.integration.conftest import STUB, Ask
+from tests.integration.conftest import STUB, Ask, moto_server
 
 N = 1000
 
@@ -227,28 +223,13 @@ def test_driver_that_dies_without_a_word_is_no_success(ask: Ask, tmp_path: Path)
 @pytest.fixture
 def s3() -> Iterator[dict[str, str]]:
     """A real S3 API on loopback: the variables by which a process reaches it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    environment = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    for _ in range(100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.1)
-    yield environment
-    server.kill()
-    server.wait()
+    with moto_server() as address:
+        yield {
+            "AWS_ENDPOINT_URL": address,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
 
 
 def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:

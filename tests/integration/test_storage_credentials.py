@@ -9,10 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import socket
-import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +22,7 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local import LocalHead
-from tests.integration.conftest import ROOT, STUB, Ask
+from tests.integration.conftest import ROOT, STUB, Ask, moto_server
 
 
 @dataclass
@@ -62,24 +58,8 @@ class Lake:
 
 @pytest.fixture
 def lake() -> Iterator[Lake]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield furnished(Lake(f"http://127.0.0.1:{port}"))
-    finally:
-        server.kill()
-        server.wait()
+    with moto_server() as address:
+        yield furnished(Lake(address))
 
 
 def furnished(lake: Lake) -> Lake:

@@ -14,8 +14,8 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from tests.integration.conftest import ROOT, Ask, wait_for
 from tests.integration.test_resume import fragments, in_thread, rows_in
 
-#: So many tokens take the tiny model some ten seconds.
-LONG = 4000
+#: Tokens of the rows that are held.
+LONG = 40
 
 
 def engine_processes() -> list[psutil.Process]:
@@ -38,18 +38,20 @@ def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine
         "code_paths": [str(ROOT / "tests" / "counting_engine.py")],
         "model_source": str(tiny_model),
         "sampling_params": {"temperature": 0, "ignore_eos": True, "max_tokens": "{tokens}"},
-        "engine_kwargs": {"max_model_len": LONG + 200, "hf_overrides": {"max_position_embeddings": 8192}},
+        # What a held row may come to takes the tiny model minutes.
+        "engine_kwargs": {"max_model_len": 65536, "hf_overrides": {"max_position_embeddings": 65536}},
         "poll_interval": 1.0,
     }
-    calls = tmp_path / "out.calls"
+    calls, hold = tmp_path / "out.calls", tmp_path / "out.hold"
+    hold.write_text(str(LONG))
     results: list[Any] = []
     thread = in_thread(ask, results, **arguments)
     wait_for(lambda: rows_in(fragments(tmp_path / "out")) == 3)
     assert engine_processes()
     RayHook("ray_default").call(jobs_api.stop(submitted[0]))
-    thread.join(60)
+    thread.join(300)
     assert "was told to stop" in str(results.pop())
-    wait_for(lambda: not engine_processes(), 30)  # a stopped job leaves no engine behind
+    wait_for(lambda: not engine_processes())  # a stopped job leaves no engine behind
 
     thread = in_thread(ask, results, **arguments)
     wait_for(lambda: calls.read_text().split() == ["5", "2"])
@@ -58,9 +60,10 @@ def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine
     wait_for(lambda: calls.read_text().split() == ["5", "2", "2"])
     [engine] = engine_processes()
     [worker] = [p for p in engine.parents() if "CountingWorker" in p.name()]
+    hold.unlink()
     worker.kill()
-    wait_for(lambda: not engine.is_running(), 10)  # which holds the GPU
-    thread.join(180)
+    wait_for(lambda: not engine.is_running())  # which holds the GPU
+    thread.join(300)
     [result] = results
     assert calls.read_text().split() == ["5", "2", "2", "2"]
     counts = result["counts"]
@@ -68,7 +71,7 @@ def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine
     assert (result["tokens"]["output"], result["tokens"]["cached"] >= 0) == (sum(tokens), True)
     assert pq.read_table(Path(result["output_path"]) / "part-00000.parquet").num_rows == 5
     assert result["balance"]["workers"] == 1  # an actor that Ray started again is the same worker
-    wait_for(lambda: not engine_processes(), 30)
+    wait_for(lambda: not engine_processes())
 
 
 def test_rows_that_ask_the_same_are_answered_once_and_each_has_its_own_columns(

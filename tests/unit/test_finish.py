@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_raydatallm.arguments import finish_at, finish_by_of
 from airflow_provider_raydatallm.lines import progress_text
+from airflow_provider_raydatallm.processor import make
 from airflow_provider_raydatallm.processor.finish import lateness
 from airflow_provider_raydatallm.processor.run import run_slice
 from tests.in_process import InProcess, job_of
@@ -61,14 +62,15 @@ def test_late_is_told_early_with_the_workers_that_would_do() -> None:
     assert lateness(3600, 4000, {**progress, "elapsed_s": 70.0}) == {"late_s": 7600, "workers_needed": None}
 
 
-def test_run_says_that_it_is_late_and_is_finished_all_the_same(tmp_path: Path) -> None:
+def test_run_says_that_it_is_late_and_is_finished_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make, "PROGRESS_SECONDS", 0.0)
     pq.write_table(pa.table({"name": ["a"] * 30}), tmp_path / "in.parquet")
     job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out")
     said: list[dict[str, Any]] = []
     by = clock.time() - 90
-    report = run_slice(
-        job, said.append, InProcess(flush_every=1, before_batch=lambda b: clock.sleep(3)), finish_by=by
-    )
+    report = run_slice(job, said.append, InProcess(), finish_by=by)
     assert report.outcome == "published"
     assert [a.code for a in report.advice or ()] == ["finished_late"]
     late = [progress for progress in said if progress.get("late_s")]

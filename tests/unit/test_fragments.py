@@ -127,14 +127,17 @@ def test_corrupt_file_error_survives_a_pickle() -> None:
 
 def test_writer_puts_by_rows_and_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragments_module, "FRAGMENT_ROWS", 20)
-    monkeypatch.setattr(fragments_module, "FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(fragments_module, "FLUSH_SECONDS", 3600.0)
     store = Store(str(tmp_path))
     writer = FragmentWriter(str(tmp_path), "c", IDS, 3)
     for start in range(0, 20, 10):
         writer.add("rows", table([(1, start + i) for i in range(10)]))
     assert [n.split("-")[1:4] for n in store.names("c")] == [[IDS[1], "0", "20"]]
+    writer.close()
+    monkeypatch.setattr(fragments_module, "FLUSH_SECONDS", 0.2)
+    writer = FragmentWriter(str(tmp_path), "c", IDS, 3)
     writer.add("rows", table([(1, 20)]))
-    for _ in range(100):
+    for _ in range(6000):
         if len(store.names("c")) == 2:
             break
         threading.Event().wait(0.05)

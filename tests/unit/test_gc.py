@@ -67,12 +67,12 @@ def test_checkpoint_whose_run_lives_is_not_abandoned(job: SliceJob, monkeypatch:
     monkeypatch.setattr(lease_module, "BEAT_SECONDS", 0.05)
     folder = half_finished(job)
     age(folder, 8)
-    lease = Lease.acquire(
-        Store(job.slice_path), me="x", floor=lambda: 0, wait=True, waiting=lambda other: False
-    )
+    store = Store(job.slice_path)
+    lease = Lease.acquire(store, me="x", floor=lambda: 0, wait=True, waiting=lambda other: False)
     assert lease is not None
     try:
-        time.sleep(0.2)
+        while not store.read(f"{lease_module.CHECKPOINT}/beat-{lease.epoch:06}"):
+            time.sleep(0.01)
         assert list(gc.abandoned(job, 7)) == []
     finally:
         lease.close()

@@ -4,6 +4,7 @@ published."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -46,10 +47,25 @@ def run(job: SliceJob, before_batch: Callable[[pa.Table], None] = lambda batch: 
 
 
 def wait_for(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while not (found := what()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Has an item for each time that somebody was about to write the file."""
+    found: list[None] = []
+    write = Reporter._write
+
+    @functools.wraps(write)
+    def noted(self: Reporter) -> None:
+        found.append(None)
+        write(self)
+
+    monkeypatch.setattr(Reporter, "_write", noted)
     return found
 
 
@@ -117,10 +133,10 @@ def test_progress_goes_with_an_abandoned_checkpoint(job: SliceJob) -> None:
 
 
 def test_progress_that_cannot_be_written_fails_nothing(
-    job: SliceJob, capsys: pytest.CaptureFixture[str]
+    job: SliceJob, capsys: pytest.CaptureFixture[str], written: list[None]
 ) -> None:
     file_of(job).mkdir(parents=True)
-    run(job, lambda batch: time.sleep(0.2))
+    run(job, lambda batch: wait_for(lambda: len(written) > 2))
     assert pq.read_table(job.slice_path, partitioning=None).num_rows == 30
     assert capsys.readouterr().err.count("warning: progress cannot be told") == 1
 
@@ -133,13 +149,13 @@ def lease_of(store: Store) -> Lease:
     return taken
 
 
-def test_holder_that_lost_its_lease_writes_no_progress(job: SliceJob) -> None:
+def test_holder_that_lost_its_lease_writes_no_progress(job: SliceJob, written: list[None]) -> None:
     store = Store(job.slice_path)
     lost = lease_of(store)
     other = lease_of(store)
     with contextlib.suppress(LeaseLostError), Reporter(job, store, lost, lambda said: None) as reporter:
         reporter.say({"step": "answer"})
-        time.sleep(0.2)
+        wait_for(lambda: len(written) > 2)
         lost.check()
     assert not file_of(job).exists()
     other.close()

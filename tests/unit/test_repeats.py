@@ -69,7 +69,7 @@ def test_who_takes_waits_for_who_answers() -> None:
         await asyncio.sleep(0.05)
         assert not taking.done()
         await hub.put([A], answers("is a"))
-        known, found, _ = await asyncio.wait_for(taking, 1)
+        known, found, _ = await asyncio.wait_for(taking, 60)
         assert (known, texts(found)) == ([0], ["is a"])
 
     asyncio.run(play())
@@ -82,7 +82,7 @@ def test_what_is_given_up_or_whose_feeder_died_is_asked_again(monkeypatch: pytes
         taking = asyncio.ensure_future(hub.take([A]))
         await asyncio.sleep(0.05)
         await hub.release([A])
-        known, _, lost = await asyncio.wait_for(taking, 1)
+        known, _, lost = await asyncio.wait_for(taking, 60)
         assert (known, lost) == ([], [0])
         assert await hub.claim("two", "1", [A, B]) == [True, False]
         monkeypatch.setattr(repeats, "_DEAD_SECONDS", 0.0)

@@ -91,6 +91,31 @@ def test_reason_that_vllm_leaves_in_its_log_is_found_there(log: str, kind: str, 
 @pytest.mark.parametrize(
     ("log", "kind", "root"),
     [
+        ("vllm_no_weights.log", "model", "RuntimeError: Cannot find any model weights with `/models/tiny`"),
+        ("", "engine", "RuntimeError: Engine core initialization failed. See root cause above."),
+    ],
+)
+def test_log_is_found_of_an_actor_whose_death_another_tells(log: str, kind: str, root: str) -> None:
+    """A feeder may fail of its worker's death before the job itself hears of it."""
+    said = (
+        "Failed to deserialize exception. Refer to https://docs.ray.io/ for more information.\n"
+        "Original exception:\n"
+        "ray.exceptions.RayTaskError: \x1b[36mray::MapWorker(MapBatches(Feeder)).submit()\x1b[39m (pid=7, "
+        "ip=127.0.0.1, actor_id=fee0, repr=MapWorker(MapBatches(Feeder)))\n"
+        "    found.process = ray.get(found.ready)\n"
+        "                    ^^^^^^^^^^^^^^^^^^^^\n"
+        f"ray.exceptions.ActorDiedError: {text('vllm_core_failed.txt')}"
+    )
+    logs = {"fee0": ":actor_name:MapWorker(MapBatches(Feeder))\n"}
+    logs["dcd0ebf10b2c7093471f79e907000000"] = text(log) if log else ""
+    found, message = root_error(RuntimeError(said), lambda *, actor_id: logs.pop(actor_id))
+    assert not logs
+    assert (found, message.splitlines()[0].startswith(root)) == (kind, True), message
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "root"),
+    [
         ("vllm_cuda_error.log", "engine", "RuntimeError: Worker failed with error 'CUDA error: an illegal"),
         ("vllm_no_cache_memory.log", "memory", "ValueError: No available memory for the cache blocks."),
         ("", "engine", "the engine died 3 times"),

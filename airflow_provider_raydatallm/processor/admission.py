@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _TURN = "turn"
 _TICKET = "ticket "
 _LOOK_SECONDS = 1
+_WATCH_SECONDS = 0.5
 #: Seconds that an engine has to ask for actors; one that starts none, or late, holds the turn no longer.
 _START_SECONDS = 60.0
 #: How Ray counts an accelerator's type: a node has one of it, whatever its GPUs.
@@ -144,13 +145,13 @@ class Turn:
 
     def _watch(self, needs: Resources) -> None:
         began, settled = time.monotonic(), 0
-        while not self._given_up.wait(_LOOK_SECONDS):
+        while not self._given_up.wait(_WATCH_SECONDS):
             late = time.monotonic() - began > _START_SECONDS
             try:
                 held, pending = _engine_actors(self.engine.shared_actors)
             except Exception:  # no dashboard to ask
                 held, pending = {}, 0
-            has = bool(held) and not pending and held.get("GPU", 0) >= needs.gpus
+            has = self.engine.started or (bool(held) and not pending and held.get("GPU", 0) >= needs.gpus)
             # Twice: the actors of a pipeline are asked for one after the other.
             settled = settled + 1 if has else 0
             if settled == 2 or (late and not pending):

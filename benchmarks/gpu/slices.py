@@ -1,6 +1,6 @@
 """Small slices on one GPU machine: each with an engine of its own, all with a shared one, and as one job.
 
-    python -m benchmarks.gpu.slices --model DIR [--dummy] [--slices 30] [--rows 2000]
+    python -m benchmarks.gpu.slices [cold shared whole] --model DIR [--dummy] [--slices 30] [--rows 2000]
 
 Needs ray, vllm and this repository, no Airflow. Starts a Ray of its own. Each slice is a process of the
 processor, as a Ray job would be, measured from its start to its end, when `_SUCCESS` is there. The backfill
@@ -25,43 +25,47 @@ from typing import Any
 
 from benchmarks.gpu.compare import ASK, SAMPLING, rows_of
 
+CASES = ("cold", "shared", "whole")
 AT_ONCE = 3
+PORT = 6399
+HEAD_SECONDS = 10
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all by default")
     parser.add_argument("--model", required=True)
     parser.add_argument("--slices", type=int, default=30)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--dummy", action="store_true", help="weights that say nothing, for a model's shape")
+    parser.add_argument("--engine", default="{}", help="JSON of more engine arguments")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slices", dir="/tmp") as folder:
-        ray = [sys.executable, "-m", "ray.scripts.scripts"]
-        subprocess.run([*ray, "start", "--head", "--port=6399", "--include-dashboard=false"], check=True)
-        os.environ["RAY_ADDRESS"] = "127.0.0.1:6399"
+        os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": f"127.0.0.1:{PORT}"}
+        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={PORT}"]
+        head = subprocess.Popen([*start, "--include-dashboard=false", "--num-cpus=16"])
         try:
+            time.sleep(HEAD_SECONDS)
             compare(Path(folder), args)
         finally:
-            subprocess.run([*ray, "stop", "--force"], check=True)
+            head.terminate()
+            head.wait()
 
 
 def compare(folder: Path, args: argparse.Namespace) -> None:
     work = Work(folder, args)
     keys = work.write()
-    cold = [work.run(key, "cold", engine_scope="slice") for key in keys[:3]]
-    say("one cold job a slice", cold, slices=len(cold))
-    at_once = backfill(work, keys)
-    say("backfill, engine shared", [at_once], slices=len(keys))
-    warm = [work.run(key, "warm", engine_scope="shared") for key in keys[:5]]
-    say("one slice, engine there", warm, slices=len(warm))
-    whole = work.run("*", "whole", engine_scope="slice")
-    say("one job over all rows", [whole], slices=1)
-    print(
-        f"RESULT backfill / one job {at_once / whole:.2f}, cold jobs (extrapolated) / backfill "
-        f"{cold[-1] * len(keys) / at_once:.1f}, warm / cold slice "
-        f"{statistics.median(warm) / cold[-1]:.2f}",
-        flush=True,
-    )
+    cases = args.cases or CASES
+    if "cold" in cases:
+        cold = [work.run(key, "cold", engine_scope="slice") for key in keys[:3]]
+        say("one cold job a slice", cold, extrapolated=round(cold[-1] * len(keys)))
+    if "shared" in cases:
+        at_once = backfill(work, keys)
+        say("backfill, engine shared", [at_once], slices=len(keys))
+        warm = [work.run(key, "warm", engine_scope="shared") for key in keys[:5]]
+        say("one slice, engine there", warm, median=round(statistics.median(warm), 1))
+    if "whole" in cases:
+        say("one job over all rows", [work.run("*", "whole", engine_scope="slice")])
 
 
 def backfill(work: Work, keys: Sequence[str]) -> float:
@@ -102,6 +106,7 @@ class Work:
             "engine_kwargs": {
                 "max_model_len": 4096,
                 **({"load_format": "dummy"} if self._args.dummy else {}),
+                **json.loads(self._args.engine),
             },
             **given,
         }

@@ -94,6 +94,7 @@ def _by_operator(arguments: dict[str, Any]) -> float:
 
     output = f"{arguments['output_path']}-{uuid.uuid4().hex[:6]}"
     given = {**arguments, "output_path": output, "deduplicate": False}  # the script answers every row
+    given["engine_scope"] = "slice"  # and starts an engine of its own
     with DAG("bench", schedule=None):
         operator = RayLLMBatchOperator(task_id="ask", **given)
     began = time.time()

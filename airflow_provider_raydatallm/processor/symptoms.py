@@ -37,6 +37,7 @@ _LOG_LINE = re.compile(r"\[?\d{4}-\d\d-\d\d|\[\d|@ray-llm |[A-Z]+ \d\d-\d\d |\s*
 _WRAPPER = re.compile(
     r"UDF failed to process|SystemException$|root cause|EngineCore encountered an issue"
     r"|raised in its creation task|Subprocess\w*Error: Run cmd|UnserializableException|RayTaskError: ray::"
+    r"|RuntimeError: Traceback \("
 )
 _PYDANTIC = re.compile(r"\d+ validation errors? for (\w+)\s+(.*?)(?: \[type=.*)?$", re.DOTALL)
 _MAX_CHARACTERS = 2000

@@ -26,9 +26,9 @@ from typing import Any
 from benchmarks.gpu.compare import ASK, SAMPLING, rows_of
 
 CASES = ("cold", "shared", "whole")
-AT_ONCE = 3
+AT_ONCE = 8
 PORT = 6399
-HEAD_SECONDS = 10
+HEAD_SECONDS = 20
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="slices", dir="/tmp") as folder:
         os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": f"127.0.0.1:{PORT}"}
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={PORT}"]
-        head = subprocess.Popen([*start, "--include-dashboard=false", "--num-cpus=16"])
+        head = subprocess.Popen([*start, "--num-cpus=16"])
         try:
             time.sleep(HEAD_SECONDS)
             compare(Path(folder), args)

@@ -218,3 +218,18 @@ def test_chain_that_bites_its_tail_ends() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     assert root_error(first) == ("run", "ValueError: b")
+
+
+def test_reason_that_serve_gives_for_an_engine_that_did_not_start_is_looked_for_in_its_workers_log() -> None:
+    told = (
+        "the shared engine could not be started: The deployment failed to start 1 times in a row. Error:\n"
+        "ray::ServeReplica:m:w.initialize_and_get_metadata() (pid=1, ip=127.0.0.1, actor_id=60da, repr=<r>)\n"
+        '  File "replica.py", line 1928, in initialize\n'
+        "    raise RuntimeError(traceback.format_exc()) from None\n"
+        "RuntimeError: Traceback (most recent call last):\n"
+        '  File "core_client.py", line 1, in wait\n'
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    )
+    logs = {"60da": "RuntimeError: Cannot find any model weights with `m`"}
+    kind, message = root_error(RuntimeError(told), lambda **process: logs[process["actor_id"]])
+    assert (kind, message.splitlines()[0]) == ("model", logs["60da"])

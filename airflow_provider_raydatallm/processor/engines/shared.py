@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
@@ -20,7 +19,6 @@ from airflow_provider_raydatallm.processor.engines.base import Facts, Resources
 from airflow_provider_raydatallm.processor.engines.shared_worker import SharedWorker
 from airflow_provider_raydatallm.processor.engines.vllm import VllmEngine
 from airflow_provider_raydatallm.processor.engines.workers import OpenWorkers
-from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.sizing import workers_for
 from airflow_provider_raydatallm.spec import SliceJob
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 #: Of a job's environment, what is its own: code that the engine does not run, and what changes with each.
 _NOT_SHARED = ("py_modules", "working_dir")
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
-_ACTOR = re.compile(r"actor_id=([0-9a-f]+)")
 
 
 class SharedVllmEngine(VllmEngine):
@@ -135,13 +132,9 @@ class SharedVllmEngine(VllmEngine):
         if engine.workers.get("RUNNING"):
             self._was_there = True
         if engine.status == "DEPLOY_FAILED":
-            actors = _ACTOR.findall(engine.message)
             shared_engines.end(engine.name, although_used=True)
-            raise SliceError(
-                f"the shared engine {engine.name} could not be started: {engine.message}",
-                kind="engine",
-                log={"actor_id": actors[-1]} if actors else None,
-            )
+            # Text, in which the cause is looked for as in any other error of Ray's.
+            raise RuntimeError(f"the shared engine could not be started: {engine.message}")
 
     def loads(self) -> bool:
         engine = self._look()

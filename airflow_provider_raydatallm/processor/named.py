@@ -20,11 +20,15 @@ def claim(name: str) -> ActorHandle[Any] | None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    class Place:
+        """Does nothing: that it is there says all. Defined here it travels with the call: not every node, nor
+        every job, has this module."""
+
     # On the driver's node, so that it keeps no other from being scaled away.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": -1}
     try:
-        actor: ActorHandle[Any] = ray.remote(_Place).options(**options, scheduling_strategy=here).remote()
+        actor: ActorHandle[Any] = ray.remote(Place).options(**options, scheduling_strategy=here).remote()
     except ValueError:
         return None
     return actor
@@ -50,7 +54,3 @@ def only_one(name: str) -> Iterator[None]:
         yield
     finally:
         ray.kill(lock)
-
-
-class _Place:
-    """Does nothing: that it is there says all."""

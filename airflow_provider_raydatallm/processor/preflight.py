@@ -87,6 +87,29 @@ def check_model(model_source: str) -> None:
         )
 
 
+def files_of_model(model_source: str) -> list[list[tuple[str, int, int]]]:
+    """What a model's folder holds, by which one that was replaced in place is known: each file's name, bytes
+    and time, here, or where it is not on this node on those that have it. Empty for a hub id."""
+    import ray
+
+    path = os.path.expanduser(model_source)
+    if not model_source.startswith(_FOLDER_PREFIXES):
+        return []
+    if here := _files(path):
+        return [here]
+    there = _on_nodes(lambda: _files(path), [n for n in ray.nodes() if n["Alive"]])
+    return sorted({tuple(files): files for files in there if files}.values())
+
+
+def _files(path: str) -> list[tuple[str, int, int]]:
+    try:
+        with os.scandir(path) as found:
+            files = [(f.name, f.stat()) for f in found if f.is_file()]
+    except OSError:
+        return []
+    return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
+
+
 def _looks_like_a_model(path: str) -> str:
     """Why not; empty when it does."""
     if not os.path.isdir(path):

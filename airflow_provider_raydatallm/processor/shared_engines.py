@@ -8,12 +8,18 @@ when another needs its place.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.named import claim, claimed, only_one
 
 if TYPE_CHECKING:
@@ -25,7 +31,17 @@ _USER = "user "
 _LOCK = "shared engines"
 #: Serve's own limits, made for web services: batches wait in the worker, which knows whose turn it is.
 _MOST_BATCHES = 100_000
-_STOP_SECONDS = 5.0
+_FINISH_SECONDS = 3600.0
+_DELETE_SECONDS = 60.0
+_START_SECONDS = 180.0
+_SERVE = "serve"
+#: `serve.run` would open a port.
+_START_SERVE = (
+    "import ray; ray.init(logging_level='error', log_to_driver=False); from ray import serve; "
+    "serve.start(proxy_location='Disabled')"
+)
+#: Seconds in which Serve's controller is started anew when it died.
+_CONTROLLER_SECONDS = 30
 _HEALTH_SECONDS = 5.0
 _UPSCALE_SECONDS = 10.0
 
@@ -78,10 +94,8 @@ def shared_engines() -> list[SharedEngine]:
     """Those of the cluster that this process is connected to."""
     if not _serve_runs():
         return []
-    from ray import serve
-
     found = []
-    for name, app in serve.status().applications.items():
+    for name, app in _status().applications.items():
         if not name.startswith(PREFIX):
             continue
         [(deployment, overview)] = list(app.deployments.items())[:1] or [("", None)]
@@ -126,14 +140,15 @@ def ensure(name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...]
             others_use_it = len(there.users) > 1
             if there.is_alive and (there.deployment == scaling.name or others_use_it):
                 return
-            serve.delete(name)
-        serve.start(proxy_location="Disabled")  # it would open a port
+            _delete(name)
+        _start_serve()
         deployment = serve.deployment(
             worker,
             name=scaling.name,
             max_ongoing_requests=_MOST_BATCHES,
             autoscaling_config=scaling.options(),
-            graceful_shutdown_timeout_s=_STOP_SECONDS,
+            # One that is too many finishes what it has; one without work ends at once.
+            graceful_shutdown_timeout_s=_FINISH_SECONDS,
             graceful_shutdown_wait_loop_s=0.5,
             health_check_period_s=_HEALTH_SECONDS,
             max_constructor_retry_count=1,
@@ -146,22 +161,88 @@ def ensure(name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...]
         )
 
 
-def end(name: str, *, although_used: bool = False) -> bool:
-    """End an engine that nobody uses; whether it was."""
-    from ray import serve
+def end(name: str, *, although_used: bool = False, only_failed: bool = False) -> bool:
+    """End an engine that nobody uses; whether it was.
 
+    :param although_used: also one in use, without waiting for what it answers.
+    :param only_failed: only one that could not be started: since that was seen, another may have been.
+    """
     with only_one(_LOCK):
-        if not _serve_runs() or (users(name) and not although_used):
+        there = shared_engine(name)
+        if there is None or (there.users and not although_used):
             return False
-        serve.delete(name)
+        if only_failed and there.status != "DEPLOY_FAILED":
+            return False
+        _delete(name, at_once=although_used)
         return True
 
 
 def end_an_idle_engine() -> None:
     """Make room: end one that has workers and no users, if there is one."""
     for engine in shared_engines():
-        if engine.workers and not engine.users and end(engine.name):
-            return
+        with contextlib.suppress(SliceError):
+            if engine.workers and not engine.users and end(engine.name):
+                return
+
+
+def has_workers(engine: SharedEngine) -> bool:
+    """Whether it has what it needs: a worker that is there, or that loads its model. One that only waits for
+    its place counts as none."""
+    from ray.util.state import list_actors
+
+    if not engine.workers.get("STARTING"):
+        return bool(engine.workers.get("RUNNING"))
+    try:
+        found = list_actors(detail=True, limit=10_000, filters=[("ray_namespace", "=", _SERVE)])
+    except Exception:  # no dashboard to ask
+        return True
+    mine = [a for a in found if a.name.startswith(actors_of(engine.name)) and a.state != "DEAD"]
+    return any(a.pid for a in mine)
+
+
+def actors_of(engine: str) -> str:
+    """How the names of its workers' actors begin."""
+    return f"SERVE_REPLICA::{engine}#"
+
+
+def _delete(name: str, *, at_once: bool = False) -> None:
+    """:raises SliceError: when it does not end."""
+    import ray
+    from ray import serve
+    from ray.util import list_named_actors
+
+    serve.delete(name, _blocking=False)
+    if at_once:
+        for actor in list_named_actors(all_namespaces=True):
+            if actor["namespace"] == _SERVE and actor["name"].startswith(actors_of(name)):
+                with contextlib.suppress(ValueError):
+                    ray.kill(ray.get_actor(actor["name"], namespace=_SERVE))
+    deadline = time.monotonic() + _DELETE_SECONDS
+    while shared_engine(name) is not None:
+        if time.monotonic() > deadline:
+            raise SliceError(f"the shared engine {name} does not end", kind="engine")
+        time.sleep(0.5)
+
+
+def _start_serve() -> None:
+    """Start Serve, unless it is there, by a job of its own: its controller has the environment of the job
+    that starts it, with all that is secret there, and hands it on to every engine."""
+    import ray
+
+    if _serve_runs():
+        return
+    context = ray.get_runtime_context()
+    own = {*dict(context.runtime_env).get("env_vars", {}), "RAY_JOB_CONFIG_JSON_ENV_VAR"}
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    done = subprocess.run(
+        [sys.executable, "-c", _START_SERVE],
+        env=environment | {"RAY_ADDRESS": context.gcs_address},
+        capture_output=True,
+        text=True,
+        timeout=_START_SECONDS,
+    )
+    if done.returncode:
+        raise SliceError(f"Ray Serve could not be started: {done.stderr[-1000:]}", kind="cluster")
 
 
 def name_of(model_source: str, fingerprint: str) -> str:
@@ -169,11 +250,25 @@ def name_of(model_source: str, fingerprint: str) -> str:
     return f"{PREFIX}{model}-{fingerprint}"
 
 
+def _status() -> Any:
+    from ray import serve
+    from ray.exceptions import RayError
+
+    deadline = time.monotonic() + _CONTROLLER_SECONDS
+    while True:
+        try:
+            return serve.status()
+        except RayError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
+
+
 def _serve_runs() -> bool:
     import ray
 
     try:
-        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace=_SERVE)
     except ValueError:
         return False
     return True

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.exceptions import RayModelNotFoundError
+from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayModelNotFoundError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local import LocalHead
@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.local_processes import MARKER_VARIABLE
 from tests.integration.conftest import Ask, wait_for
 from tests.integration.test_resume import fragments, in_thread, rows_in
 
+PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
 #: So many tokens take the tiny model seconds.
 LONG = 2000
 ENGINE = {"max_model_len": LONG + 200, "max_num_seqs": 8, "hf_overrides": {"max_position_embeddings": 8192}}
@@ -59,8 +60,7 @@ def processes(head: LocalHead, title: str) -> list[psutil.Process]:
 
 
 def engines(*arguments: str) -> str:
-    program = Path(sys.executable).parent / "airflow-ray-llm"
-    done = subprocess.run([program, "engines", *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run([PROGRAM, "engines", *arguments], capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -71,7 +71,9 @@ def listed() -> dict[str, Any]:
 
 def test_slices_at_once_and_after_each_other_have_one_engine(asked: Ask, ray_head: LocalHead) -> None:
     results: list[Any] = []
-    threads = [in_thread(asked, results, key=key, tokens=[8] * 40) for key in ("a", "b")]
+    # A job's own credentials are no part of what an engine is, and end with the job.
+    environment = {"runtime_env": {"env_vars": {"AWS_SECRET_ACCESS_KEY": "kept-by-nobody"}}}
+    threads = [in_thread(asked, results, key=key, tokens=[8] * 40, **environment) for key in ("a", "b")]
     for thread in threads:
         thread.join(300)
     [engine] = processes(ray_head, "VLLM::EngineCore")
@@ -81,6 +83,9 @@ def test_slices_at_once_and_after_each_other_have_one_engine(asked: Ask, ray_hea
         assert result["counts"]["succeeded"] == 40, result
         assert result["tokens"]["output"] == 320
         assert result["balance"]["workers"] == 1
+    for title in ("ray::ServeController", "ray::ServeReplica", "VLLM::EngineCore"):
+        [process] = processes(ray_head, title)
+        assert "kept-by-nobody" not in process.environ().values()
     there = listed()
     assert (there["status"], there["workers"], there["users"]) == ("RUNNING", {"RUNNING": 1}, [])
 
@@ -126,6 +131,23 @@ def test_whatever_dies_of_a_shared_engine_the_slice_is_finished(
     assert answers.column("name").to_pylist() == [f"a {i}" for i in range(32)]
 
 
+def test_slice_whose_engine_is_stopped_by_force_ends_and_goes_on_with_another(
+    asked: Ask, tmp_path: Path
+) -> None:
+    tokens = [8, LONG] * 200
+    results: list[Any] = []
+    thread = in_thread(asked, results, key="a", tokens=tokens)
+    wait_for(lambda: rows_in(fragments(tmp_path / "a")) > 0)
+    name = listed()["name"]
+    assert name in subprocess.run([PROGRAM, "engines", "stop", name], capture_output=True, text=True).stderr
+    assert engines("stop", name, "--force") == f"ended {name}\n"
+    thread.join(400)
+    [error] = results
+    assert isinstance(error, RayEngineDiedError)
+    assert "was ended while this slice used it" in str(error)
+    assert engines("list") == "no shared engine is on this cluster\n"
+
+
 def test_idle_engine_gives_way_and_one_without_work_ends_and_comes_back(
     asked: Ask, ray_head: LocalHead
 ) -> None:
@@ -152,6 +174,15 @@ def test_shared_engine_that_cannot_start_is_told_at_once(
 ) -> None:
     shutil.copytree(tiny_model, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     before = engines("list")
-    with pytest.raises(RayModelNotFoundError, match=r"^RuntimeError: Cannot find any model weights with"):
-        asked("a", [8], model_source=f"{tmp_path}/model")
+    results: list[Any] = []
+    threads = [
+        in_thread(asked, results, key=key, tokens=[8], model_source=f"{tmp_path}/model") for key in ("a", "b")
+    ]
+    for thread in threads:
+        thread.join(400)
+    first, second = sorted(results, key=lambda e: isinstance(e, RayEngineDiedError))
+    assert isinstance(first, RayModelNotFoundError)
+    assert str(first).startswith("RuntimeError: Cannot find any model weights with")
+    # Who comes second may see no more than that it is gone.
+    assert isinstance(second, (RayModelNotFoundError, RayEngineDiedError))
     assert engines("list") == before

@@ -19,6 +19,8 @@ from airflow_provider_raydatallm.processor.engines.base import Facts, Resources
 from airflow_provider_raydatallm.processor.engines.shared_worker import SharedWorker
 from airflow_provider_raydatallm.processor.engines.vllm import VllmEngine
 from airflow_provider_raydatallm.processor.engines.workers import OpenWorkers
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.preflight import files_of_model
 from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.sizing import workers_for
 from airflow_provider_raydatallm.spec import SliceJob
@@ -27,8 +29,12 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 #: Of a job's environment, what is its own: code that the engine does not run, and what changes with each.
-_NOT_SHARED = ("py_modules", "working_dir")
+_NOT_SHARED = ("py_modules",)
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
+
+
+#: Looks, a second apart, at which an engine is not there before that is believed.
+_ABSENT_LOOKS = 3
 
 
 class SharedVllmEngine(VllmEngine):
@@ -36,6 +42,9 @@ class SharedVllmEngine(VllmEngine):
         super().__init__(job, rows)
         self._user: tuple[ActorHandle[Any], str] | None = None
         self._was_there = False
+        self._seen: SharedEngine | None = None
+        self._absent = 0
+        self._deployed = False
 
     @property
     def wants_pace(self) -> bool:
@@ -54,6 +63,7 @@ class SharedVllmEngine(VllmEngine):
         """Equal for slices that can share an engine."""
         decides = {
             "arguments": self._arguments(),
+            "files": files_of_model(self.job.model_source),
             "accelerator_type": self.job.accelerator_type,
             "runtime_env": self._runtime_env(),
         }
@@ -62,16 +72,16 @@ class SharedVllmEngine(VllmEngine):
 
     @property
     def shared_actors(self) -> str:  # type: ignore[override]
-        return f"SERVE_REPLICA::{self.name}#"
+        return shared_engines.actors_of(self.name)
 
     @property
     def needed(self) -> Resources:
-        """Without its workers, when those are there."""
-        if self._user is None:  # before it is looked at: now it does not end any more
-            self._user = shared_engines.use(self.name, self.job.slice_path)
+        """Without its workers, when those are there: it is not ended by others then, whose turn it is not."""
         there = shared_engines.shared_engine(self.name)
-        if there is None or not there.workers or not there.is_alive:
+        if there is None or not there.is_alive or not shared_engines.has_workers(there):
             return self.resources
+        if there.deployment != self._scaling.name and not there.users:
+            return self.resources  # it is started anew
         beside = self.resources.cpus - self.workers[0] * self.cpus_each
         return Resources(beside, 0, "beside a shared engine that is there")
 
@@ -84,7 +94,12 @@ class SharedVllmEngine(VllmEngine):
             return []
         return [f"shared engine {e.name}" for e in others]
 
+    @property
+    def _scaling(self) -> Scaling:
+        return Scaling(self.workers, self.sizes.batches, self.job.engine_idle_timeout)
+
     def _start(self) -> OpenWorkers:
+        self._user = shared_engines.use(self.name, self.job.slice_path)
         needs: dict[str, Any] = {"num_cpus": self.cpus_each}
         if not self.on_cpu:
             needs["num_gpus"] = self.each
@@ -92,17 +107,17 @@ class SharedVllmEngine(VllmEngine):
             needs["accelerator_type"] = self.job.accelerator_type
         shared_engines.ensure(
             self.name,
-            Scaling(self.workers, self.sizes.batches, self.job.engine_idle_timeout),
+            self._scaling,
             SharedWorker,
             (self._arguments(),),
             **needs,
             runtime_env=self._runtime_env(),
         )
-        assert self._user is not None
+        self._deployed = True
         return partial(SharedWorkers, self.name, self._user[1])
 
     def _runtime_env(self) -> dict[str, Any]:
-        """Of its workers, said in full: they would have that of the job that started Serve."""
+        """Of its workers, said in full: they would have that of the job that started them."""
         import ray
 
         env = {
@@ -127,25 +142,30 @@ class SharedVllmEngine(VllmEngine):
 
     def check(self) -> None:
         engine = self._look()
-        if engine is None:
-            return
-        if engine.workers.get("RUNNING"):
+        if engine is not None and engine.workers.get("RUNNING"):
             self._was_there = True
-        if engine.status == "DEPLOY_FAILED":
-            shared_engines.end(engine.name, although_used=True)
+        if engine is not None and engine.status == "DEPLOY_FAILED":
+            shared_engines.end(engine.name, although_used=True, only_failed=True)
             # Text, in which the cause is looked for as in any other error of Ray's.
             raise RuntimeError(f"the shared engine could not be started: {engine.message}")
+        is_there = not self._deployed or (engine is not None and engine.is_alive)
+        self._absent = 0 if is_there else self._absent + 1
+        if self._absent >= _ABSENT_LOOKS:  # who asks it now would wait for ever
+            raise SliceError(
+                f"the shared engine {self.name} was ended while this slice used it: somebody stopped it, or "
+                "it could not be started. Finished rows are kept, and a retry goes on with the others",
+                kind="engine",
+            )
 
     def loads(self) -> bool:
         engine = self._look()
-        return engine is None or bool(engine.workers.get("STARTING"))
+        return engine is not None and bool(engine.workers) and shared_engines.has_workers(engine)
 
     def _look(self) -> SharedEngine | None:
-        """None when it cannot be told: Serve's controller is started anew, too."""
-        try:
-            return shared_engines.shared_engine(self.name)
-        except Exception:
-            return None
+        """What was seen last, when it cannot be told: Serve's controller is started anew, too."""
+        with contextlib.suppress(Exception):
+            self._seen = shared_engines.shared_engine(self.name)
+        return self._seen
 
     def stop(self) -> None:
         import ray

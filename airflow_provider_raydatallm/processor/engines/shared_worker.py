@@ -59,16 +59,17 @@ class SharedWorker(VllmWorker):
                     more = asyncio.ensure_future(anext(groups, None))
                     await asyncio.wait({more, left}, return_when=asyncio.FIRST_COMPLETED)
                     if not more.done():
-                        more.cancel()
                         return
                     if (group := await more) is None:
                         return
                     yield from_worker(group, self._name)
             finally:
                 left.cancel()
+                more.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await more
                 # By this its rows are cancelled, and vLLM aborts them.
-                with contextlib.suppress(RuntimeError, asyncio.CancelledError):
-                    await groups.aclose()
+                await groups.aclose()
 
     def _place(self, user: str) -> contextlib.AbstractAsyncContextManager[None]:
         return self._share.place(user)

@@ -64,6 +64,12 @@ def engines(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_others(ray_head: LocalHead) -> None:
+    """Other tests on this head leave engines, too."""
+    engines("stop", "--all", "--force")
+
+
 def listed() -> dict[str, Any]:
     [engine] = json.loads(engines("list", "--json"))
     return dict(engine)

@@ -61,8 +61,9 @@ from airflow_provider_raydatallm.polling import (
     Verdict,
     from_event,
 )
+from airflow_provider_raydatallm.report import Report
 from airflow_provider_raydatallm.slices import SliceKey, SliceKeyError, resolve_slice_key
-from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.spec import SliceJob
 from airflow_provider_raydatallm.storage import session_env
 from airflow_provider_raydatallm.submission import Shipment
 from airflow_provider_raydatallm.waiting import JobRef, wait_for_job

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_raydatallm.processor.engines.base import Sizes
 from airflow_provider_raydatallm.processor.sizing import batch_size_for, workers_needed
-from airflow_provider_raydatallm.spec import Advice, Balance, Counts, Seconds, Utilisation
+from airflow_provider_raydatallm.report import Advice, Balance, Counts, Seconds, Utilisation
 
 #: Runs that answered for less say little about steady work.
 _SECONDS = 30.0

@@ -12,7 +12,8 @@ from airflow_provider_raydatallm.processor.listing import Listing
 from airflow_provider_raydatallm.processor.status import is_same
 from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.processor.versions import Version
-from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.report import Report
+from airflow_provider_raydatallm.spec import SliceJob
 
 #: Why a version is made: `extend` and `retry` take over the rows of the version before.
 Mode = Literal["new", "forced", "extend", "retry"]

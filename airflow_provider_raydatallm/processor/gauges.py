@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from airflow_provider_raydatallm.spec import Utilisation
+from airflow_provider_raydatallm.report import Utilisation
 
 SAMPLE_SECONDS = 0.5
 

@@ -29,7 +29,8 @@ from airflow_provider_raydatallm.processor.progress import Reporter, Say
 from airflow_provider_raydatallm.processor.seed import seed
 from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.versions import Version
-from airflow_provider_raydatallm.spec import Counts, Report, SliceJob, Tokens
+from airflow_provider_raydatallm.report import Counts, Report, Tokens
+from airflow_provider_raydatallm.spec import SliceJob
 
 #: Seconds between two lines of progress in the log.
 PROGRESS_SECONDS = 5.0

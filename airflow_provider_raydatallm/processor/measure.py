@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.answers import TRUNCATED_ANSWER
 from airflow_provider_raydatallm.processor.gauges import Gauges, Sample
-from airflow_provider_raydatallm.spec import Balance, Seconds, Throughput
+from airflow_provider_raydatallm.report import Balance, Seconds, Throughput
 
 #: What recent rates are rates over: longer than a batch takes, shorter than a change should go unseen.
 RECENT_SECONDS = 300.0

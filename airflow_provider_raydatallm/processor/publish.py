@@ -47,7 +47,8 @@ from airflow_provider_raydatallm.processor.versions import (
     is_whole,
     plan_name,
 )
-from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.report import Report
+from airflow_provider_raydatallm.spec import SliceJob
 
 PART = "part-00000.parquet"
 QUARANTINE = "_quarantine"

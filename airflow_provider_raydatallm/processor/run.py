@@ -37,7 +37,8 @@ from airflow_provider_raydatallm.processor.prompt import RequestBuilder, structu
 from airflow_provider_raydatallm.processor.status import is_same
 from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.processor.versions import Version
-from airflow_provider_raydatallm.spec import Counts, Report, SliceJob
+from airflow_provider_raydatallm.report import Counts, Report
+from airflow_provider_raydatallm.spec import SliceJob
 
 
 def run_slice(

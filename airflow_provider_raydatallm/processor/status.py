@@ -14,7 +14,8 @@ from airflow_provider_raydatallm.processor import versions
 from airflow_provider_raydatallm.processor.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.processor.versions import PROGRESS, Version
-from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.report import Report
+from airflow_provider_raydatallm.spec import SliceJob
 
 #: How long the Airflow side looks before it leaves that to the cluster.
 _LOOK_SECONDS = 15.0

@@ -14,7 +14,7 @@ from typing import Any
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.lease import CHECKPOINT
 from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
-from airflow_provider_raydatallm.spec import Report
+from airflow_provider_raydatallm.report import Report
 
 MANIFEST, REPORT, SUCCESS, VERSIONS = "_manifest.json", "_report.json", "_SUCCESS", "_versions"
 #: How the run that is at work is getting on.

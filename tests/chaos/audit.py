@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm.processor import versions
 from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.reader import published_dataset
-from airflow_provider_raydatallm.spec import Report
+from airflow_provider_raydatallm.report import Report
 
 Row = dict[str, Any]
 

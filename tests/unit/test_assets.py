@@ -7,7 +7,8 @@ from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_raydatallm.assets import check_emit_partition, record_asset_events
-from airflow_provider_raydatallm.spec import Counts, Report, SliceJob
+from airflow_provider_raydatallm.report import Counts, Report
+from airflow_provider_raydatallm.spec import SliceJob
 
 JOB = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
 RESULT: dict[str, Any] = Report(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.facets import SLICE_FACET, slice_lineage
-from airflow_provider_raydatallm.spec import Counts, Report, SliceJob
+from airflow_provider_raydatallm.report import Counts, Report
+from airflow_provider_raydatallm.spec import SliceJob
 from airflow_provider_raydatallm.tables import DatasetName, dataset_name, input_table, output_table
 
 

@@ -10,7 +10,7 @@ from airflow_provider_raydatallm.processor.answers import TRUNCATED_ANSWER, fail
 from airflow_provider_raydatallm.processor.engines.base import answers_to
 from airflow_provider_raydatallm.processor.gauges import Gpu, Sample
 from airflow_provider_raydatallm.processor.measure import RECENT_SECONDS, Meter, News, _Recent, summary
-from airflow_provider_raydatallm.spec import Balance, Throughput, Utilisation
+from airflow_provider_raydatallm.report import Balance, Throughput, Utilisation
 
 
 def group(

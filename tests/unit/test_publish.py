@@ -19,7 +19,8 @@ from airflow_provider_raydatallm.processor.plan import make_plan
 from airflow_provider_raydatallm.processor.run import run_slice
 from airflow_provider_raydatallm.processor.store import Store
 from airflow_provider_raydatallm.reader import published_dataset, published_files
-from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.report import Report
+from airflow_provider_raydatallm.spec import SliceJob
 from tests.in_process import InProcess, changed, job_of
 from tests.stub_engine import answer
 

@@ -13,7 +13,8 @@ import pytest
 
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.report import Report
+from airflow_provider_raydatallm.spec import SliceJob
 from tests import stub_engine
 from tests.in_process import InProcess, changed, job_of
 

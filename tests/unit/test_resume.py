@@ -25,7 +25,8 @@ from airflow_provider_raydatallm.processor.fragments import put_fragment
 from airflow_provider_raydatallm.processor.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.run import run_slice
 from airflow_provider_raydatallm.processor.store import Store
-from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.report import Report
+from airflow_provider_raydatallm.spec import SliceJob
 from tests.in_process import InProcess, job_of
 
 

@@ -15,7 +15,8 @@ from airflow_provider_raydatallm.processor.__main__ import load_spec, main
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.run import run_slice
 from airflow_provider_raydatallm.processor.status import finished_report, slice_status
-from airflow_provider_raydatallm.spec import Report, SliceJob
+from airflow_provider_raydatallm.report import Report
+from airflow_provider_raydatallm.spec import SliceJob
 from tests.in_process import InProcess, changed, job_of
 
 

@@ -16,7 +16,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_provider_raydatallm.assets import check_emit_partition, record_asset_events
 from airflow_provider_raydatallm.exceptions import RayLLMJobError
 from airflow_provider_raydatallm.lineage import SliceLineage
-from airflow_provider_raydatallm.spec import Counts, Report, SliceJob, Tokens
+from airflow_provider_raydatallm.report import Counts, Report, Tokens
+from airflow_provider_raydatallm.spec import SliceJob
 
 
 class Answered(SliceLineage, BaseOperator):

@@ -3,10 +3,12 @@ long."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,14 +47,16 @@ class Encoder:
     """
 
     def __init__(self, job: SliceJob, limit: int | None = None) -> None:
-        from transformers import AutoTokenizer
-
         kwargs = job.engine_kwargs
-        self._tokenizer = AutoTokenizer.from_pretrained(
-            os.path.expanduser(kwargs.get("tokenizer") or job.model_source),
-            revision=kwargs.get("tokenizer_revision") or kwargs.get("revision"),
-            trust_remote_code=bool(kwargs.get("trust_remote_code")),
-        )
+        of_the_model = bool(kwargs.get("trust_remote_code"))
+        with contextlib.nullcontext() if of_the_model else _without_torch():
+            from transformers import AutoTokenizer
+
+            self._tokenizer = AutoTokenizer.from_pretrained(
+                os.path.expanduser(kwargs.get("tokenizer") or job.model_source),
+                revision=kwargs.get("tokenizer_revision") or kwargs.get("revision"),
+                trust_remote_code=of_the_model,
+            )
         self._job = job
         self._template = job.chat_template_kwargs
         self._limit = limit
@@ -134,6 +138,21 @@ class Encoder:
             made = self._tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)
         tokens: list[list[int]] = made["input_ids"]
         return tokens
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Have transformers believe that there is no torch, which takes seconds to import and tokenizers do not
+    need."""
+    if "torch" in sys.modules or "transformers" in sys.modules:
+        yield
+        return
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:

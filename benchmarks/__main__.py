@@ -15,6 +15,7 @@ CASES = (
     "driver_memory",
     "deferred",
     "slice_cost",
+    "warm_slice",
     "plain_script",
     "repeated_rows",
     "llm_actor",

@@ -1,0 +1,180 @@
+"""One slice: with an engine of its own, with a shared one that is there, and by a bare script that asks the
+same deployment.
+
+Goals, of 1,000 rows: at most 0.25 of a cold slice, and at most 1.3 times the bare script. The real operator
+and vLLM on CPUs with the demo's tiny model, in turn, on one embedded head. The script is a Ray job as well:
+it reads, applies the chat template, tokenizes, has the deployment answer and writes Parquet, and keeps no
+checkpoint, checks nothing and reports nothing. Its time ends when its table is written, the operator's when
+its `execute` returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import Figure, say, show
+
+ROWS = int(os.environ.get("BENCH_WARM_ROWS", 1000))
+ROUNDS = int(os.environ.get("BENCH_WARM_ROUNDS", 3))
+GOAL_OF_COLD = 0.25
+GOAL_OF_SCRIPT = 1.3
+_PARAMS = {"temperature": 0, "max_tokens": 16}
+
+
+def run() -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from airflow_provider_raydatallm.local import ensure_head, stop_head
+    from tests.tiny_model import tiny_model
+
+    taken: dict[str, list[float]] = {"cold": [], "warm": [], "script": []}
+    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
+        os.environ["AIRFLOW_RAY_LLM_LOCAL_DIR"] = f"{folder}/head"
+        os.environ["AIRFLOW_CONN_RAY_DEFAULT"] = "ray://local"
+        pq.write_table(
+            pa.table({"name": [f"Company number {n}" for n in range(ROWS)]}), f"{folder}/in.parquet"
+        )
+        model = str(tiny_model())
+        ensure_head()
+        try:
+            taken["cold"].append(_by_operator(folder, model, "slice"))
+            _by_operator(folder, model, "shared")  # starts it
+            for turn in range(ROUNDS):
+                for way in ("warm", "script") if turn % 2 == 0 else ("script", "warm"):
+                    by = _by_script if way == "script" else _by_operator
+                    taken[way].append(by(folder, model, "shared"))
+            taken["cold"].append(_by_operator(folder, model, "slice"))
+        finally:
+            stop_head()
+    warm, script, cold = (statistics.median(taken[way]) for way in ("warm", "script", "cold"))
+    of_cold, of_script = warm / cold, warm / script
+    return show(
+        [
+            Figure(f"{ROWS:,} rows, an engine of its own", _spread(taken["cold"])),
+            Figure("... a shared one that is there", _spread(taken["warm"])),
+            Figure("... a bare script that asks the same one", _spread(taken["script"])),
+            Figure("of a cold slice", f"{of_cold:.2f}", f"<= {GOAL_OF_COLD}", of_cold <= GOAL_OF_COLD),
+            Figure("of the script", f"{of_script:.2f}", f"<= {GOAL_OF_SCRIPT}", of_script <= GOAL_OF_SCRIPT),
+        ]
+    )  # fmt: skip
+
+
+def _by_operator(folder: str, model: str, scope: str) -> float:
+    from airflow.sdk import DAG
+
+    from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+    from tests.context import context_of
+
+    with DAG("bench", schedule=None):
+        operator = RayLLMBatchOperator(
+            task_id="ask",
+            slice_key="2026-01-31",
+            input_path=f"{folder}/in.parquet",
+            output_path=f"{folder}/out-{uuid.uuid4().hex[:6]}",
+            prompt="What industry is this company in: {name}",
+            model_source=model,
+            sampling_params=_PARAMS,
+            engine_kwargs={"max_model_len": 256},
+            engine_scope=scope,
+            deduplicate=False,  # nor does the script
+        )
+    began = time.time()
+    result = operator.execute(context_of(operator))
+    took = time.time() - began
+    assert (result["outcome"], result["counts"]["succeeded"]) == ("published", ROWS), result
+    say(f"{scope}: {took:.1f} s, {result['seconds']}")
+    return took
+
+
+def _by_script(folder: str, model: str, scope: str) -> float:
+    import pyarrow.parquet as pq
+
+    from airflow_provider_raydatallm.hooks import jobs_api
+    from airflow_provider_raydatallm.hooks.ray import RayHook
+    from benchmarks.fresh import ROOT
+
+    name = f"script-{uuid.uuid4().hex[:6]}"
+    table, done = Path(folder, name), Path(folder, f"{name}.done")
+    script = shlex.join(
+        [sys.executable, "-m", "benchmarks.warm_slice", f"{folder}/in.parquet", model, str(table), str(done)]
+    )
+    hook, began = RayHook(), time.time()
+    command = f"cd {shlex.quote(str(ROOT))} && exec {script}"
+    hook.call(jobs_api.submit(submission_id=name, entrypoint=command, runtime_env={}, metadata={}))
+    while (info := hook.call(jobs_api.status_of(name))) is None or info.status not in jobs_api.TERMINAL:
+        time.sleep(0.2)
+    assert info.status == "SUCCEEDED", info.message
+    assert pq.read_table(table).num_rows == ROWS
+    took = done.stat().st_mtime - began
+    say(f"script: {took:.1f} s")
+    return took
+
+
+class _Asks:
+    """Answers batches by the deployment, several at once."""
+
+    def __init__(self, model: str, app: str, user: str) -> None:
+        from ray import serve
+        from transformers import AutoTokenizer
+
+        self._tokenizer = AutoTokenizer.from_pretrained(model)
+        self._handle = serve.get_app_handle(app).options(method_name="answer", stream=True)
+        self._user = user
+
+    async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        import pyarrow as pa
+
+        names = list(batch["name"])
+        tokens = [
+            self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": f"What industry is this company in: {name}"}],
+                add_generation_prompt=True,
+                return_dict=False,
+            )
+            for name in names
+        ]
+        asked = pa.table(
+            {"tokens": pa.array(tokens, pa.list_(pa.int32())), "params": [json.dumps(_PARAMS)] * len(names)}
+        )
+        async for group in self._handle.remote(asked, self._user):
+            here = group.column("row").to_pylist()
+            yield {"name": [names[row] for row in here], "text": group.column("text").to_pylist()}
+
+
+def script(source: str, model: str, target: str, done: str) -> None:
+    import ray
+    from ray.data import ActorPoolStrategy
+
+    from airflow_provider_raydatallm.processor import shared_engines
+
+    ray.init(logging_level="warning")
+    (engine,) = shared_engines.shared_engines()
+    _, user = shared_engines.use(engine.name, "script")
+    rows = ray.data.read_parquet(source)
+    answers = rows.map_batches(
+        _Asks,
+        fn_constructor_args=(model, engine.name, user),
+        batch_size=256,
+        compute=ActorPoolStrategy(size=1),
+    )
+    answers.write_parquet(target)
+    Path(done).touch()
+
+
+def _spread(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f})"
+
+
+if __name__ == "__main__":
+    script(*sys.argv[1:])

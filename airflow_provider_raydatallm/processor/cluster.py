@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import signal
 import sys
 import threading
@@ -237,5 +238,7 @@ def connect() -> None:
 
     with _connecting:
         if not ray.is_initialized():
+            # It is needed after much waiting for the cluster, and takes a second to import.
+            threading.Thread(target=importlib.import_module, args=("ray.data",), name="import").start()
             ray.init(logging_level="warning")
             stop_on_sigterm()  # Ray puts a handler of its own in place

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.slices [cold shared whole] --model DIR [--dummy] [--slices 30] [--rows 2000]
 
 Needs ray, vllm and this repository, no Airflow. Starts a Ray of its own. Each slice is a process of the
-processor, as a Ray job would be, measured from its start to its end, when `_SUCCESS` is there. The backfill
+processor, as a Ray job would be, measured from its start until `_SUCCESS` is there. The backfill
 has several of them at once, as `max_active_runs` would, and begins with no engine there. A cold job for each
 slice is measured on three, the first of which may have to compile, and extrapolated from the last.
 """
@@ -112,16 +112,16 @@ class Work:
         }
         spec = self._folder / f"{table}-{job['slice_key']}.json"
         spec.write_text(json.dumps(job))
-        began = time.monotonic()
+        began = time.time()
         done = subprocess.run(
             [sys.executable, "-m", "airflow_provider_raydatallm.processor", "run", str(spec)],
             capture_output=True,
             text=True,
         )
-        took = time.monotonic() - began
         if done.returncode:
             raise SystemExit(f"{spec.name}: {done.stderr[-3000:]}")
         report = json.loads(done.stdout[done.stdout.index("{\n") :])
+        took = Path(report["output_path"], "_SUCCESS").stat().st_mtime - began
         say(f"{table} {key}", [took], **report["seconds"], **report["throughput"])
         return took
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,7 +29,7 @@ from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
 from airflow_provider_raydatallm.processor.engines.workers import OpenWorkers, OwnWorkers, ready
 from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.preflight import files_of_model
+from airflow_provider_raydatallm.processor.preflight import files_of_model, is_folder
 from airflow_provider_raydatallm.spec import SliceJob
 
 if TYPE_CHECKING:
@@ -97,10 +98,19 @@ class VllmEngine(VllmBased):
         job = self.job
         if job.answer_cache is None:
             return None
-        folders = [job.model_source, str(self.engine_kwargs.get("tokenizer") or job.model_source)]
+        sources = [job.model_source, str(self.engine_kwargs.get("tokenizer") or job.model_source)]
+        files = [files_of_model(source) for source in sources]
+        if any(is_folder(source) and not found for source, found in zip(sources, files, strict=True)):
+            print(
+                f"warning: answer_cache: no node told what is in {' or '.join(dict.fromkeys(sources))}, by "
+                "which a model that was replaced is known. The slice goes on without it",
+                file=sys.stderr,
+                flush=True,
+            )
+            return None
         return AnswerSpace(
             job.answer_cache,
-            job.answer_space(self.engine_kwargs, [files_of_model(f) for f in folders]),
+            job.answer_space(self.engine_kwargs, files),
             job.answer_cache_max_bytes,
             job.answer_cache_max_days,
             read=not job.force_rerun,

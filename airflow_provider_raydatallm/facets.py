@@ -35,7 +35,7 @@ class RayDataLLMSliceRunFacet(RunFacet):
     outcome: str | None = None
     #: Rows: planned, succeeded, quarantined, ... as in the report.
     counts: dict[str, int | None] | None = None
-    #: Tokens: input, output, cached.
+    #: Tokens: input, output, cached, saved.
     tokens: dict[str, int | None] | None = None
     rayJobId: str | None = None
     reportPath: str | None = None

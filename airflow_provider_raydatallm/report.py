@@ -21,12 +21,17 @@ class Counts(Contract):
     truncated: int | None = None
     shortened: int | None = None
     deduplicated: int | None = None
+    cached: int | None = None
 
 
 class Tokens(Contract):
+    """`cached`: of `input`, those that the engine had computed before. `saved`: neither in `input` nor in
+    `output`, what the prompts and answers of `Counts.cached` rows took when they were inferred."""
+
     input: int | None = None
     output: int | None = None
     cached: int | None = None
+    saved: int | None = None
 
 
 class Seconds(Contract):

@@ -17,6 +17,7 @@ import codecs
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -26,6 +27,8 @@ ANSWER_VERSION = 1
 
 _ASCII = r"^[\x01-\x7f]$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+#: A folder's address, or its path from the root: every process on every node has to find the same one.
+_FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
 
 _Workers = Annotated[int, Field(ge=1)]
 Concurrency = _Workers | tuple[_Workers, _Workers] | Literal["auto"]
@@ -116,6 +119,10 @@ class SliceJob(Contract):
     max_model_len_percentile: float = Field(default=99.0, gt=0, le=100)
     on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine"
     deduplicate: bool | None = None
+    #: Folder of answers that slices of the same model have from each other; its size and age.
+    answer_cache: str | None = None
+    answer_cache_max_bytes: int = Field(default=1 << 30, ge=1 << 20)
+    answer_cache_max_days: float = Field(default=30, gt=0, allow_inf_nan=False)
     processor_kwargs: dict[str, Any] = Field(default_factory=dict)
     #: Whether the engine ends with the slice, or is left to others that ask for the same.
     engine_scope: Literal["slice", "shared"] = "slice"
@@ -157,6 +164,16 @@ class SliceJob(Contract):
     def _ordered_concurrency(cls, value: Concurrency) -> Concurrency:
         if isinstance(value, tuple) and value[0] > value[1]:
             raise ValueError(f"concurrency {value} has its minimum above its maximum")
+        return value
+
+    @field_validator("answer_cache")
+    @classmethod
+    def _folder(cls, value: str | None) -> str | None:
+        if value is not None and (not _FOLDER.match(value) or "{slice}" in value):
+            raise ValueError(
+                f"{value!r} is no folder that slices can share: give an address such as "
+                "'s3://bucket/answers', or an absolute path that every node has, without {slice}"
+            )
         return value
 
     @field_validator("output_column")
@@ -203,6 +220,20 @@ class SliceJob(Contract):
     def _engine_to_share(self) -> SliceJob:
         if self.engine_scope == "shared" and (why := self._own_engine_needed):
             raise ValueError(f"engine_scope='shared' cannot be: {why}")
+        return self
+
+    @model_validator(mode="after")
+    def _answers_to_keep(self) -> SliceJob:
+        if self.answer_cache is not None and self.deduplicate is False:
+            raise ValueError(
+                "answer_cache and deduplicate=False contradict each other: it keeps answers so that what "
+                "was asked is not asked again. Leave one of them out"
+            )
+        if self.answer_cache is not None and self.fitting_engine != "vllm":
+            raise ValueError(
+                f"answer_cache is for engine 'vllm', and this slice's is {self.fitting_engine!r}: leave it "
+                "out, or set engine='vllm' where that can answer"
+            )
         return self
 
     @model_validator(mode="after")
@@ -281,7 +312,7 @@ class SliceJob(Contract):
         decides = {
             "answer_version": ANSWER_VERSION,
             "model": self.model_source,
-            "engine_kwargs": {k: v for k, v in self.engine_kwargs.items() if k in _ANSWER_ENGINE_KWARGS},
+            "engine_kwargs": _deciding(self.engine_kwargs),
             "request": self.model_dump(
                 mode="json",
                 include={
@@ -297,14 +328,34 @@ class SliceJob(Contract):
         }  # fmt: skip
         if self.deduplicate:  # rows that ask the same have one answer, also where chance decides it
             decides["deduplicate"] = True
+            # With a cache it is drawn once for all slices. A preprocess function may set what it is drawn by.
+            if self.answer_cache is not None and (self.preprocess or not is_decided(self.sampling_params)):
+                decides["answer_cache"] = True
         if self.processor_kwargs:  # a stage may have a template of its own
             decides["processor_kwargs"] = self.processor_kwargs
         if self.on_too_long != "quarantine":
             decides["on_too_long"] = self.on_too_long
         if self.engine_kwargs.get("max_model_len") == "auto":
             decides["max_model_len_percentile"] = self.max_model_len_percentile
-        canonical = json.dumps(decides, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return _hash_of(decides)
+
+    def answer_space(self, engine_kwargs: Mapping[str, Any], files: Any) -> str:
+        """Hash of what decides the answer to a request apart from its text, that is, of what `fingerprint`
+        counts and acts after the request is made: 16 hex digits.
+
+        :param engine_kwargs: the job's, with what was chosen in place of "auto".
+        :param files: by which a model or tokenizer that was replaced in its folder is known (JSON).
+        """
+        return _hash_of(
+            {
+                "answer_version": ANSWER_VERSION,
+                "model": self.model_source,
+                "files": files,
+                "engine_kwargs": _deciding(engine_kwargs),
+                "chat_template_kwargs": self.chat_template_kwargs,
+                "on_too_long": self.on_too_long,
+            }
+        )
 
 
 #: Engine arguments that change answers. The others (memory, parallelism, batching) only change speed.
@@ -314,6 +365,21 @@ _ANSWER_ENGINE_KWARGS = frozenset({
     "enable_lora", "hf_overrides", "rope_scaling", "rope_theta", "chat_template", "generation_config",
     "override_generation_config", "limit_mm_per_prompt", "task_type",
 })  # fmt: skip
+
+
+def is_decided(sampling_params: Mapping[str, Any]) -> bool:
+    """Whether an answer would be the same again: greedy sampling, or a seed."""
+    seed = sampling_params.get("seed")
+    return sampling_params.get("temperature") == 0 or seed not in (None, -1)  # -1: vLLM's for none
+
+
+def _deciding(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: v for name, v in engine_kwargs.items() if name in _ANSWER_ENGINE_KWARGS}
+
+
+def _hash_of(decides: Mapping[str, Any]) -> str:
+    canonical = json.dumps(decides, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def encode_slice_key(key: str) -> str:

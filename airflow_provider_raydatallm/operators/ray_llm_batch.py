@@ -166,6 +166,12 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         `raise_limit`: such rows are answered after the others, by an engine with a higher limit.
     :param deduplicate: whether rows that ask the same are answered once. By default they are where the answer
         would be the same again: with temperature 0, or a seed.
+    :param answer_cache: folder (`s3://...`, or a path that every node has) of answers that slices of the same
+        model have from each other: what was asked before, and would be answered the same again, is not asked
+        again. Slices may use it at once. Needs engine `vllm`, and what `deduplicate` says. (templated)
+    :param answer_cache_max_bytes: bytes kept in it for each model and its settings; the oldest answers go
+        first. A slice holds them in memory.
+    :param answer_cache_max_days: days for which an answer is kept in it.
     :param processor_kwargs: options of Ray Data LLM's processor, whose engine is taken then: its stages
         (`tokenize_stage={"concurrency": 4}`), `placement_group_config`, `preprocess_map_kwargs`,
         `postprocess_map_kwargs`. (templated)
@@ -226,6 +232,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         "columns",
         "max_rows",
         "engine_kwargs",
+        "answer_cache",
         "processor_kwargs",
         "runtime_env",
         "model_conn_id",
@@ -283,6 +290,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         max_model_len_percentile: float = 99.0,
         on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine",
         deduplicate: bool | None = None,
+        answer_cache: str | ObjectStoragePath | None = None,
+        answer_cache_max_bytes: int = 1 << 30,
+        answer_cache_max_days: float = 30,
         processor_kwargs: dict[str, Any] | None = None,
         engine_scope: Literal["slice", "shared"] | None = None,
         engine_idle_timeout: timedelta | float | None = timedelta(minutes=10),
@@ -348,6 +358,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.max_model_len_percentile = max_model_len_percentile
         self.on_too_long = on_too_long
         self.deduplicate = deduplicate
+        self.answer_cache = url_of(answer_cache)
+        self.answer_cache_max_bytes = answer_cache_max_bytes
+        self.answer_cache_max_days = answer_cache_max_days
         self.processor_kwargs = processor_kwargs
         self.engine_scope = engine_scope
         self.engine_idle_timeout = seconds_of("engine_idle_timeout", engine_idle_timeout, least=1)
@@ -616,7 +629,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
     def _spec_arguments(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _SPEC_ARGUMENTS}
-        given |= {"input_path": url_of(self.input_path), "output_path": url_of(self.output_path)}
+        given |= {name: url_of(given[name]) for name in ("input_path", "output_path", "answer_cache")}
         if isinstance(self.max_rows, str) and self.max_rows.strip() in ("", "None"):
             given["max_rows"] = None
         return {name: v for name, v in given.items() if v is not None or name == "engine_idle_timeout"}

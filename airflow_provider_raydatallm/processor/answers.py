@@ -25,8 +25,11 @@ from airflow_provider_raydatallm.spec import SliceJob
 #: not tell.
 COUNT_FIELDS = [
     pa.field(f"__{name}", pa.int64())
-    for name in ("input_tokens", "output_tokens", "cached_tokens", "shortened", "deduplicated", "truncated")
-]
+    for name in (
+        "input_tokens", "output_tokens", "cached_tokens", "saved_tokens",
+        "shortened", "deduplicated", "cached", "truncated",
+    )
+]  # fmt: skip
 #: Rows that failed.
 FAILED_FIELDS = [*ROW_ID_FIELDS, pa.field("error_type", pa.string()), pa.field("error", pa.string())]
 #: Error types of answers that are not what they must be; the second because max_tokens cut them.

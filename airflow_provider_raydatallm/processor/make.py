@@ -191,6 +191,7 @@ class Making:
                 truncated=_with(taken, totals.truncated, lambda taken: taken["truncated"]),
                 shortened=_with(taken, totals.shortened, lambda taken: taken.get("shortened")),
                 deduplicated=_with(taken, totals.deduplicated, lambda taken: taken.get("deduplicated")),
+                cached=_with(taken, totals.cached, lambda taken: taken.get("cached")),
             )
             figures = meter.figures(engine.gpus if engine else lambda workers: None)
             run = Run(
@@ -211,6 +212,7 @@ class Making:
                     input=_with(taken, totals.input_tokens, lambda taken: taken["tokens"]["input"]),
                     output=_with(taken, totals.output_tokens, lambda taken: taken["tokens"]["output"]),
                     cached=_with(taken, totals.cached_tokens, lambda taken: taken["tokens"]["cached"]),
+                    saved=_with(taken, totals.saved_tokens, lambda taken: taken["tokens"].get("saved")),
                 )
                 if totals.rows
                 else Tokens(),

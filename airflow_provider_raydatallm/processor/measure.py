@@ -18,7 +18,7 @@ from airflow_provider_raydatallm.report import Balance, Seconds, Throughput
 RECENT_SECONDS = 300.0
 
 #: Counted where an engine tells, else null.
-_COUNTS = ("truncated", "input_tokens", "output_tokens", "cached_tokens")
+_COUNTS = ("truncated", "cached", "input_tokens", "output_tokens", "cached_tokens")
 _SUMMARY = pa.struct(
     [
         ("rows", pa.int64()), ("failed", pa.int64()), *((name, pa.int64()) for name in _COUNTS),

@@ -14,7 +14,8 @@ _SLICES = 20
 
 @dataclass(frozen=True)
 class Pace:
-    """What an earlier slice of the table showed. rows_per_s is of one worker."""
+    """What an earlier slice of the table showed. rows_per_s is of one worker, and of rows that it was asked:
+    what a cache had of one slice says nothing of the next."""
 
     slice_key: str
     rows_per_s: float
@@ -36,8 +37,9 @@ def newest_pace(job: SliceJob) -> Pace | None:
                 continue
             rate, start = report["throughput"]["rows_per_s"], report["seconds"]["engine_start"]
             workers = report["balance"]["workers"] or 1
+            asked = 1 - (report["counts"].get("cached") or 0) / (report["counts"]["planned"] or 1)
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if rate and start is not None:
-            return Pace(report["slice_key"], rate / workers, start)
+        if rate and asked and start is not None:
+            return Pace(report["slice_key"], rate * asked / workers, start)
     return None

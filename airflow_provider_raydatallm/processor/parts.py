@@ -55,9 +55,11 @@ class Totals:
     input_tokens: int | None = 0
     output_tokens: int | None = 0
     cached_tokens: int | None = 0
+    saved_tokens: int | None = 0
     truncated: int | None = 0
     shortened: int | None = 0
     deduplicated: int | None = 0
+    cached: int | None = 0
     too_long: int = 0
 
     def __add__(self, other: Totals) -> Totals:
@@ -68,9 +70,11 @@ class Totals:
             _sum(self.input_tokens, other.input_tokens),
             _sum(self.output_tokens, other.output_tokens),
             _sum(self.cached_tokens, other.cached_tokens),
+            _sum(self.saved_tokens, other.saved_tokens),
             _sum(self.truncated, other.truncated),
             _sum(self.shortened, other.shortened),
             _sum(self.deduplicated, other.deduplicated),
+            _sum(self.cached, other.cached),
             self.too_long + other.too_long,
         )
 
@@ -174,25 +178,18 @@ def _quarantined(
 
 
 def _totals(answered: pa.Table, why: pa.Table) -> Totals:
-    columns = [answered.column(f.name) for f in COUNT_FIELDS]
-    given, made, cached, shortened, deduplicated, truncated = (
-        pc.sum(c, min_count=0).as_py() if not c.null_count else None for c in columns
-    )
+    columns = {f.name.removeprefix("__"): answered.column(f.name) for f in COUNT_FIELDS}
+    sums = {n: pc.sum(c, min_count=0).as_py() if not c.null_count else None for n, c in columns.items()}
     invalid, cut, too_long = (
         pc.sum(pc.equal(why.column("error_type"), kind), min_count=0).as_py()
         for kind in (INVALID_ANSWER, TRUNCATED_ANSWER, PROMPT_TOO_LONG)
     )
     return Totals(
-        answered.num_rows,
-        why.num_rows,
-        invalid + cut,
-        given,
-        made,
-        cached,
-        _sum(truncated, cut),
-        shortened,
-        deduplicated,
-        too_long,
+        rows=answered.num_rows,
+        quarantined=why.num_rows,
+        invalid=invalid + cut,
+        too_long=too_long,
+        **sums | {"truncated": _sum(sums["truncated"], cut)},
     )
 
 

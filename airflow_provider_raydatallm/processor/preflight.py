@@ -69,11 +69,15 @@ def look_at_cluster() -> ClusterFacts:
     )
 
 
+def is_folder(model_source: str) -> bool:
+    return model_source.startswith(_FOLDER_PREFIXES)
+
+
 def check_model(model_source: str) -> None:
     """:raises SliceError: when the model is a folder that no node of the cluster has."""
     import ray
 
-    if not model_source.startswith(_FOLDER_PREFIXES):
+    if not is_folder(model_source):
         return
     path = os.path.expanduser(model_source)
     found = [_looks_like_a_model(path)]
@@ -93,7 +97,7 @@ def files_of_model(model_source: str) -> list[list[tuple[str, int, int]]]:
     import ray
 
     path = os.path.expanduser(model_source)
-    if not model_source.startswith(_FOLDER_PREFIXES):
+    if not is_folder(model_source):
         return []
     if here := _files(path):
         return [here]

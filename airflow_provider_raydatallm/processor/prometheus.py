@@ -27,6 +27,7 @@ METRICS = {
     "rows": ("llm_rows_finished", "Rows that are answered or have failed, those of earlier runs among them"),
     "failed": ("llm_rows_failed", "Rows that have failed, those that will be tried again among them"),
     "truncated": ("llm_rows_truncated", "Rows of this run whose answer max_tokens cut"),
+    "cached": ("llm_rows_cached", "Rows of this run whose answer another slice got (answer_cache)"),
     "input_tokens": ("llm_input_tokens", "Prompt tokens of this run's rows"),
     "output_tokens": ("llm_output_tokens", "Tokens of this run's answers"),
     "cached_tokens": ("llm_cached_tokens", "Prompt tokens of this run that the engine's cache had"),

@@ -51,6 +51,7 @@ def seed(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> No
             "truncated": version.report["counts"]["truncated"],
             "shortened": version.report["counts"].get("shortened"),
             "deduplicated": version.report["counts"].get("deduplicated"),
+            "cached": version.report["counts"].get("cached"),
         },
     )
 

@@ -287,11 +287,14 @@ class Store:
             with contextlib.suppress(OSError):
                 os.rmdir(self.path(folder))
 
-    def remove_scratch(self, folder: str = "") -> None:
-        """Remove what writers that were killed left half written. Only for who has the folder for itself."""
+    def remove_scratch(self, folder: str = "", older_than: float = 0) -> None:
+        """Remove what writers that were killed left half written. Who has not the folder for itself says from
+        which age on (seconds) nobody can be at work on it."""
         if self.is_local:
             for path in Path(self.path(folder)).glob(f"{_SCRATCH}*"):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    if not older_than or time.time() - path.stat().st_mtime > older_than:
+                        path.unlink()
 
     @contextlib.contextmanager
     def _scratch(self, name: str) -> Iterator[tuple[Path, Path]]:

@@ -100,6 +100,18 @@ def moto_server() -> Iterator[str]:
         server.wait()
 
 
+@pytest.fixture
+def s3() -> Iterator[dict[str, str]]:
+    """A real S3 API on loopback: the variables by which a process reaches it."""
+    with moto_server() as address:
+        yield {
+            "AWS_ENDPOINT_URL": address,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+
 Ask = Callable[..., dict[str, Any]]
 
 

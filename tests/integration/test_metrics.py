@@ -22,8 +22,8 @@ from tests.integration.conftest import ROOT, STUB, Ask, wait_for
 OURS = {f"{NAMESPACE}_{name}" for name, _ in METRICS.values()}
 #: What the stub engine has no word of.
 UNTOLD = {
-    "ray_llm_rows_truncated", "ray_llm_cached_tokens", "ray_llm_workers", "ray_llm_workers_busy_ratio",
-    "ray_llm_least_busy_worker_ratio",
+    "ray_llm_rows_truncated", "ray_llm_rows_cached", "ray_llm_cached_tokens", "ray_llm_workers",
+    "ray_llm_workers_busy_ratio", "ray_llm_least_busy_worker_ratio",
 }  # fmt: skip
 
 

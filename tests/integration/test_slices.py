@@ -6,7 +6,6 @@ import datetime as dt
 import decimal
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayLLMJobError,
     RayModelNotFoundError,
 )
-from tests.integration.conftest import STUB, Ask, moto_server
+from tests.integration.conftest import STUB, Ask
 
 N = 1000
 
@@ -92,9 +91,9 @@ def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> N
     assert pd.read_parquet(folder)["answer"].tolist() == out.column("answer").to_pylist()
     assert result["counts"] == {
         "planned": N, "succeeded": N, "resumed": 0, "quarantined": 0, "invalid_output": 0,
-        "truncated": None, "shortened": None, "deduplicated": None,
+        "truncated": None, "shortened": None, "deduplicated": None, "cached": None,
     }  # fmt: skip
-    assert result["tokens"] == {"input": 7 * N, "output": 3 * N, "cached": None}
+    assert result["tokens"] == {"input": 7 * N, "output": 3 * N, "cached": None, "saved": None}
 
 
 def test_csv_and_json_lines_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> None:
@@ -177,7 +176,7 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
     assert 1 <= result["counts"].pop("resumed") <= 100  # what was answered before the job was ended
     assert result["counts"] == {
         "planned": 100, "succeeded": 99, "quarantined": 1, "invalid_output": 0, "truncated": None,
-        "shortened": None, "deduplicated": None,
+        "shortened": None, "deduplicated": None, "cached": None,
     }  # fmt: skip
     assert published(result).num_rows == 99
     [aside] = (Path(result["output_path"]) / "_quarantine").iterdir()
@@ -218,18 +217,6 @@ def test_driver_that_dies_without_a_word_is_no_success(ask: Ask, tmp_path: Path)
             input_path=f"{tmp_path}/in.parquet", prompt=None, preprocess="deadly:f",
             **{**STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "deadly.py")]},
         )  # fmt: skip
-
-
-@pytest.fixture
-def s3() -> Iterator[dict[str, str]]:
-    """A real S3 API on loopback: the variables by which a process reaches it."""
-    with moto_server() as address:
-        yield {
-            "AWS_ENDPOINT_URL": address,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
 
 
 def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:

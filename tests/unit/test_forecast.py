@@ -59,16 +59,18 @@ def test_plan_tells_everything_without_running(job: SliceJob, tmp_path: Path) ->
 
 
 def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_path: Path) -> None:
-    for key, rate, fingerprint in (
-        ("2026-01-29", 50.0, job.fingerprint()),
-        ("2026-01-30", 200.0, job.fingerprint()),
-        ("2026-02-01", 999.0, "another"),
+    for key, rate, cached, fingerprint in (
+        ("2026-01-29", 50.0, None, job.fingerprint()),
+        ("2026-01-30", 400.0, 50, job.fingerprint()),  # of which 200 were not asked
+        ("2026-01-31", 999.0, 100, job.fingerprint()),  # and here none was
+        ("2026-02-01", 999.0, 0, "another"),
     ):
         folder = tmp_path / "out" / f"ds={key}"
         folder.mkdir(parents=True)
         report: dict[str, Any] = {
             "slice_key": key, "fingerprint": fingerprint, "throughput": {"rows_per_s": rate},
             "seconds": {"engine_start": 60.0}, "balance": {"workers": 2},
+            "counts": {"planned": 100, "cached": cached},
         }  # fmt: skip
         (folder / "_report.json").write_text(json.dumps(report))
     (tmp_path / "out" / "ds=2026-01-31x").mkdir()

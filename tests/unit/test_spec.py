@@ -40,6 +40,15 @@ def job(**given: Any) -> SliceJob:
         ({"output_column": "__unit"}, "begin with __"),
         ({"columns": ["x", "x"]}, "different names"),
         ({"slice_key": ""}, "slice_key"),
+        ({"answer_cache": "answers"}, "'answers' is no folder that slices can share: give an address"),
+        ({"answer_cache": "s3:/lake"}, "'s3:/lake' is no folder"),
+        ({"answer_cache": "s3://lake/{slice}"}, "without {slice}"),
+        ({"answer_cache": "/a", "deduplicate": False}, "contradict each other"),
+        ({"answer_cache": "/a", "engine": "ray_data_llm"}, "is for engine 'vllm'"),
+        ({"answer_cache": "/a", "engine_kwargs": {"task_type": "embed"}}, "this slice's is 'ray_data_llm'"),
+        ({"answer_cache": "/a", "engine": "m:Mine"}, "this slice's is 'm:Mine'"),
+        ({"answer_cache_max_bytes": 1}, "greater than or equal to 1048576"),
+        ({"answer_cache_max_days": 0}, "greater than 0"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(given: dict[str, Any], says: str) -> None:
@@ -65,7 +74,7 @@ def test_fingerprint_changes_with_the_answer_and_with_nothing_else() -> None:
     base = job().fingerprint()
     for same in (
         {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": "auto"},
-        {"blocks": 9}, {"max_model_len_percentile": 95}, {"deduplicate": False},
+        {"blocks": 9}, {"max_model_len_percentile": 95}, {"deduplicate": False}, {"answer_cache": "s3://lake/a"},
         {"accelerator_type": "L4"},
         {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"}, {"code_hash": "unused"},
     ):  # fmt: skip
@@ -84,6 +93,44 @@ def test_fingerprint_changes_with_the_answer_and_with_nothing_else() -> None:
         assert job(**other).fingerprint() != base, other
     with_code = [job(postprocess="m:f", code_hash=h).fingerprint() for h in "ab"]
     assert with_code[0] != with_code[1]
+
+
+def test_cache_is_in_the_fingerprint_only_where_chance_decides_an_answer() -> None:
+    chance, greedy = {"sampling_params": {"temperature": 1}}, {"sampling_params": {"temperature": 0}}
+
+    def changes(**given: Any) -> bool:
+        return job(**given, answer_cache="/a").fingerprint() != job(**given).fingerprint()
+
+    assert not changes(**chance)  # such requests are asked each time
+    assert not changes(**greedy, deduplicate=True)
+    assert not changes(sampling_params={"seed": 1}, deduplicate=True)
+    assert changes(**chance, deduplicate=True)
+    assert changes(sampling_params={"temperature": "{t}"}, deduplicate=True)
+    assert changes(**greedy, deduplicate=True, prompt=None, preprocess="m:f")  # which may say otherwise
+
+
+def test_answers_are_shared_by_what_acts_after_the_request_is_made() -> None:
+    def space(files: Any = (), **given: Any) -> str:
+        made = job(**given)
+        return made.answer_space(made.engine_kwargs, files)
+
+    base = space()
+    for same in (
+        {"prompt": "{b}"}, {"sampling_params": {"temperature": 0}}, {"choices": ["a", "b"]},
+        {"columns": ["x"]}, {"deduplicate": True}, {"engine_kwargs": {"max_num_seqs": 4}},
+        {"prompt": None, "preprocess": "m:f"}, {"postprocess": "m:f"}, {"output_path": "/b"},
+        {"engine_scope": "shared"},
+    ):  # fmt: skip
+        assert space(**same) == base, same
+    for other in (
+        {"model_source": "m2"}, {"files": [["config.json", 1, 2]]}, {"chat_template_kwargs": {"x": 1}},
+        {"engine_kwargs": {"revision": "abc"}}, {"engine_kwargs": {"tokenizer": "t"}},
+        {"engine_kwargs": {"max_model_len": 64}}, {"engine_kwargs": {"dtype": "float16"}},
+        {"engine_kwargs": {"max_model_len": "auto"}, "on_too_long": "truncate"},
+    ):  # fmt: skip
+        assert space(**other) != base, other
+    auto = job(engine_kwargs={"max_model_len": "auto"})
+    assert auto.answer_space({"max_model_len": 64}, []) != auto.answer_space({"max_model_len": 128}, [])
 
 
 def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
@@ -112,6 +159,7 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
         "truncated",
         "shortened",
         "deduplicated",
+        "cached",
     }
     assert json.loads(json.dumps(xcom)) == xcom
 

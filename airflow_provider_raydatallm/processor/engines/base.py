@@ -43,6 +43,8 @@ ANSWER_FIELDS = [
     pa.field("cached_tokens", pa.int64()),  # of the input's, those that the engine had computed before
     pa.field("shortened", pa.bool_()),  # whether the prompt was cut to what the engine can take
     pa.field("deduplicated", pa.bool_()),  # whether it is the answer to another row that asks the same
+    pa.field("cached", pa.bool_()),  # whether it is an answer of another slice's, from `answer_cache`
+    pa.field("saved_tokens", pa.int64()),  # of its prompt and itself, if so; 0 if not
     pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
     pa.field("worker", pa.string()),  # which of the engine's workers answered
     pa.field("engine_seconds", pa.float64()),  # time the request spent in the engine

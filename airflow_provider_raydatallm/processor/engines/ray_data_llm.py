@@ -146,6 +146,8 @@ def _to_answer(row: dict[str, Any], *, data_column: str) -> dict[str, Any]:
         "cached_tokens": None,
         "shortened": None,
         "deduplicated": None,
+        "cached": None,
+        "saved_tokens": None,
         "finish_reason": None,
         "worker": None,
         "engine_seconds": None if error else row["time_taken_llm"],

@@ -1,9 +1,9 @@
 """Rows that ask the same are answered once, whichever feeders they come to.
 
 Feeders claim requests by their keys in one actor, have the engine answer those that are theirs, and take the
-others' answers from it. Nobody waits for a feeder that waits: each puts the answers to all that it claimed
-before it takes any. What is lost (the actor's memory, a feeder that died, an answer that was forgotten) is
-asked again.
+others' answers from it, as they do those that other slices got (`answer_cache`). Nobody waits for a feeder
+that waits: each puts the answers to all that it claimed before it takes any. What is lost (the actor's
+memory, a feeder that died, an answer that was forgotten) is asked again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_provider_raydatallm import spec
+from airflow_provider_raydatallm.processor.engines.answer_cache import AnswerCache
+from airflow_provider_raydatallm.processor.engines.answer_files import AnswerSpace
 from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS
 
 if TYPE_CHECKING:
@@ -27,8 +32,12 @@ if TYPE_CHECKING:
 
 #: Columns of an answer that are the same for all who ask.
 ANSWER_COLUMNS = ("text", "finish_reason", "shortened", "error_type", "error")
+#: What is told of an answer that was inferred, and of one that is taken.
+TOLD_COLUMNS = (*ANSWER_COLUMNS, "input_tokens", "output_tokens")
+TAKEN_COLUMNS = (*ANSWER_COLUMNS, "cached", "saved_tokens")
 
-_SCHEMA = pa.schema([f for f in ANSWER_FIELDS if f.name in ANSWER_COLUMNS])
+_TAKEN = pa.schema([f for f in ANSWER_FIELDS if f.name in TAKEN_COLUMNS])
+_OF_THIS_SLICE = {"cached": False, "saved_tokens": 0}
 #: Answers that are kept, the newest, by their size; and what a key takes beside.
 _BYTES = 256 << 20
 _BYTES_PER_KEY = 700
@@ -40,6 +49,8 @@ _TAKE_SECONDS = 5.0
 #: A group of copies costs as much as one of answers: it waits so long for more.
 _SOME_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
+#: Seconds that feeders wait, in all, for what is kept to be loaded: an engine that is started takes longer.
+_LOAD_SECONDS = 10.0
 
 
 def key_of(request: str) -> bytes:
@@ -48,14 +59,16 @@ def key_of(request: str) -> bytes:
 
 def is_decided(request: str) -> bool:
     """Whether the answer would be the same again: greedy sampling, or a seed."""
-    params = json.loads(request)["sampling_params"]
-    return params.get("temperature") == 0 or params.get("seed", -1) not in (None, -1)  # -1: vLLM's for none
+    return spec.is_decided(json.loads(request)["sampling_params"])
 
 
 class Repeats:
     """The actor."""
 
-    def __init__(self, most_bytes: int = _BYTES) -> None:
+    def __init__(self, space: AnswerSpace | None = None, most_bytes: int = _BYTES) -> None:
+        """:param space: of answers that are kept for other slices."""
+        self._cache = AnswerCache.open(space) if space is not None else None
+        self._wait_until: float | None = None
         self._most_bytes = most_bytes
         self._bytes = 0
         self._claimed: dict[bytes, tuple[str, str]] = {}  # by whom, and in which call
@@ -69,10 +82,11 @@ class Repeats:
     async def claim(self, feeder: str, call: str, keys: list[bytes]) -> list[bool]:
         """Which of the keys are this feeder's to have answered: those that nobody has or had. The same call
         again, which Ray may make, is told the same."""
+        await self._load()
         self._seen[feeder] = time.monotonic()
         mine = []
-        for key in keys:
-            free = key not in self._answers and not self._is_claimed(key)
+        for key, kept in zip(keys, self._kept(keys) >= 0, strict=True):
+            free = not kept and key not in self._answers and not self._is_claimed(key)
             mine.append(free or self._claimed.get(key) == (feeder, call))
             if free:
                 self._claimed[key] = feeder, call
@@ -84,9 +98,11 @@ class Repeats:
             self._claimed.pop(key, None)
 
     async def put(self, keys: list[bytes], answers: pa.Table) -> None:
-        """:param answers: `ANSWER_COLUMNS`, a row for each key."""
+        """:param answers: `TOLD_COLUMNS`, a row for each key."""
+        if self._cache is not None:
+            self._cache.add(keys, answers)
         size = 0
-        for key, answer in zip(keys, answers.to_pylist(), strict=True):
+        for key, answer in zip(keys, answers.select(ANSWER_COLUMNS).to_pylist(), strict=True):
             self._claimed.pop(key, None)
             self._answers[key] = answer
             size += _BYTES_PER_KEY + len(answer["text"] or "") + len(answer["error"] or "")
@@ -99,23 +115,56 @@ class Repeats:
                 self._answers.pop(key, None)
 
     async def take(self, keys: list[bytes]) -> tuple[list[int], pa.Table, list[int]]:
-        """Which of the keys have answers, and these; and which nobody will answer any more. As soon as all
-        have, or after a second if some have."""
+        """Which of the keys have answers, and these (`TAKEN_COLUMNS`); and which nobody will answer any more.
+        As soon as all have, or after a second if some have."""
         began = time.monotonic()
+        places = self._kept(keys)
+        kept = [i for i in np.flatnonzero(places >= 0).tolist() if keys[i] not in self._answers]
+        others = sorted(set(range(len(keys))) - set(kept))
         while True:
-            known = [i for i, key in enumerate(keys) if key in self._answers]
-            lost = [i for i, k in enumerate(keys) if k not in self._answers and not self._is_claimed(k)]
-            waited = time.monotonic() - began
+            own = [i for i in others if keys[i] in self._answers]
+            lost = [i for i in others if keys[i] not in self._answers and not self._is_claimed(keys[i])]
+            known, waited = own + kept, time.monotonic() - began
             if lost or len(known) == len(keys) or waited >= (_SOME_SECONDS if known else _TAKE_SECONDS):
-                return known, pa.Table.from_pylist([self._answers[keys[i]] for i in known], _SCHEMA), lost
+                answers = [self._answers[keys[i]] | _OF_THIS_SLICE for i in own]
+                tables = [pa.Table.from_pylist(answers, _TAKEN)]
+                if self._cache is not None and kept:
+                    tables.append(_taken(self._cache.take(places[kept])))
+                return known, pa.concat_tables(tables), lost
             await asyncio.sleep(_LOOK_SECONDS)  # a look at each put would be many more
+
+    async def close(self) -> None:
+        """Have new answers kept for other slices."""
+        if self._cache is not None:
+            await asyncio.to_thread(self._cache.close)
+
+    async def _load(self) -> None:
+        """Wait for what is kept, but not for long."""
+        if self._cache is None:
+            return
+        if self._wait_until is None:
+            self._wait_until = time.monotonic() + _LOAD_SECONDS
+        while not self._cache.is_loaded and time.monotonic() < self._wait_until:
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _kept(self, keys: list[bytes]) -> np.ndarray:
+        """Where the cache has the keys' answers; -1 where it has none."""
+        return self._cache.find(keys) if self._cache is not None else np.full(len(keys), -1)
 
     def _is_claimed(self, key: bytes) -> bool:
         claim = self._claimed.get(key)
         return claim is not None and time.monotonic() - self._seen[claim[0]] < _DEAD_SECONDS
 
 
-#: Has rows answered, and tells each group of them, before it is delivered, with its `ANSWER_COLUMNS`.
+def _taken(entries: pa.Table) -> pa.Table:
+    given, made = entries.column("input_tokens"), entries.column("output_tokens")
+    columns = {n: entries.column(n) for n in ANSWER_COLUMNS if n in entries.schema.names}
+    columns |= {"cached": [True] * entries.num_rows, "saved_tokens": pc.add(given, made)}
+    missing = {f.name: pa.nulls(entries.num_rows, f.type) for f in _TAKEN if f.name not in columns}
+    return pa.table(columns | missing).select(_TAKEN.names).cast(_TAKEN)
+
+
+#: Has rows answered, and tells each group of them, before it is delivered, with its `TOLD_COLUMNS`.
 Ask = Callable[[Sequence[int], Callable[[Sequence[int], pa.Table], None]], None]
 
 

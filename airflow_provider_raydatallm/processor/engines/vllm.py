@@ -11,20 +11,25 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.processor.engines.answer_cache import check_address
+from airflow_provider_raydatallm.processor.engines.answer_files import AnswerSpace
 from airflow_provider_raydatallm.processor.engines.base import Deliver, answers_to
 from airflow_provider_raydatallm.processor.engines.encoder import Encoded, Encoder
-from airflow_provider_raydatallm.processor.engines.repeats import ANSWER_COLUMNS, Once, Repeats
+from airflow_provider_raydatallm.processor.engines.repeats import TAKEN_COLUMNS, TOLD_COLUMNS, Once, Repeats
 from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
 from airflow_provider_raydatallm.processor.engines.workers import OpenWorkers, OwnWorkers, ready
 from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.preflight import files_of_model, is_folder
 from airflow_provider_raydatallm.spec import SliceJob
 
 if TYPE_CHECKING:
@@ -48,6 +53,8 @@ class VllmEngine(VllmBased):
         super().__init__(job, rows)
         if job.processor_kwargs:
             raise SliceError("processor_kwargs are for Ray Data LLM's processor: set engine='ray_data_llm'")
+        if job.answer_cache is not None:
+            check_address(job.answer_cache)
         self._workers: list[ActorHandle[Any]] = []
         self._ready: list[ObjectRef[Any]] = []
         self._repeats: ActorHandle[Any] | None = None
@@ -68,7 +75,7 @@ class VllmEngine(VllmBased):
         job = self.job
         workers = self._start()
         if job.deduplicate is not False:
-            self._repeats = ray.remote(Repeats).options(**_REPEATS).remote()
+            self._repeats = ray.remote(Repeats).options(**_REPEATS).remote(self._answer_space())
         limit = self.max_model_len
         threads = math.ceil(self.sizes.batches * self.workers[1] / self.helpers[1])
         return requests.map_batches(
@@ -85,6 +92,29 @@ class VllmEngine(VllmBased):
             batch_size=self.batch_size if job.blocks else None,
             batch_format="pyarrow",
             **_threaded_pool(self.helpers, threads),
+        )
+
+    def _answer_space(self) -> AnswerSpace | None:
+        job = self.job
+        if job.answer_cache is None:
+            return None
+        sources = [job.model_source, str(self.engine_kwargs.get("tokenizer") or job.model_source)]
+        files = [files_of_model(source) for source in sources]
+        if any(is_folder(source) and not found for source, found in zip(sources, files, strict=True)):
+            print(
+                f"warning: answer_cache: no node told what is in {' or '.join(dict.fromkeys(sources))}, by "
+                "which a model that was replaced is known. The slice goes on without it",
+                file=sys.stderr,
+                flush=True,
+            )
+            return None
+        return AnswerSpace(
+            job.answer_cache,
+            job.answer_space(self.engine_kwargs, files),
+            job.answer_cache_max_bytes,
+            job.answer_cache_max_days,
+            read=not job.force_rerun,
+            keep_cut=job.choices is None and job.output_schema is None,
         )
 
     def _start(self) -> OpenWorkers:
@@ -109,9 +139,12 @@ class VllmEngine(VllmBased):
     def stop(self) -> None:
         import ray
 
+        repeats = [self._repeats] if self._repeats is not None else []
         ended = [w.stop.remote() for w in self._workers]
+        if self.job.answer_cache is not None:
+            ended += [actor.close.remote() for actor in repeats]
         ray.wait(ended, num_returns=len(ended), timeout=_STOP_SECONDS)
-        for actor in [*self._workers, *([self._repeats] if self._repeats is not None else [])]:
+        for actor in [*self._workers, *repeats]:
             ray.kill(actor)
         self._workers, self._ready, self._repeats = [], [], None
 
@@ -237,10 +270,15 @@ class Feeder:
         rows: Sequence[int],
         **columns: Any,
     ) -> None:
+        no, none = [False] * len(rows), [0] * len(rows)
         answers = answers_to(
-            requests.take(pa.array(rows, pa.int64())), deduplicated=[False] * len(rows), **columns
+            requests.take(pa.array(rows, pa.int64())),
+            deduplicated=no,
+            cached=no,
+            saved_tokens=none,
+            **columns,
         )
-        tell(rows, answers.select(ANSWER_COLUMNS))
+        tell(rows, answers.select(TOLD_COLUMNS))
         self._deliver(answers)
 
     def _copy(self, requests: pa.Table, rows: Sequence[int], answers: pa.Table) -> None:
@@ -248,11 +286,11 @@ class Feeder:
         self._deliver(
             answers_to(
                 requests.take(pa.array(rows, pa.int64())),
-                deduplicated=[True] * len(rows),
+                deduplicated=pc.invert(answers.column("cached").combine_chunks()),
                 input_tokens=none,
                 output_tokens=none,
                 cached_tokens=none,
                 finished_at=[time.time()] * len(rows),
-                **{name: answers.column(name).combine_chunks() for name in ANSWER_COLUMNS},
+                **{name: answers.column(name).combine_chunks() for name in TAKEN_COLUMNS},
             )
         )

@@ -1,0 +1,62 @@
+"""Slices that have answers from each other, through a real store and by real engines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import s3fs
+
+from tests.integration.conftest import Ask
+
+
+def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine(
+    ask: Ask, tiny_model: Path, tmp_path: Path, s3: dict[str, str]
+) -> None:
+    fs = s3fs.S3FileSystem(
+        key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
+    )
+    fs.mkdir("lake")
+
+    def answered(key: str, asked: list[int], scope: str) -> tuple[dict[str, Any], dict[str, set[str]]]:
+        """The report, and what was said to each name."""
+        names = [f"n{i}" for i in asked]
+        pq.write_table(pa.table({"name": names}), tmp_path / f"{key}.parquet")
+        result = ask(
+            slice_key=key, input_path=f"{tmp_path}/{key}.parquet", model_source=str(tiny_model),
+            engine="vllm", engine_scope=scope, engine_kwargs={"max_model_len": 128},
+            sampling_params={"temperature": 0, "max_tokens": 8}, answer_cache="s3://lake/kept",
+            runtime_env={"env_vars": s3}, poll_interval=1.0,
+        )  # fmt: skip
+        table = pq.read_table(Path(result["output_path"]) / "part-00000.parquet", partitioning=None)
+        assert table.column("name").to_pylist() == names
+        said: dict[str, set[str]] = {}
+        for name, answer in zip(names, table.column("answer").to_pylist(), strict=True):
+            said.setdefault(name, set()).add(answer)
+        return result, said
+
+    def counted(result: dict[str, Any]) -> Counter[str]:
+        return Counter({n: result["counts"][n] for n in ("succeeded", "deduplicated", "cached")})
+
+    first, said = answered("2026-01-01", [*range(40), *range(20)], "slice")
+    assert counted(first) == {"succeeded": 60, "deduplicated": 20, "cached": 0}
+    assert first["tokens"]["saved"] == 0
+    each = first["tokens"]["input"] / 40
+
+    second, later = answered("2026-01-02", [*range(20, 60), *range(20, 25), *range(40, 44)], "shared")
+    assert counted(second) == {"succeeded": 49, "deduplicated": 4, "cached": 25}
+    assert second["tokens"]["input"] < 30 * each  # of the 20 that nobody had asked
+    assert second["tokens"]["saved"] > 25 * (each - 2)
+    assert all(later[f"n{i}"] == said[f"n{i}"] for i in range(20, 40))
+
+    third, last = answered("2026-01-03", [*range(60)], "slice")
+    assert counted(third) == {"succeeded": 60, "deduplicated": 0, "cached": 60}
+    assert (third["tokens"]["input"], third["seconds"]["inference"]) == (
+        0,
+        None,
+    )  # nobody waits for an engine
+    assert last == said | later
+    assert len(fs.ls("lake/kept", refresh=True)) == 1  # whatever their scopes, the engines are alike

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -126,7 +125,7 @@ class _FirstRowError(Exception):
 def resume(folder: str) -> dict[str, Any]:
     from airflow_provider_raydatallm.processor.cluster import RayCluster
     from airflow_provider_raydatallm.processor.run import run_slice
-    from benchmarks.embedded import local_ray
+    from benchmarks.embedded import Workers, local_ray
 
     class UntilFirstRow(RayCluster):
         def answer(self, task: Any, tell: Any) -> None:
@@ -139,7 +138,7 @@ def resume(folder: str) -> dict[str, Any]:
 
     steps: list[tuple[str, float]] = []
     with local_ray(Path(folder)):
-        workers = _WorkersMemory()
+        workers = Workers()
         start_mb, began = resident_mb(), time.monotonic()
         try:
             run_slice(
@@ -158,11 +157,11 @@ def resume_with_ray(folder: str) -> dict[str, Any]:
     from ray.data.checkpoint import CheckpointConfig
     from ray.exceptions import RayTaskError
 
-    from benchmarks.embedded import local_ray
+    from benchmarks.embedded import Workers, local_ray
 
     marker = Path(folder, "first")
     with local_ray(Path(folder)):
-        workers = _WorkersMemory()
+        workers = Workers()
         start_mb, began = resident_mb(), time.time()
         DataContext.get_current().checkpoint_config = CheckpointConfig(
             id_column="id", checkpoint_path=f"{folder}/checkpoint", delete_checkpoint_on_success=False
@@ -187,32 +186,6 @@ class _StopAtFirst:
         if not self.marker.exists():
             self.marker.write_text(str(time.time()))
         raise _FirstRowError
-
-
-class _WorkersMemory:
-    """Peak of what the Ray workers under this process hold together, without the shared object store."""
-
-    def __init__(self) -> None:
-        self._peak = 0.0
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def peak_mb(self) -> float:
-        return self._peak
-
-    def _watch(self) -> None:
-        import psutil
-
-        while True:
-            total = 0
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    if process.name().startswith("ray::"):
-                        memory = process.memory_info()
-                        total += memory.rss - memory.shared
-                except psutil.Error:
-                    continue
-            self._peak = max(self._peak, total / 2**20)
-            time.sleep(0.25)
 
 
 def _job(folder: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -241,4 +242,6 @@ def connect() -> None:
             # It is needed after much waiting for the cluster, and takes a second to import.
             threading.Thread(target=importlib.import_module, args=("ray.data",), name="import").start()
             ray.init(logging_level="warning")
+            # What asks for the cluster's state would look for one, and could find another on this machine.
+            os.environ.setdefault("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
             stop_on_sigterm()  # Ray puts a handler of its own in place

@@ -1,4 +1,4 @@
-"""Small slices on one GPU machine: each with an engine of its own, all with a shared one, and as one job.
+"""Small slices on one machine: each with an engine of its own, all with a shared one, and as one job.
 
     python -m benchmarks.gpu.slices [cold shared whole] --model DIR [--dummy] [--slices 30] [--rows 2000]
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -26,8 +27,7 @@ from typing import Any
 from benchmarks.gpu.compare import ASK, SAMPLING, rows_of
 
 CASES = ("cold", "shared", "whole")
-AT_ONCE = 8
-PORT = 6399
+WARM = 5
 HEAD_SECONDS = 20
 
 
@@ -37,40 +37,51 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--slices", type=int, default=30)
     parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--at-once", type=int, default=8, help="slices of the backfill")
+    parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--dummy", action="store_true", help="weights that say nothing, for a model's shape")
     parser.add_argument("--engine", default="{}", help="JSON of more engine arguments")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="slices", dir="/tmp") as folder:
-        os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": f"127.0.0.1:{PORT}"}
-        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={PORT}"]
-        head = subprocess.Popen([*start, "--num-cpus=16"])
+    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": f"127.0.0.1:{port}"}
+        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
+        head = subprocess.Popen([*start, "--num-cpus=16", f"--temp-dir={folder}/ray"])
         try:
             time.sleep(HEAD_SECONDS)
-            compare(Path(folder), args)
+            print("SUMMARY " + json.dumps(compare(Path(folder), args)), flush=True)
         finally:
             head.terminate()
             head.wait()
 
 
-def compare(folder: Path, args: argparse.Namespace) -> None:
+def compare(folder: Path, args: argparse.Namespace) -> dict[str, float]:
+    """Seconds of a `backfill`, of as many `cold` jobs, of a `warm` slice, of one job over all (`whole`)."""
     work = Work(folder, args)
     keys = work.write()
     cases = args.cases or CASES
+    found = {}
     if "cold" in cases:
         cold = [work.run(key, "cold", engine_scope="slice") for key in keys[:3]]
-        say("one cold job a slice", cold, extrapolated=round(cold[-1] * len(keys)))
+        found["cold"] = cold[-1] * len(keys)
+        say("one cold job a slice", cold, extrapolated=round(found["cold"]))
     if "shared" in cases:
-        at_once = backfill(work, keys)
-        say("backfill, engine shared", [at_once], slices=len(keys))
-        warm = [work.run(key, "warm", engine_scope="shared") for key in keys[:5]]
-        say("one slice, engine there", warm, median=round(statistics.median(warm), 1))
+        found["backfill"] = backfill(work, keys)
+        say("backfill, engine shared", [found["backfill"]], slices=len(keys))
+        warm = [work.run(key, "warm", engine_scope="shared") for key in keys[:WARM]]
+        found["warm"] = statistics.median(warm)
+        say("one slice, engine there", warm, median=round(found["warm"], 1))
     if "whole" in cases:
-        say("one job over all rows", [work.run("*", "whole", engine_scope="slice")])
+        found["whole"] = work.run("*", "whole", engine_scope="slice")
+        say("one job over all rows", [found["whole"]])
+    return found
 
 
 def backfill(work: Work, keys: Sequence[str]) -> float:
     began = time.monotonic()
-    with ThreadPoolExecutor(AT_ONCE) as several:
+    with ThreadPoolExecutor(work.at_once) as several:
         list(several.map(lambda key: work.run(key, "shared", engine_scope="shared"), keys))
     return time.monotonic() - began
 
@@ -79,6 +90,7 @@ class Work:
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self._folder = folder
         self._args = args
+        self.at_once: int = args.at_once
 
     def write(self) -> list[str]:
         """Days of rows, and their keys."""
@@ -104,7 +116,7 @@ class Work:
             "prompt": ASK + "{text}",
             "sampling_params": {**SAMPLING, "max_tokens": "{answer_tokens}"},
             "engine_kwargs": {
-                "max_model_len": 4096,
+                "max_model_len": self._args.max_model_len,
                 **({"load_format": "dummy"} if self._args.dummy else {}),
                 **json.loads(self._args.engine),
             },

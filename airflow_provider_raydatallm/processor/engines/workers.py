@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,6 +54,8 @@ class OwnWorkers:
     def __init__(self, handles: Sequence[ActorHandle[Any]]) -> None:
         # An engine that is started once more, for what is left, has the same workers.
         self._workers = [_OwnWorker(str(number), handle) for number, handle in enumerate(handles)]
+        # Of those that are equally busy the first is asked: another one by each feeder.
+        random.shuffle(self._workers)
         self._lock = threading.Lock()
 
     @contextlib.contextmanager

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 #: Of a job's environment, what is its own: code that the engine does not run, and what changes with each.
 _NOT_SHARED = ("py_modules",)
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
-
+#: Of the options of a worker's actor, what Serve does not see to.
+_NEEDS = ("num_cpus", "num_gpus", "accelerator_type")
 
 #: Looks, a second apart, at which an engine is not there before that is believed.
 _ABSENT_LOOKS = 3
@@ -100,17 +101,13 @@ class SharedVllmEngine(VllmEngine):
 
     def _start(self) -> OpenWorkers:
         self._user = shared_engines.use(self.name, self.job.slice_path)
-        needs: dict[str, Any] = {"num_cpus": self.cpus_each}
-        if not self.on_cpu:
-            needs["num_gpus"] = self.each
-        if self.job.accelerator_type is not None:
-            needs["accelerator_type"] = self.job.accelerator_type
+        own = self._options()
         shared_engines.ensure(
             self.name,
             self._scaling,
             SharedWorker,
             (self._arguments(),),
-            **needs,
+            **{name: own[name] for name in _NEEDS if own.get(name) is not None},
             runtime_env=self._runtime_env(),
         )
         self._deployed = True

@@ -47,7 +47,8 @@ class Throughput(Contract):
 
 
 class Utilisation(Contract):
-    """Percent, over `Seconds.inference`, of the nodes that hold the run."""
+    """Percent, over `Seconds.inference`: of the GPUs that the engine's workers hold where those are known,
+    else all of the nodes'; CPUs and memory are the nodes'."""
 
     gpu_mean: float | None = None
     gpu_p10: float | None = None

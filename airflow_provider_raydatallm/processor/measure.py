@@ -22,7 +22,7 @@ _COUNTS = ("truncated", "input_tokens", "output_tokens", "cached_tokens")
 _SUMMARY = pa.struct(
     [
         ("rows", pa.int64()), ("failed", pa.int64()), *((name, pa.int64()) for name in _COUNTS),
-        ("worker", pa.string()),
+        ("worker", pa.string()), ("gpus", pa.string()),
         ("first_request", pa.float64()), ("last_row", pa.float64()), ("schema", pa.binary()),
     ]
 )  # fmt: skip
@@ -40,7 +40,7 @@ def summary(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.Table:
     values = [
         rows.num_rows, failed.num_rows, _truncated(answers, rows, failed),
         *(pc.sum(answers.column(name)).as_py() for name in _COUNTS[1:]),
-        answers.column("worker")[0].as_py(),
+        answers.column("worker")[0].as_py(), answers.column("gpus")[0].as_py(),
         pc.min(entered).as_py(), pc.max(answers.column("finished_at")).as_py(),
         fields.serialize().to_pybytes() if rows.num_rows else None,
     ]  # fmt: skip
@@ -93,6 +93,7 @@ class Meter:
         self._recent = _Recent()
         self._busy: dict[str, _Busy] = {}
         self._gauges = Gauges()
+        self._held_gpus: set[str] = set()
 
     def add(self, news: News) -> None:
         self._gauges.add(news.samples)
@@ -106,8 +107,10 @@ class Meter:
                 self._last_row = max(finished, self._last_row or finished)
             if one["worker"] is not None and entered is not None:
                 self._busy.setdefault(one["worker"], _Busy()).add(entered, finished)
+            if one["gpus"]:
+                self._held_gpus.update(one["gpus"].split(","))
         if self._first_request is not None and self._last_row is not None:
-            self._gauges.count(self._first_request, self._last_row)
+            self._gauges.count(self._first_request, self._last_row, self._held_gpus)
             self._recent.add(self._first_request, time.time(), self.rows, self.tokens)
 
     @property

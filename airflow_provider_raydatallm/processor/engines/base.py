@@ -45,6 +45,7 @@ ANSWER_FIELDS = [
     pa.field("deduplicated", pa.bool_()),  # whether it is the answer to another row that asks the same
     pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
     pa.field("worker", pa.string()),  # which of the engine's workers answered
+    pa.field("gpus", pa.string()),  # ids of the GPUs that it holds, with commas, where they are known
     pa.field("engine_seconds", pa.float64()),  # time the request spent in the engine
     pa.field("finished_at", pa.float64()),  # epoch seconds
     pa.field("error_type", pa.string()),

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
+from airflow_provider_raydatallm.processor.gauges import held_gpus
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -62,7 +63,7 @@ class VllmWorker:
         return {"node_id": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
 
     async def answer(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
-        """Groups of `GROUP_SCHEMA`, as the rows of a batch finish.
+        """Groups of `GROUP_SCHEMA`, as the rows of a batch finish, with the `gpus` that the engine holds.
 
         :param batch: `tokens` (list of int32) and `params` (JSON text of vLLM's sampling parameters).
         :param user: who asks.
@@ -87,7 +88,8 @@ class VllmWorker:
                 left -= len(group)
                 said = time.monotonic()
                 columns = zip(*group, strict=True)
-                yield pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
+                table = pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
+                yield table.append_column("gpus", pa.array([held_gpus()] * len(group), pa.string()))
         finally:
             for task in tasks:
                 task.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.answers import TRUNCATED_ANSWER
 from airflow_provider_raydatallm.processor.gauges import Gauges, Sample
-from airflow_provider_raydatallm.report import Balance, Seconds, Throughput
+from airflow_provider_raydatallm.report import Balance, Seconds, Start, Throughput
 
 #: What recent rates are rates over: longer than a batch takes, shorter than a change should go unseen.
 RECENT_SECONDS = 300.0
@@ -183,17 +183,23 @@ class Meter:
         inference = self._inference
         return [b.seconds / inference for b in self._busy.values()] if inference else []
 
-    def figures(self, gpus_of: Callable[[int | None], float | None] = lambda workers: None) -> dict[str, Any]:
+    def figures(
+        self,
+        gpus_of: Callable[[int | None], float | None] = lambda workers: None,
+        start: Mapping[str, float | None] | None = None,
+    ) -> dict[str, Any]:
         """The measured parts of a `Report`: seconds and rates of this run. Nothing was measured in a run that
         had nothing left to answer.
 
         :param gpus_of: how many GPUs so many workers hold, None when the number of workers is not known.
+        :param start: seconds of what came before the first request, by the names of `Start`.
         """
         inference = self._inference
         busy = self._busy_shares
         gpus = gpus_of(len(busy) or None)
         return {
             "seconds": Seconds(
+                start=Start(**{n: _rounded(s) for n, s in start.items()}) if start is not None else None,
                 engine_start=_rounded(self._engine_start),
                 inference=_rounded(inference),
                 publish=_rounded(self._publish),

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from ray.exceptions import RayActorError
 
 from airflow_provider_raydatallm.processor import shared_engines
 from airflow_provider_raydatallm.processor.checks import ClusterFacts
 from airflow_provider_raydatallm.processor.engines import shared
 from airflow_provider_raydatallm.processor.engines.base import Facts, Resources
-from airflow_provider_raydatallm.processor.engines.shared import SharedVllmEngine
+from airflow_provider_raydatallm.processor.engines.shared import SharedVllmEngine, SharedWorkers
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.preflight import files_of_model
 from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine
@@ -37,6 +39,7 @@ class Cluster:
         self.options: dict[str, Any] = {}
         self.ended: list[tuple[str, dict[str, bool]]] = []
         self.used: list[str] = []
+        self.told: list[str] = []
 
     def shared_engines(self) -> list[SharedEngine]:
         return self.engines
@@ -45,7 +48,7 @@ class Cluster:
         return next((e for e in self.engines if e.name == name), None)
 
     def has_workers(self, engine: SharedEngine) -> bool:
-        return bool(engine.workers.get("RUNNING")) or self.loads
+        return bool(engine.workers.get("RUNNING") or (engine.workers.get("STARTING") and self.loads))
 
     def use(self, engine: str, slice_path: str) -> tuple[Any, str]:
         self.used.append(engine)
@@ -59,12 +62,17 @@ class Cluster:
         self.ended.append((name, how))
         return True
 
+    def start_of(self, engine: str) -> dict[str, float]:
+        self.told.append(engine)
+        return {"engine": 4.0}
+
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     for name in ("shared_engines", "shared_engine", "has_workers", "use", "ensure", "end"):
         monkeypatch.setattr(shared_engines, name, getattr(made, name))
+    monkeypatch.setattr(shared, "_start_of", made.start_of)
     return made
 
 
@@ -78,13 +86,13 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         "airflow_provider_raydatallm.processor.engines.vllm_base.vllm_is_cpu_build", lambda kind: False
     )
 
-    def engine(**given: Any) -> SharedVllmEngine:
+    def engine(rows: int = 10_000, **given: Any) -> SharedVllmEngine:
         least: dict[str, Any] = {
             "input_path": "in", "output_path": "out", "engine": "vllm", "engine_scope": "shared",
             "model_source": "m", "concurrency": (2, 4), "batch_size": 32, "max_concurrent_batches": 32,
         }  # fmt: skip
         job = job_of(**least | given)
-        made = SharedVllmEngine(job, 10_000)
+        made = SharedVllmEngine(job, rows)
         made.__dict__["name"] = NAME
         return made
 
@@ -202,7 +210,7 @@ def test_engine_on_cpus_holds_no_gpu(
 
 
 def test_engine_may_have_all_gpus_and_is_compiled_however_small_the_slice(make: Make) -> None:
-    engine = make(concurrency="auto")
+    engine = make(rows=100, concurrency="auto")
     engine.fit(Facts(ClusterFacts({"CPU": 64, "GPU": 8}, {}, 8, 80_000_000_000)))
     assert engine.workers == (1, 8)
     assert "enforce_eager" not in engine.engine_kwargs
@@ -240,6 +248,33 @@ def test_environment_makes_another_engine_but_not_its_jobs_own_part(
     assert names[0] == names[1] != names[2]
 
 
+def test_model_with_other_files_makes_another_engine(started: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for age in (1, 1, 2):
+        monkeypatch.setattr(shared, "files_of_model", lambda source, age=age: [[("config.json", 2, age)]])
+        engine = started()
+        del engine.__dict__["name"]
+        names.append(engine.name)
+    assert names[0] == names[1] != names[2]
+
+
+def test_worker_that_dies_leaves_the_rest_of_its_batch_to_be_asked_again() -> None:
+    asked: list[Any] = []
+
+    class Handle:
+        def remote(self, batch: pa.Table, user: str) -> Iterator[pa.Table]:
+            asked.append((batch, user))
+            yield batch
+            raise RayActorError
+
+    workers: Any = SharedWorkers.__new__(SharedWorkers)
+    workers.__dict__ |= {"_handle": Handle(), "_user": "0 s3://out"}
+    batch = pa.table({"tokens": [[1]]})
+    with workers.least_busy(1) as worker:
+        assert list(worker.answer(batch)) == [batch]
+    assert asked == [(batch, "0 s3://out")]
+
+
 def test_running_engine_has_started(cluster: Cluster, started: Make) -> None:
     engine = started()
     cluster.engines = [replace(ENGINE, status="DEPLOYING", workers={"STARTING": 1})]
@@ -248,6 +283,23 @@ def test_running_engine_has_started(cluster: Cluster, started: Make) -> None:
     cluster.engines = [ENGINE]
     engine.check()
     assert engine.started
+
+
+def test_start_is_told_of_an_engine_that_was_waited_for_and_once(cluster: Cluster, started: Make) -> None:
+    cluster.engines = [ENGINE]
+    engine = started()
+    for _ in range(2):
+        engine.check()
+    assert (engine.start, cluster.told) == ({}, [])  # it was there
+
+    cluster.engines = [replace(ENGINE, status="DEPLOYING", workers={"STARTING": 1})]
+    engine = started()
+    engine.check()
+    assert (engine.start, cluster.told) == ({}, [])
+    cluster.engines = [ENGINE]
+    for _ in range(2):
+        engine.check()
+    assert (engine.start, cluster.told) == ({"engine": 4.0}, [NAME])
 
 
 def test_engine_that_cannot_start_is_ended_and_told_with_its_reason(cluster: Cluster, started: Make) -> None:
@@ -300,10 +352,11 @@ def test_slice_that_ends_leaves_the_engine_to_others(
     monkeypatch.setattr("ray.kill", killed.append)
     monkeypatch.setattr("ray.wait", lambda *given, **options: ([], []))
     engine = started()
-    user, _ = engine._user or (None, None)
+    repeats: Any = object()
+    (user, _), engine._repeats = engine._user or (None, None), repeats
     engine.stop()
     engine.stop()
-    assert killed == [user]
+    assert killed == [repeats, user]
     assert cluster.ended == []
 
 

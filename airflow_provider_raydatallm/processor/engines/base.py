@@ -160,6 +160,9 @@ class Engine(ABC):
         """Of its resources, what must be free now: all, unless the engine is there already."""
         return self.resources
 
+    #: Seconds that its first worker's start took, by the names of `report.Start`, as far as they are known.
+    start: Mapping[str, float] = {}
+
     #: How the names of the actors begin that it has with other jobs.
     shared_actors: str | None = None
 

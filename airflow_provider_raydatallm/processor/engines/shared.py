@@ -36,6 +36,7 @@ _NEEDS = ("num_cpus", "num_gpus", "accelerator_type")
 
 #: Looks, a second apart, at which an engine is not there before that is believed.
 _ABSENT_LOOKS = 3
+_TELL_SECONDS = 10
 
 
 class SharedVllmEngine(VllmEngine):
@@ -46,6 +47,7 @@ class SharedVllmEngine(VllmEngine):
         self._seen: SharedEngine | None = None
         self._absent = 0
         self._deployed = False
+        self._waited_for = False
 
     @property
     def wants_pace(self) -> bool:
@@ -139,8 +141,11 @@ class SharedVllmEngine(VllmEngine):
 
     def check(self) -> None:
         engine = self._look()
-        if engine is not None and engine.workers.get("RUNNING"):
+        if not self._was_there and engine is not None and engine.workers.get("RUNNING"):
             self._was_there = True
+            if self._waited_for:
+                self.start = _start_of(self.name)
+        self._waited_for = True
         if engine is not None and engine.status == "DEPLOY_FAILED":
             shared_engines.end(engine.name, although_used=True, only_failed=True)
             # Text, in which the cause is looked for as in any other error of Ray's.
@@ -156,7 +161,7 @@ class SharedVllmEngine(VllmEngine):
 
     def loads(self) -> bool:
         engine = self._look()
-        return engine is not None and bool(engine.workers) and shared_engines.has_workers(engine)
+        return engine is not None and shared_engines.has_workers(engine)
 
     def _look(self) -> SharedEngine | None:
         """What was seen last, when it cannot be told: Serve's controller is started anew, too."""
@@ -196,6 +201,19 @@ class SharedWorkers:
             yield from self._handle.remote(batch, self._user)
         except RayActorError:  # it died; Serve starts another
             return
+
+
+def _start_of(engine: str) -> Mapping[str, float]:
+    """What the start of one of its workers took; nothing where it does not say."""
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    try:
+        ready = serve.get_app_handle(engine).options(method_name="ready")
+        told: Mapping[str, Mapping[str, float]] = ready.remote().result(timeout_s=_TELL_SECONDS)
+    except Exception:  # it died, or is busy: the slice goes on
+        return {}
+    return told["start"]
 
 
 def _package_of_this_code() -> str | None:

@@ -100,6 +100,10 @@ def test_no_cluster_is_an_error(see: See) -> None:
 def test_cluster_that_is_gone_is_told_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def another() -> None:
+        raise AssertionError("which cluster it is was said")
+
+    monkeypatch.setattr("airflow_provider_raydatallm.local.head_status", another)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody there
     assert main(["engines", "list"]) == 1
     assert capsys.readouterr().err.startswith("error: no Ray cluster can be reached; is RAY_ADDRESS right?")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import RayActorError
 
 from airflow_provider_raydatallm.processor import named, shared_engines
 from airflow_provider_raydatallm.processor.errors import SliceError
@@ -103,7 +104,11 @@ def test_engine_is_deployed_as_serve_takes_it(cluster: Cluster) -> None:
     assert deployment.name == SCALING.name
     assert deployment.init_args == ("ray-llm-m-0", {"model": "m"})
     assert deployment.ray_actor_options == {"num_cpus": 1, "runtime_env": {}}
-    assert deployment._deployment_config.autoscaling_config.initial_replicas == 1
+    config = deployment._deployment_config
+    assert config.autoscaling_config.initial_replicas == 1
+    # Batches wait in the worker, and one that is too many finishes what it has.
+    assert (config.max_ongoing_requests, config.graceful_shutdown_timeout_s) == (100_000, 3600)
+    assert config.max_constructor_retry_count == 1
 
 
 @pytest.mark.parametrize(
@@ -225,3 +230,73 @@ def test_who_comes_second_waits_for_the_first_and_a_failure_keeps_nobody_out(
     with pytest.raises(ValueError, match="broken"), named.only_one("x"):
         raise ValueError("broken")
     assert killed == ["lock", "lock"]
+
+
+def test_engine_that_does_not_end_is_told_and_force_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, others = (f"SERVE_REPLICA::ray-llm-m-{n}#d#1" for n in ("0", "01"))
+    names = [("serve", ours), ("serve", others), ("mine", ours)]
+    found = [{"namespace": namespace, "name": name} for namespace, name in names]
+    deleted: list[str] = []
+    killed: list[tuple[str, str]] = []
+    monkeypatch.setattr("ray.serve.delete", lambda name, _blocking: deleted.append(name))
+    monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: found)
+    monkeypatch.setattr("ray.get_actor", lambda name, namespace: (namespace, name))
+    monkeypatch.setattr("ray.kill", killed.append)
+    monkeypatch.setattr(shared_engines, "_DELETE_SECONDS", -1)
+    monkeypatch.setattr(shared_engines, "shared_engines", list)
+    shared_engines._delete(ENGINE.name)
+    assert killed == []
+    monkeypatch.setattr(shared_engines, "shared_engines", lambda: [ENGINE])
+    with pytest.raises(SliceError, match="does not end"):
+        shared_engines._delete(ENGINE.name, at_once=True)
+    assert killed == [("serve", ours)]
+    assert deleted == [ENGINE.name] * 2
+
+
+def test_serve_is_started_without_what_is_the_jobs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[dict[str, Any]] = []
+    done = SimpleNamespace(returncode=0, stderr="")
+
+    def run(command: list[str], **how: Any) -> Any:
+        runs.append(how["env"])
+        return done
+
+    monkeypatch.setenv("SECRET", "of the job")
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    monkeypatch.setenv("HOME", "/of/the/node")
+    context = SimpleNamespace(runtime_env={"env_vars": {"SECRET": "of the job"}}, gcs_address="head:6379")
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    monkeypatch.setattr(shared_engines, "_serve_runs", lambda: False)
+    monkeypatch.setattr("subprocess.run", run)
+    shared_engines._start_serve()
+    [environment] = runs
+    assert (environment["HOME"], environment["RAY_ADDRESS"]) == ("/of/the/node", "head:6379")
+    assert not environment.keys() & {"SECRET", "RAY_JOB_CONFIG_JSON_ENV_VAR"}
+    done.returncode, done.stderr = 1, "no ray[serve]"
+    with pytest.raises(SliceError, match=r"Ray Serve could not be started: no ray\[serve\]"):
+        shared_engines._start_serve()
+    monkeypatch.setattr(shared_engines, "_serve_runs", lambda: True)
+    shared_engines._start_serve()
+    assert len(runs) == 2
+
+
+def test_serve_that_is_started_anew_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [RayActorError(), RayActorError(), "there"]
+    now = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += 20
+
+    def status() -> Any:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("ray.serve.status", status)
+    monkeypatch.setattr(shared_engines, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    assert shared_engines._status() == "there"
+    answers = [RayActorError()] * 3
+    with pytest.raises(RayActorError):
+        shared_engines._status()
+    assert answers == []

@@ -106,6 +106,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         replace(ENGINE, workers={}),  # scaled to none
         replace(ENGINE, status="DELETING"),
         replace(ENGINE, status="DEPLOY_FAILED"),
+        replace(ENGINE, status="NOT_STARTED"),
         replace(ENGINE, deployment="workers-1-to-1-idle-600-s"),  # nobody's: it is started anew
     ],
 )

@@ -34,9 +34,38 @@ class Tokens(Contract):
     saved: int | None = None
 
 
-class Seconds(Contract):
-    """Wall-clock seconds. `inference` runs from the first request in the engine to the last row out of it."""
+class Start(Contract):
+    """Parts of the time before the first request, in seconds; None: not known, or not spent.
 
+    environment: from the job's submission to its process, while Ray gets its code and packages.
+    imports: from there to its first step.
+    worker_imports: of vLLM and torch, by the first worker that was there. Like what follows, of a shared
+        engine that the slice waited for, whoever had it started; None of one that was there.
+    engine: from there until it can answer. Parts of it, as far as vLLM tells them:
+    load: the model.
+    compile: 0 where nothing was compiled.
+    warm_up: profiling, the cache, CUDA graphs.
+    """
+
+    environment: float | None = None
+    imports: float | None = None
+    worker_imports: float | None = None
+    engine: float | None = None
+    load: float | None = None
+    compile: float | None = None
+    warm_up: float | None = None
+
+    def __str__(self) -> str:
+        known = {name: value for name, value in self if value is not None}
+        return ", ".join(f"{name.replace('_', ' ')} {seconds:,.1f} s" for name, seconds in known.items())
+
+
+class Seconds(Contract):
+    """Wall-clock seconds. `engine_start` runs from the plan to the first request in the engine, without the
+    time in which there was no room for it, and `inference` from there to the last row out of it. `start` says
+    what the time before was spent on."""
+
+    start: Start | None = None
     engine_start: float | None = None
     inference: float | None = None
     publish: float | None = None
@@ -52,7 +81,8 @@ class Throughput(Contract):
 
 
 class Utilisation(Contract):
-    """Percent, over `Seconds.inference`, of the nodes that hold the run."""
+    """Percent, over `Seconds.inference`: of the GPUs that the engine's workers hold where those are known,
+    else all of the nodes'; CPUs and memory are the nodes'."""
 
     gpu_mean: float | None = None
     gpu_p10: float | None = None

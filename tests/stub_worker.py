@@ -38,6 +38,7 @@ class _StubWorker(VllmWorker):
         with open(journal, "a") as started:
             started.write(f"{os.getpid()}\n")
         self._turn = asyncio.Lock()
+        self.start = {}
 
     async def answer(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
         asked = zip(batch.column("tokens").to_pylist(), batch.column("params").to_pylist(), strict=True)

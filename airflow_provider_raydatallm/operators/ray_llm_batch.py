@@ -553,6 +553,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if report.outcome == "empty" and self.on_empty == "skip":
             raise AirflowSkipException(f"slice {report.slice_key!r} has no rows")
         self.log.info("%s: %s rows in %s", report.outcome, f"{report.counts.succeeded:,}", report.output_path)
+        if report.seconds.start is not None and report.outcome == "published":
+            self.log.info("Before the first row: %s", report.seconds.start)
         record_asset_events(
             self.outlets,
             context["outlet_events"],

@@ -95,6 +95,7 @@ def _retry(args: argparse.Namespace) -> int:
 
 def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
     from airflow_provider_raydatallm.processor.cluster import Stopped, stop_on_sigterm
+    from airflow_provider_raydatallm.processor.own_start import process_seconds
     from airflow_provider_raydatallm.processor.owner import end_when_nobody_waits
     from airflow_provider_raydatallm.processor.run import run_slice
 
@@ -107,6 +108,7 @@ def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
             lambda value: _say("progress", args.nonce, value),
             name=args.name,
             finish_by=args.finish_by,
+            imports=process_seconds(),
         )
     except Stopped:
         why = "the job was told to stop"

@@ -62,7 +62,8 @@ def admit(
     from ray.util import placement_group, remove_placement_group
 
     began = time.monotonic()
-    turn, needs, group = Turn(name, engine), engine.needed, None
+    turn, group = Turn(name, engine), None
+    needs: Resources | None = None
     try:
         while True:
             # Another job may have started, or ended, an engine that this one shares.

@@ -6,7 +6,8 @@ import importlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from airflow_provider_raydatallm.report import Utilisation
@@ -73,8 +74,23 @@ def gpu_memory() -> int | None:
     return min((int(nvml.nvmlDeviceGetMemoryInfo(d).total) for d in devices.values()), default=None)
 
 
+@cache
+def held_gpus() -> str | None:
+    """Ids of the GPUs that Ray gave to this actor, with commas; None where there are none, or they are not
+    known: a part of a GPU has an id of its own."""
+    import ray
+
+    _, devices = _nvml_devices()
+    if not devices:
+        return None
+    given, numbered = [str(g) for g in ray.get_gpu_ids()], list(devices)
+    held = [numbered[int(g)] if g.isdecimal() and int(g) < len(numbered) else g for g in given]
+    return ",".join(held) if held and devices.keys() >= set(held) else None
+
+
 def _nvml_devices() -> tuple[Any, dict[str, Any]]:
-    """NVIDIA's management library and the devices it sees by id; none where there is no such thing."""
+    """NVIDIA's management library and the devices it sees by id, in the order of their numbers; none where
+    there is no such thing."""
     for name in ("pynvml", "ray._private.thirdparty.pynvml"):
         try:
             nvml = importlib.import_module(name)
@@ -105,18 +121,21 @@ class Gauges:
     def add(self, samples: Sequence[Sample]) -> None:
         self._waiting += samples
 
-    def count(self, start: float, stop: float) -> None:
-        """Take the samples between two epoch seconds; those before are forgotten, those after wait."""
+    def count(self, start: float, stop: float, held: Collection[str] = ()) -> None:
+        """Take the samples between two epoch seconds; those before are forgotten, those after wait.
+
+        :param held: ids of the GPUs that count; all of the nodes' when it is not known which do.
+        """
         for sample in self._waiting:
             if start <= sample.time <= stop:
-                self._take(sample)
+                self._take(sample, held)
         self._waiting = [s for s in self._waiting if s.time > stop]
 
-    def _take(self, sample: Sample) -> None:
+    def _take(self, sample: Sample, held: Collection[str]) -> None:
         self._count += 1
         self._cpu += sample.cpu
         self._memory = max(self._memory, sample.memory)
-        for gpu in sample.gpus:
+        for gpu in (g for g in sample.gpus if not held or g.id in held):
             self._busy[gpu.busy] += 1
             self._gpu_memory = max(self._gpu_memory, 100 * gpu.memory / gpu.memory_total)
 

@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.processor.failures import describe_failures
 from airflow_provider_raydatallm.processor.finish import lateness
 from airflow_provider_raydatallm.processor.lease import Lease
 from airflow_provider_raydatallm.processor.measure import Meter, News
+from airflow_provider_raydatallm.processor.own_start import environment_seconds
 from airflow_provider_raydatallm.processor.parts import Totals
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.progress import Reporter, Say
@@ -51,6 +52,8 @@ class Making:
     progress: Say
     #: Epoch seconds at which the slice should be finished.
     finish_by: float | None = None
+    #: Seconds from the process's beginning to its first step; None where it did other things, too.
+    imports: float | None = None
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
@@ -193,7 +196,11 @@ class Making:
                 deduplicated=_with(taken, totals.deduplicated, lambda taken: taken.get("deduplicated")),
                 cached=_with(taken, totals.cached, lambda taken: taken.get("cached")),
             )
-            figures = meter.figures(engine.gpus if engine else lambda workers: None)
+            figures = (
+                meter.figures(engine.gpus, {**self._own_start(), **engine.start})
+                if engine is not None
+                else meter.figures()
+            )
             run = Run(
                 counts,
                 seconds=figures["seconds"],
@@ -231,6 +238,11 @@ class Making:
             lease,
             self.previous,
         ).publish(partial(cluster.run_all, timeout=self.job.stall_timeout), report)
+
+    def _own_start(self) -> dict[str, float | None]:
+        if self.imports is None:
+            return {}
+        return {"environment": environment_seconds(), "imports": self.imports}
 
     def _check_quarantine(self, state: Progress) -> None:
         failed = state.rows_quarantined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.answers import TRUNCATED_ANSWER
 from airflow_provider_raydatallm.processor.gauges import Gauges, Sample
-from airflow_provider_raydatallm.report import Balance, Seconds, Throughput
+from airflow_provider_raydatallm.report import Balance, Seconds, Start, Throughput
 
 #: What recent rates are rates over: longer than a batch takes, shorter than a change should go unseen.
 RECENT_SECONDS = 300.0
@@ -22,7 +22,7 @@ _COUNTS = ("truncated", "cached", "input_tokens", "output_tokens", "cached_token
 _SUMMARY = pa.struct(
     [
         ("rows", pa.int64()), ("failed", pa.int64()), *((name, pa.int64()) for name in _COUNTS),
-        ("worker", pa.string()),
+        ("worker", pa.string()), ("gpus", pa.string()),
         ("first_request", pa.float64()), ("last_row", pa.float64()), ("schema", pa.binary()),
     ]
 )  # fmt: skip
@@ -40,7 +40,7 @@ def summary(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.Table:
     values = [
         rows.num_rows, failed.num_rows, _truncated(answers, rows, failed),
         *(pc.sum(answers.column(name)).as_py() for name in _COUNTS[1:]),
-        answers.column("worker")[0].as_py(),
+        answers.column("worker")[0].as_py(), answers.column("gpus")[0].as_py(),
         pc.min(entered).as_py(), pc.max(answers.column("finished_at")).as_py(),
         fields.serialize().to_pybytes() if rows.num_rows else None,
     ]  # fmt: skip
@@ -93,6 +93,7 @@ class Meter:
         self._recent = _Recent()
         self._busy: dict[str, _Busy] = {}
         self._gauges = Gauges()
+        self._held_gpus: set[str] = set()
 
     def add(self, news: News) -> None:
         self._gauges.add(news.samples)
@@ -106,8 +107,10 @@ class Meter:
                 self._last_row = max(finished, self._last_row or finished)
             if one["worker"] is not None and entered is not None:
                 self._busy.setdefault(one["worker"], _Busy()).add(entered, finished)
+            if one["gpus"]:
+                self._held_gpus.update(one["gpus"].split(","))
         if self._first_request is not None and self._last_row is not None:
-            self._gauges.count(self._first_request, self._last_row)
+            self._gauges.count(self._first_request, self._last_row, self._held_gpus)
             self._recent.add(self._first_request, time.time(), self.rows, self.tokens)
 
     @property
@@ -180,17 +183,23 @@ class Meter:
         inference = self._inference
         return [b.seconds / inference for b in self._busy.values()] if inference else []
 
-    def figures(self, gpus_of: Callable[[int | None], float | None] = lambda workers: None) -> dict[str, Any]:
+    def figures(
+        self,
+        gpus_of: Callable[[int | None], float | None] = lambda workers: None,
+        start: Mapping[str, float | None] | None = None,
+    ) -> dict[str, Any]:
         """The measured parts of a `Report`: seconds and rates of this run. Nothing was measured in a run that
         had nothing left to answer.
 
         :param gpus_of: how many GPUs so many workers hold, None when the number of workers is not known.
+        :param start: seconds of what came before the first request, by the names of `Start`.
         """
         inference = self._inference
         busy = self._busy_shares
         gpus = gpus_of(len(busy) or None)
         return {
             "seconds": Seconds(
+                start=Start(**{n: _rounded(s) for n, s in start.items()}) if start is not None else None,
                 engine_start=_rounded(self._engine_start),
                 inference=_rounded(inference),
                 publish=_rounded(self._publish),

@@ -47,6 +47,7 @@ def run_slice(
     cluster: Cluster | None = None,
     name: str | None = None,
     finish_by: float | None = None,
+    imports: float | None = None,
 ) -> Report:
     """Answer and publish a slice.
 
@@ -55,6 +56,7 @@ def run_slice(
     :param cluster: who answers; the Ray cluster that this process can reach by default.
     :param name: what runs that wait for this one call it; its process and host by default.
     :param finish_by: epoch seconds at which the slice should be finished; being late is told, no more.
+    :param imports: seconds from the process's beginning to this, where it did nothing else.
     :raises SliceError: when the slice cannot be answered; nothing was published then, and the finished rows
         are kept.
     """
@@ -77,7 +79,7 @@ def run_slice(
             making, report = look(job, store, before, making, progress)
             if report is None:
                 assert making is not None
-                making.finish_by = finish_by
+                making.finish_by, making.imports = finish_by, imports
                 return making.finish(lease, cluster)
     return report
 

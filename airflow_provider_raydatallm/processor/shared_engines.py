@@ -94,7 +94,7 @@ def shared_engines() -> list[SharedEngine]:
     """Those of the cluster that this process is connected to."""
     if not _serve_runs():
         return []
-    found = []
+    found, claims = [], claimed(_USER)
     for name, app in _status().applications.items():
         if not name.startswith(PREFIX):
             continue
@@ -102,7 +102,7 @@ def shared_engines() -> list[SharedEngine]:
         states = overview.replica_states if overview is not None else {}
         workers = {getattr(state, "value", str(state)): count for state, count in states.items() if count}
         message = " ".join(filter(None, (app.message, overview.message if overview is not None else "")))
-        using = tuple(u.split(" ", 1)[1] for u in users(name))
+        using = tuple(c.split(" ", 2)[2] for c in claims if c.startswith(f"{name} "))
         found.append(SharedEngine(name, str(app.status.value), message, deployment, workers, using))
     return found
 

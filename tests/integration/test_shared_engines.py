@@ -89,6 +89,14 @@ def test_slices_at_once_and_after_each_other_have_one_engine(asked: Ask, ray_hea
         assert result["counts"]["succeeded"] == 40, result
         assert result["tokens"]["output"] == 320
         assert result["balance"]["workers"] == 1
+        assert result["seconds"]["start"]["environment"] > 0
+        assert result["seconds"]["start"]["imports"] > 0
+    *at_once, came_later = (result["seconds"] for result in results)
+    waited = max(at_once, key=lambda seconds: seconds["engine_start"])
+    start = waited["start"]
+    assert 0 < start["worker_imports"] + start["engine"] < waited["engine_start"]
+    assert 0 < start["load"] + start["compile"] + start["warm_up"] < start["engine"]
+    assert {came_later["start"][name] for name in ("worker_imports", "engine", "load")} == {None}
     for title in ("ray::ServeController", "ray::ServeReplica", "VLLM::EngineCore"):
         [process] = processes(ray_head, title)
         assert "kept-by-nobody" not in process.environ().values()

@@ -93,6 +93,11 @@ def test_rows_that_ask_the_same_are_answered_once_and_each_has_its_own_columns(
     assert sum(map(int, (tmp_path / "out.calls").read_text().split())) == 40
     assert (result["counts"]["succeeded"], result["counts"]["deduplicated"]) == (400, 360)
     assert result["tokens"]["output"] <= 40 * 8
+    seconds = result["seconds"]
+    start = seconds["start"]
+    assert 0 < start["environment"] + start["imports"] < seconds["total"]
+    assert 0 < start["worker_imports"] + start["engine"] < seconds["engine_start"]
+    assert 0 < start["load"] + start["compile"] + start["warm_up"] < start["engine"]
     table = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
     assert table.column("mine").to_pylist() == [i + 1 for i in range(400)]
     by_name: dict[str, set[str]] = {}

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from airflow_provider_raydatallm.lines import progress_text
-from airflow_provider_raydatallm.processor.admission import bundles_of
+from airflow_provider_raydatallm.processor.admission import admit, bundles_of
 from airflow_provider_raydatallm.processor.engines.base import Resources
 
 L4 = {"GPU": 1, "accelerator_type:L4": 0.001}
@@ -40,3 +43,22 @@ def test_job_that_waits_says_for_what_and_behind_whom() -> None:
     )
     alone = progress_text({**waiting, "needs": {"CPU": 3}, "free": {"CPU": 0}, "ahead": []})
     assert alone == "queued: waited 95 s for 3 CPUs at once, 0 CPUs are free"
+
+
+def test_engine_that_is_there_is_not_waited_for_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        job = SimpleNamespace(accelerator_type=None)
+        asked = 0
+
+        @property
+        def needed(self) -> Resources:
+            self.asked += 1
+            return Resources(0, 0, "")
+
+    def never(*given: Any) -> None:
+        raise AssertionError("it waits")
+
+    engine: Any = Engine()
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.admission.claim", never)
+    admit(engine, name="a", timeout=0, say=never, make_room=never).give_up()
+    assert engine.asked == 1

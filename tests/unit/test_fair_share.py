@@ -65,8 +65,8 @@ def test_who_stops_waiting_keeps_no_place() -> None:
         fourth = asyncio.create_task(engine.ask("b", 0))
         await settle()
         engine._leave["a2"].set()
-        await asyncio.sleep(0)
         await asyncio.sleep(0)  # the place was given to the fourth, which has not taken it yet
+        assert engine.began == ["a0", "a2"]
         fourth.cancel()
         await settle()
         fifth = asyncio.create_task(engine.ask("c", 0))

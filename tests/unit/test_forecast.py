@@ -154,3 +154,16 @@ def test_workers_and_compiling_follow_the_cluster_and_earlier_slices(job: SliceJ
     asked = VllmEngine(changed(job, engine_kwargs={"enforce_eager": False}), 100)
     asked.fit(Facts(many))
     assert asked.engine_kwargs["enforce_eager"] is False
+
+
+def test_plan_of_a_slice_that_shares_its_engine_asks_no_cluster(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = changed(job, engine_scope="shared")
+    (tmp_path / "spec.json").write_text(shared.model_dump_json())
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody there
+    assert main(["plan", str(tmp_path / "spec.json")]) == 0
+    said = capsys.readouterr().out
+    assert f"engine         SharedVllmEngine, {tmp_path}/model" in said
+    assert "workers        1 to 4 (1 to 4 GPUs)" in said
+    assert "none can be reached from here" in said

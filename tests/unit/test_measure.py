@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raydatallm.processor import gauges
 from airflow_provider_raydatallm.processor.answers import TRUNCATED_ANSWER, failed_table
 from airflow_provider_raydatallm.processor.engines.base import answers_to
-from airflow_provider_raydatallm.processor.gauges import Gpu, Sample
+from airflow_provider_raydatallm.processor.gauges import Gpu, Sample, held_gpus
 from airflow_provider_raydatallm.processor.measure import RECENT_SECONDS, Meter, News, _Recent, summary
 from airflow_provider_raydatallm.report import Balance, Throughput, Utilisation
 
@@ -22,12 +25,13 @@ def group(
     failed: int = 0,
     cut: int = 0,
     worker: str = "w",
+    gpus: str | None = None,
 ) -> pa.Table:
     answers = answers_to(
         pa.table({"__unit": [0] * rows, "__offset": range(rows)}),
         input_tokens=[tokens] * rows, output_tokens=[2] * rows,
         engine_seconds=[finished - entered] * rows, finished_at=[finished] * rows, worker=[worker] * rows,
-        finish_reason=[tokens and "stop"] * rows, cached_tokens=[tokens and 4] * rows,
+        gpus=[gpus] * rows, finish_reason=[tokens and "stop"] * rows, cached_tokens=[tokens and 4] * rows,
     )  # fmt: skip
     good = pa.table(
         {
@@ -144,3 +148,61 @@ def test_utilisation_is_of_the_time_in_which_rows_were_answered() -> None:
         gpu_mean=91.4, gpu_p10=90.0, gpu_memory_max=75.0, cpu_mean=54.5, memory_max=40.0
     )
     assert Meter(1, 0).figures()["utilisation"] == Utilisation()
+
+
+def test_gpus_that_other_jobs_hold_do_not_count() -> None:
+    def sample(at: float, node: str) -> Sample:
+        return Sample(at, 50.0, 40.0, (Gpu(f"{node}-0", 80, 40, 80), Gpu(f"{node}-1", 0, 80, 80)))
+
+    meter = Meter(100, 0)
+    heard(meter, samples=[sample(t, node) for t in (11.0, 12.0) for node in ("a", "b", "c")])
+    heard(meter, group(10, entered=10.0, finished=20.0, gpus="a-0"), group(10, entered=11.0, finished=19.0))
+    assert meter.figures()["utilisation"].model_dump(include={"gpu_mean", "gpu_memory_max"}) == {
+        "gpu_mean": 80.0, "gpu_memory_max": 50.0,
+    }  # fmt: skip
+    # A worker may hold several, and others more.
+    heard(meter, samples=[sample(t, node) for t in (21.0, 22.0) for node in ("a", "b", "c")])
+    heard(meter, group(10, entered=20.0, finished=30.0, gpus="b-0,b-1", worker="v"))
+    assert meter.figures()["utilisation"].gpu_mean == 60.0  # 4 samples of 80 of a-0, 2 of 80 and 2 of 0 of b
+
+
+class Nvml:
+    """Of the library, three GPUs in the order of their numbers."""
+
+    NVMLError = OSError
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 3
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:
+        return number
+
+    def nvmlDeviceGetUUID(self, device: int) -> bytes:
+        return f"GPU-{'abc'[device]}".encode()
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        ([1], "GPU-b"),
+        (["0", "2"], "GPU-a,GPU-c"),
+        (["GPU-c"], "GPU-c"),  # as a node numbers them whose own environment does
+        (["MIG-d"], None),
+        ([7], None),
+        ([], None),
+    ],
+)
+def test_worker_knows_the_gpus_that_it_holds(
+    monkeypatch: pytest.MonkeyPatch, given: list[Any], held: str | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())  # type: ignore[arg-type]
+    monkeypatch.setattr("ray.get_gpu_ids", lambda: given)
+    assert held_gpus.__wrapped__() == held
+
+
+def test_worker_without_gpus_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauges, "_nvml_devices", lambda: (None, {}))
+    assert held_gpus.__wrapped__() is None

@@ -15,6 +15,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, liter
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.spec import SliceJob
 from airflow_provider_raydatallm.submission import submission_id_of
 
 HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
@@ -136,3 +137,46 @@ def test_model_token_reaches_the_job_and_never_the_spec(monkeypatch: pytest.Monk
     made.model_conn_id = "empty"
     with pytest.raises(RayLLMInputError, match="has no password"):
         made._shipment(context)
+
+
+def spec_of(made: RayLLMBatchOperator, dag: DAG) -> SliceJob:
+    context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}}
+    job, _ = made.slice_job(context)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "scope"),
+    [
+        ("ray://local", {}, "shared"),
+        ("ray://local", {"engine_scope": "slice"}, "slice"),
+        ("ray://local", {"engine": "ray_data_llm"}, "slice"),
+        ("ray://local", {"on_too_long": "raise_limit", "engine_kwargs": {"max_model_len": 64}}, "slice"),
+        ("ray://ray.example.com:8265", {}, "slice"),
+        ("ray://ray.example.com:8265", {"engine_scope": "shared"}, "shared"),
+    ],
+)
+def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, host: str, given: dict[str, Any], scope: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", host)
+    with DAG("d", schedule=None) as dag:
+        made = operator(slice_key="k", **given)
+    assert spec_of(made, dag).engine_scope == scope
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, 600),
+        ({"engine_idle_timeout": dt.timedelta(minutes=1)}, 60),
+        ({"engine_idle_timeout": None}, None),
+    ],
+)
+def test_engine_that_is_to_be_kept_is_kept(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], seconds: float | None
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
+    with DAG("d", schedule=None) as dag:
+        made = operator(slice_key="k", **given)
+    assert spec_of(made, dag).engine_idle_timeout == seconds

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import logging.handlers
 from collections import Counter
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -93,8 +95,16 @@ class Worker(shared_worker.SharedWorker):
 def test_rows_of_a_job_that_is_gone_are_dropped_and_those_of_others_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    there = ["a", "b"]
-    monkeypatch.setattr(shared_worker, "users", lambda engine: list(there))
+    there, looks = ["a", "b"], 0
+
+    def users(engine: str) -> list[str]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise ConnectionError  # that it is not known who is there ends nobody, nor the looking
+        return list(there)
+
+    monkeypatch.setattr(shared_worker, "users", users)
     monkeypatch.setattr(shared_worker, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm_worker._sampling_params", str)
     worker: Any = Worker.__new__(Worker)
@@ -125,3 +135,16 @@ def test_rows_of_a_job_that_is_gone_are_dropped_and_those_of_others_are_not(
         worker._watching.cancel()
 
     asyncio.run(work())
+
+
+def test_log_of_serve_is_kept_while_vllm_closes_all_handlers() -> None:
+    target = logging.NullHandler()
+    handler = logging.handlers.MemoryHandler(1, target=target)
+    logger = logging.getLogger("ray.serve")
+    logger.addHandler(handler)
+    try:
+        with shared_worker._serve_logging_kept():
+            handler.close()
+        assert handler.target is target
+    finally:
+        logger.removeHandler(handler)

@@ -149,7 +149,7 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
         "counts", "tokens",
         "seconds", "throughput", "utilisation", "balance", "advice",
     }  # fmt: skip
-    assert set(xcom["seconds"]) == {"queued", "engine_start", "inference", "publish", "total"}
+    assert set(xcom["seconds"]) == {"queued", "start", "engine_start", "inference", "publish", "total"}
     assert set(xcom["counts"]) == {
         "planned",
         "succeeded",

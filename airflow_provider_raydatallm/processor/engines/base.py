@@ -47,6 +47,7 @@ ANSWER_FIELDS = [
     pa.field("saved_tokens", pa.int64()),  # of its prompt and itself, if so; 0 if not
     pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
     pa.field("worker", pa.string()),  # which of the engine's workers answered
+    pa.field("gpus", pa.string()),  # ids of the GPUs that it holds, with commas, where they are known
     pa.field("engine_seconds", pa.float64()),  # time the request spent in the engine
     pa.field("finished_at", pa.float64()),  # epoch seconds
     pa.field("error_type", pa.string()),
@@ -160,6 +161,9 @@ class Engine(ABC):
     def needed(self) -> Resources:
         """Of its resources, what must be free now: all, unless the engine is there already."""
         return self.resources
+
+    #: Seconds that its first worker's start took, by the names of `report.Start`, as far as they are known.
+    start: Mapping[str, float] = {}
 
     #: How the names of the actors begin that it has with other jobs.
     shared_actors: str | None = None

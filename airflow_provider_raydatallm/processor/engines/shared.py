@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 #: Of a job's environment, what is its own: code that the engine does not run, and what changes with each.
 _NOT_SHARED = ("py_modules",)
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
-
+#: Of the options of a worker's actor, what Serve does not see to.
+_NEEDS = ("num_cpus", "num_gpus", "accelerator_type")
 
 #: Looks, a second apart, at which an engine is not there before that is believed.
 _ABSENT_LOOKS = 3
+_TELL_SECONDS = 10
 
 
 class SharedVllmEngine(VllmEngine):
@@ -45,6 +47,7 @@ class SharedVllmEngine(VllmEngine):
         self._seen: SharedEngine | None = None
         self._absent = 0
         self._deployed = False
+        self._waited_for = False
 
     @property
     def wants_pace(self) -> bool:
@@ -100,17 +103,13 @@ class SharedVllmEngine(VllmEngine):
 
     def _start(self) -> OpenWorkers:
         self._user = shared_engines.use(self.name, self.job.slice_path)
-        needs: dict[str, Any] = {"num_cpus": self.cpus_each}
-        if not self.on_cpu:
-            needs["num_gpus"] = self.each
-        if self.job.accelerator_type is not None:
-            needs["accelerator_type"] = self.job.accelerator_type
+        own = self._options()
         shared_engines.ensure(
             self.name,
             self._scaling,
             SharedWorker,
             (self._arguments(),),
-            **needs,
+            **{name: own[name] for name in _NEEDS if own.get(name) is not None},
             runtime_env=self._runtime_env(),
         )
         self._deployed = True
@@ -142,8 +141,11 @@ class SharedVllmEngine(VllmEngine):
 
     def check(self) -> None:
         engine = self._look()
-        if engine is not None and engine.workers.get("RUNNING"):
+        if not self._was_there and engine is not None and engine.workers.get("RUNNING"):
             self._was_there = True
+            if self._waited_for:
+                self.start = _start_of(self.name)
+        self._waited_for = True
         if engine is not None and engine.status == "DEPLOY_FAILED":
             shared_engines.end(engine.name, although_used=True, only_failed=True)
             # Text, in which the cause is looked for as in any other error of Ray's.
@@ -159,7 +161,7 @@ class SharedVllmEngine(VllmEngine):
 
     def loads(self) -> bool:
         engine = self._look()
-        return engine is not None and bool(engine.workers) and shared_engines.has_workers(engine)
+        return engine is not None and shared_engines.has_workers(engine)
 
     def _look(self) -> SharedEngine | None:
         """What was seen last, when it cannot be told: Serve's controller is started anew, too."""
@@ -199,6 +201,19 @@ class SharedWorkers:
             yield from self._handle.remote(batch, self._user)
         except RayActorError:  # it died; Serve starts another
             return
+
+
+def _start_of(engine: str) -> Mapping[str, float]:
+    """What the start of one of its workers took; nothing where it does not say."""
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    try:
+        ready = serve.get_app_handle(engine).options(method_name="ready")
+        told: Mapping[str, Mapping[str, float]] = ready.remote().result(timeout_s=_TELL_SECONDS)
+    except Exception:  # it died, or is busy: the slice goes on
+        return {}
+    return told["start"]
 
 
 def _package_of_this_code() -> str | None:

@@ -134,7 +134,8 @@ class VllmEngine(VllmBased):
         import ray
 
         done, self._ready = ray.wait(self._ready, num_returns=len(self._ready), timeout=0)
-        ray.get(done)
+        for told in ray.get(done):
+            self.start = self.start or told["start"]
 
     def stop(self) -> None:
         import ray

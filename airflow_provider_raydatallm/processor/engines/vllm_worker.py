@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
+from airflow_provider_raydatallm.processor.engines.vllm_log import own_log, start_seconds
+from airflow_provider_raydatallm.processor.gauges import held_gpus
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -46,23 +48,32 @@ class VllmWorker:
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         """:param arguments: of vLLM's `AsyncEngineArgs`."""
+        began = time.monotonic()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        imported = time.monotonic()
         self._guard = ProcessGuard()
         args = AsyncEngineArgs(**arguments)
         # The defaults of vLLM's offline engine: larger batches than those of its server.
         self._engine = AsyncLLM.from_engine_args(args, usage_context=UsageContext.LLM_CLASS)
+        self.start = {
+            "worker_imports": imported - began,
+            "engine": time.monotonic() - imported,
+            **start_seconds(own_log()),
+        }
 
     async def ready(self) -> dict[str, Any]:
-        """When the engine is there: which process it is, `node_id` and `pid`."""
+        """When the engine is there: which `process` it is (`node_id`, `pid`), and what its `start` took
+        (`Engine.start`)."""
         import ray
 
-        return {"node_id": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
+        process = {"node_id": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
+        return {"process": process, "start": self.start}
 
     async def answer(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
-        """Groups of `GROUP_SCHEMA`, as the rows of a batch finish.
+        """Groups of `GROUP_SCHEMA`, as the rows of a batch finish, with the `gpus` that the engine holds.
 
         :param batch: `tokens` (list of int32) and `params` (JSON text of vLLM's sampling parameters).
         :param user: who asks.
@@ -87,7 +98,8 @@ class VllmWorker:
                 left -= len(group)
                 said = time.monotonic()
                 columns = zip(*group, strict=True)
-                yield pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
+                table = pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
+                yield table.append_column("gpus", pa.array([held_gpus()] * len(group), pa.string()))
         finally:
             for task in tasks:
                 task.cancel()

@@ -42,8 +42,8 @@ def from_worker(group: pa.Table, name: str) -> pa.Table:
 
 
 def ready(worker: ActorHandle[Any]) -> ObjectRef[Any]:
-    """Which process it is, when its engine is there; an error when it never will be. A worker that dies
-    before is started again."""
+    """What it says when its engine is there (`VllmWorker.ready`); an error when it never will be. A worker
+    that dies before is started again."""
     ref: ObjectRef[Any] = worker.ready.options(max_task_retries=-1).remote()
     return ref
 
@@ -79,7 +79,7 @@ class OwnWorkers:
                 found = min((ready[ref] for ref in there), key=lambda w: w.rows)
                 found.rows += rows
             try:
-                found.process = ray.get(found.ready)
+                found.process = ray.get(found.ready)["process"]
                 return found
             except RayActorError:
                 with self._lock:

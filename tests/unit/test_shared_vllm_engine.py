@@ -1,0 +1,385 @@
+"""The driver's side of a shared engine: what it waits for, starts and believes, by what it sees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from ray.exceptions import RayActorError
+
+from airflow_provider_raydatallm.processor import shared_engines
+from airflow_provider_raydatallm.processor.checks import ClusterFacts
+from airflow_provider_raydatallm.processor.engines import shared
+from airflow_provider_raydatallm.processor.engines.base import Facts, Resources
+from airflow_provider_raydatallm.processor.engines.shared import SharedVllmEngine, SharedWorkers
+from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.preflight import files_of_model
+from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine
+from tests.in_process import job_of
+
+NAME = "ray-llm-m-0"
+SCALING = Scaling((2, 4), 32, 600)
+ENGINE = SharedEngine(NAME, "RUNNING", "", SCALING.name, {"RUNNING": 2}, ())
+GPU = {"accelerator_type": "L4", "engine_kwargs": {"tensor_parallel_size": 2}}
+
+
+class Cluster:
+    """Of a cluster, which shared engines are there, and what was done to them."""
+
+    def __init__(self) -> None:
+        self.engines: list[SharedEngine] = []
+        self.loads = True
+        self.ensured: list[tuple[Any, ...]] = []
+        self.options: dict[str, Any] = {}
+        self.ended: list[tuple[str, dict[str, bool]]] = []
+        self.used: list[str] = []
+        self.told: list[str] = []
+
+    def shared_engines(self) -> list[SharedEngine]:
+        return self.engines
+
+    def shared_engine(self, name: str) -> SharedEngine | None:
+        return next((e for e in self.engines if e.name == name), None)
+
+    def has_workers(self, engine: SharedEngine) -> bool:
+        return bool(engine.workers.get("RUNNING") or (engine.workers.get("STARTING") and self.loads))
+
+    def use(self, engine: str, slice_path: str) -> tuple[Any, str]:
+        self.used.append(engine)
+        return object(), f"0 {slice_path}"
+
+    def ensure(self, *arguments: Any, **options: Any) -> None:
+        self.ensured.append(arguments)
+        self.options = options
+
+    def end(self, name: str, **how: bool) -> bool:
+        self.ended.append((name, how))
+        return True
+
+    def start_of(self, engine: str) -> dict[str, float]:
+        self.told.append(engine)
+        return {"engine": 4.0}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    for name in ("shared_engines", "shared_engine", "has_workers", "use", "ensure", "end"):
+        monkeypatch.setattr(shared_engines, name, getattr(made, name))
+    monkeypatch.setattr(shared, "_start_of", made.start_of)
+    return made
+
+
+Make = Callable[..., SharedVllmEngine]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """An engine of 2 to 4 workers on GPUs, as far as it can tell."""
+    monkeypatch.setattr(
+        "airflow_provider_raydatallm.processor.engines.vllm_base.vllm_is_cpu_build", lambda kind: False
+    )
+
+    def engine(rows: int = 10_000, **given: Any) -> SharedVllmEngine:
+        least: dict[str, Any] = {
+            "input_path": "in", "output_path": "out", "engine": "vllm", "engine_scope": "shared",
+            "model_source": "m", "concurrency": (2, 4), "batch_size": 32, "max_concurrent_batches": 32,
+        }  # fmt: skip
+        job = job_of(**least | given)
+        made = SharedVllmEngine(job, rows)
+        made.__dict__["name"] = NAME
+        return made
+
+    return engine
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        None,
+        replace(ENGINE, workers={}),  # scaled to none
+        replace(ENGINE, status="DELETING"),
+        replace(ENGINE, status="DEPLOY_FAILED"),
+        replace(ENGINE, status="NOT_STARTED"),
+        replace(ENGINE, deployment="workers-1-to-1-idle-600-s"),  # nobody's: it is started anew
+    ],
+)
+def test_slice_needs_all_when_there_is_no_engine_to_share(
+    cluster: Cluster, make: Make, there: SharedEngine | None
+) -> None:
+    engine = make(**GPU)
+    cluster.engines = [e for e in (there, replace(ENGINE, name="ray-llm-another-0")) if e is not None]
+    cluster.loads = False
+    assert engine.needed == engine.resources
+    assert (engine.resources.cpus, engine.resources.gpus) == (8, 4)  # 2 workers, 4 feeders, 2 beside
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        ENGINE,
+        replace(ENGINE, status="DEPLOYING", workers={"STARTING": 1}),
+        # Others use it: it stays as it is.
+        replace(ENGINE, deployment="workers-1-to-1-idle-600-s", users=("another",)),
+    ],
+)
+def test_slice_needs_only_what_is_beside_an_engine_that_is_there(
+    cluster: Cluster, make: Make, there: SharedEngine
+) -> None:
+    cluster.engines = [there]
+    needed = make(**GPU).needed
+    assert needed == Resources(6, 0, needed.breakdown)
+    assert (cluster.used, cluster.ensured) == ([], [])  # who only queues keeps no engine
+
+
+def test_engine_that_waits_for_its_own_place_counts_as_none(cluster: Cluster, make: Make) -> None:
+    engine = make()
+    cluster.engines, cluster.loads = [replace(ENGINE, workers={"STARTING": 1})], False
+    assert engine.needed == engine.resources
+    assert not engine.loads()
+    cluster.loads = True
+    assert engine.loads()
+    cluster.engines = []
+    assert not engine.loads()
+
+
+def test_others_are_in_the_way_when_there_are_as_many_as_may_be(cluster: Cluster, make: Make) -> None:
+    first, second = (replace(ENGINE, name=f"ray-llm-{n}-0") for n in ("a", "b"))
+    cluster.engines = [first, replace(second, workers={}), ENGINE]
+    assert make().in_the_way() == []
+    assert make(max_shared_engines=2).in_the_way() == []  # neither itself counts nor one without workers
+    assert make(max_shared_engines=1).in_the_way() == ["shared engine ray-llm-a-0"]
+    cluster.engines = [first, second]
+    assert make(max_shared_engines=1).in_the_way() == [f"shared engine ray-llm-{n}-0" for n in ("a", "b")]
+
+
+@pytest.fixture
+def started(cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SharedVllmEngine]:
+    monkeypatch.setattr(
+        "ray.get_runtime_context",
+        lambda: SimpleNamespace(
+            runtime_env={
+                "py_modules": ["gcs://mine.zip"],
+                "pip": ["einops"],
+                "_ray_commit": "0",
+                "env_vars": {"AWS_SECRET_ACCESS_KEY": "s", "RAY_X": "x", "HF_HOME": "/models"},
+            }
+        ),
+    )
+
+    def start(**given: Any) -> SharedVllmEngine:
+        engine = make(**given)
+        engine._start()
+        return engine
+
+    return start
+
+
+def test_engine_is_started_with_what_its_workers_hold_and_no_jobs_own_environment(
+    cluster: Cluster, started: Make
+) -> None:
+    engine = started(**GPU)
+    assert cluster.used == [NAME]
+    [(name, scaling, worker, arguments)] = cluster.ensured
+    assert (name, scaling, worker.__name__) == (NAME, SCALING, "SharedWorker")
+    assert arguments[0]["model"] == "m"
+    assert cluster.options == {
+        "num_cpus": 1,
+        "num_gpus": 2,
+        "accelerator_type": "L4",
+        "runtime_env": {"pip": ["einops"], "env_vars": {"HF_HOME": "/models"}},
+    }
+    assert engine.shared_actors == "SERVE_REPLICA::ray-llm-m-0#"
+
+
+def test_engine_on_cpus_holds_no_gpu(
+    cluster: Cluster, started: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    monkeypatch.setattr(
+        "airflow_provider_raydatallm.processor.engines.vllm_base.vllm_is_cpu_build", lambda kind: True
+    )
+    started()
+    assert cluster.options.keys() == {"num_cpus", "runtime_env"}
+    assert cluster.options["runtime_env"]["env_vars"]["VLLM_CPU_KVCACHE_SPACE"] == "1"
+
+
+def test_engine_may_have_all_gpus_and_is_compiled_however_small_the_slice(make: Make) -> None:
+    engine = make(rows=100, concurrency="auto")
+    engine.fit(Facts(ClusterFacts({"CPU": 64, "GPU": 8}, {}, 8, 80_000_000_000)))
+    assert engine.workers == (1, 8)
+    assert "enforce_eager" not in engine.engine_kwargs
+    assert not engine.wants_pace
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model_source": "n"},
+        {"engine_kwargs": {"max_model_len": 64}},
+        {"accelerator_type": "L4"},
+    ],
+)
+def test_only_equal_engines_have_one_name(started: Make, other: dict[str, Any]) -> None:
+    def name(**given: Any) -> str:
+        engine = started(**given)
+        del engine.__dict__["name"]
+        return engine.name
+
+    asks_else = {"prompt": "else", "slice_key": "b", "sampling_params": {"max_tokens": 3}, "concurrency": 1}
+    assert name() == name(**asks_else)
+    assert name() != name(**other)
+
+
+def test_environment_makes_another_engine_but_not_its_jobs_own_part(
+    started: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+    for env in ({}, {"env_vars": {"AWS_A": "1"}, "py_modules": ["gcs://b.zip"]}, {"env_vars": {"A": "1"}}):
+        monkeypatch.setattr("ray.get_runtime_context", lambda env=env: SimpleNamespace(runtime_env=env))
+        engine = started()
+        del engine.__dict__["name"]
+        names.append(engine.name)
+    assert names[0] == names[1] != names[2]
+
+
+def test_model_with_other_files_makes_another_engine(started: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for age in (1, 1, 2):
+        monkeypatch.setattr(shared, "files_of_model", lambda source, age=age: [[("config.json", 2, age)]])
+        engine = started()
+        del engine.__dict__["name"]
+        names.append(engine.name)
+    assert names[0] == names[1] != names[2]
+
+
+def test_worker_that_dies_leaves_the_rest_of_its_batch_to_be_asked_again() -> None:
+    asked: list[Any] = []
+
+    class Handle:
+        def remote(self, batch: pa.Table, user: str) -> Iterator[pa.Table]:
+            asked.append((batch, user))
+            yield batch
+            raise RayActorError
+
+    workers: Any = SharedWorkers.__new__(SharedWorkers)
+    workers.__dict__ |= {"_handle": Handle(), "_user": "0 s3://out"}
+    batch = pa.table({"tokens": [[1]]})
+    with workers.least_busy(1) as worker:
+        assert list(worker.answer(batch)) == [batch]
+    assert asked == [(batch, "0 s3://out")]
+
+
+def test_running_engine_has_started(cluster: Cluster, started: Make) -> None:
+    engine = started()
+    cluster.engines = [replace(ENGINE, status="DEPLOYING", workers={"STARTING": 1})]
+    engine.check()
+    assert not engine.started
+    cluster.engines = [ENGINE]
+    engine.check()
+    assert engine.started
+
+
+def test_start_is_told_of_an_engine_that_was_waited_for_and_once(cluster: Cluster, started: Make) -> None:
+    cluster.engines = [ENGINE]
+    engine = started()
+    for _ in range(2):
+        engine.check()
+    assert (engine.start, cluster.told) == ({}, [])  # it was there
+
+    cluster.engines = [replace(ENGINE, status="DEPLOYING", workers={"STARTING": 1})]
+    engine = started()
+    engine.check()
+    assert (engine.start, cluster.told) == ({}, [])
+    cluster.engines = [ENGINE]
+    for _ in range(2):
+        engine.check()
+    assert (engine.start, cluster.told) == ({"engine": 4.0}, [NAME])
+
+
+def test_engine_that_cannot_start_is_ended_and_told_with_its_reason(cluster: Cluster, started: Make) -> None:
+    engine = started()
+    cluster.engines = [replace(ENGINE, status="DEPLOY_FAILED", message="no weights", workers={})]
+    with pytest.raises(RuntimeError, match="the shared engine could not be started: no weights"):
+        engine.check()
+    # Another may have been started meanwhile, which is left alone.
+    assert cluster.ended == [(NAME, {"although_used": True, "only_failed": True})]
+
+
+@pytest.mark.parametrize("there", [[], [replace(ENGINE, status="DELETING")]])
+def test_engine_that_is_gone_for_three_looks_ends_the_slice(
+    cluster: Cluster, started: Make, there: list[SharedEngine]
+) -> None:
+    engine = started()
+    for seen in (there, there, [ENGINE], there, there):  # once it was back
+        cluster.engines = seen
+        engine.check()
+    with pytest.raises(SliceError, match="was ended while this slice used it") as caught:
+        engine.check()
+    assert caught.value.kind == "engine"
+
+
+def test_engine_that_was_not_asked_for_yet_is_not_missed(cluster: Cluster, make: Make) -> None:
+    engine = make()
+    for _ in range(5):
+        engine.check()
+
+
+def test_what_was_seen_last_holds_while_serve_cannot_tell(
+    cluster: Cluster, started: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(name: str) -> SharedEngine:
+        raise ConnectionError
+
+    engine = started()
+    cluster.engines = [ENGINE]
+    engine.check()
+    monkeypatch.setattr(shared_engines, "shared_engine", unknown)
+    for _ in range(5):
+        engine.check()
+    assert engine.loads()
+
+
+def test_slice_that_ends_leaves_the_engine_to_others(
+    cluster: Cluster, started: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[Any] = []
+    monkeypatch.setattr("ray.kill", killed.append)
+    monkeypatch.setattr("ray.wait", lambda *given, **options: ([], []))
+    engine = started()
+    repeats: Any = object()
+    (user, _), engine._repeats = engine._user or (None, None), repeats
+    engine.stop()
+    engine.stop()
+    assert killed == [repeats, user]
+    assert cluster.ended == []
+
+
+def test_model_that_is_replaced_in_place_is_another(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "weights").mkdir()
+    [[(name, size, _)]] = before = files_of_model(str(tmp_path))
+    assert (name, size) == ("config.json", 2)
+    assert files_of_model(str(tmp_path)) == before
+    os.utime(tmp_path / "config.json", ns=(0, 0))  # of the same size
+    assert files_of_model(str(tmp_path)) != before
+    (tmp_path / "config.json").write_text("{...}")
+    os.utime(tmp_path / "config.json", ns=(0, 0))  # of the same age
+    assert files_of_model(str(tmp_path)) == [[("config.json", 5, 0)]]
+
+
+def test_hub_id_has_no_files_here() -> None:
+    assert files_of_model("meta-llama/Llama-3.1-8B-Instruct") == []
+
+
+def test_package_of_the_code_is_known_where_ray_brought_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shared._package_of_this_code() is None
+    there = "/tmp/ray/session/runtime_resources/py_modules_files/_ray_pkg_0a/airflow_provider_raydatallm/x.py"
+    monkeypatch.setattr(shared, "__file__", there)
+    assert shared._package_of_this_code() == "gcs://_ray_pkg_0a.zip"

@@ -38,7 +38,7 @@ def rows_of(
     work: str, count: int, repeating: bool, longest: int = 1500, grouped: bool = False
 ) -> list[dict[str, Any]]:
     """`short`: 40 words in, 16 tokens out. `mixed`: log-normal lengths, 20 to 1,500 words in, 8 to 400
-    tokens out. `prefix`: one of 100 beginnings of 256 words (some 512 tokens), then 40 words; 64 tokens out.
+    tokens out. `prefix`: one of 100 beginnings of 400 words (some 500 tokens), then 40 words; 64 tokens out.
     Each prompt is new from its first words on, or from where its beginning ends, unless they are `repeating`:
     most of a prompt is in the engine's cache then.
 
@@ -48,7 +48,7 @@ def rows_of(
     words = Path("LICENSE").read_text().split()
     rnd = random.Random(7)
     starts = [
-        f"{n} " + " ".join(words[(n * 13 + j) % len(words)] for j in range(longest * 256 // 1500)) + " "
+        f"{n} " + " ".join(words[(n * 13 + j) % len(words)] for j in range(longest * 4 // 15)) + " "
         for n in range(PREFIXES)
     ]
     rows = []

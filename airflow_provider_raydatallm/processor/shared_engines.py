@@ -191,7 +191,7 @@ def has_workers(engine: SharedEngine) -> bool:
     from ray.util.state import list_actors
 
     if not engine.workers.get("STARTING"):
-        return bool(engine.workers.get("RUNNING"))
+        return any(state != "STOPPING" for state in engine.workers)
     try:
         found = list_actors(detail=True, limit=10_000, filters=[("ray_namespace", "=", _SERVE)])
     except Exception:  # no dashboard to ask

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import psutil
 
-from airflow_provider_raydatallm.local import LocalHead, _free_ports
+from airflow_provider_raydatallm.local import LocalHead
+from tests.chaos.storage import ROOT
 
 _START_SECONDS = 240.0
 
@@ -21,14 +22,9 @@ class Node:
 
     def __init__(self, head: LocalHead, cpus: int) -> None:
         self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={head.gcs_address}"),
-                *("--block", "--node-ip-address=127.0.0.1", f"--num-cpus={cpus}"),
-                *("--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats"),
-                f"--dashboard-agent-listen-port={_free_ports(1)[0]}",
-            ],
+            [sys.executable, "-m", "tests.chaos.node", head.gcs_address, str(cpus)],
             env=os.environ | head.environment(),
-            cwd=head.folder,
+            cwd=ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -44,18 +40,21 @@ class Node:
 
 
 @contextlib.contextmanager
-def taken(head: LocalHead, cpus: int) -> Iterator[None]:
-    """So many logical CPUs are another program's, as soon as they are free."""
+def taken(head: LocalHead, cpus: int, *, at_once: bool = True) -> Iterator[None]:
+    """So many logical CPUs are another program's, as soon as they are free.
+
+    :param at_once: wait until it has them.
+    """
     from ray.job_submission import JobStatus, JobSubmissionClient
 
     client = JobSubmissionClient(head.address, headers={"Authorization": f"Bearer {head.token}"})
     name = client.submit_job(entrypoint="sleep 100000", entrypoint_num_cpus=cpus)
     deadline = time.monotonic() + _START_SECONDS
-    while client.get_job_status(name) != JobStatus.RUNNING:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{cpus} CPUs were not free")
-        time.sleep(0.5)
     try:
+        while at_once and client.get_job_status(name) != JobStatus.RUNNING:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{cpus} CPUs were not free")
+            time.sleep(0.5)
         yield
     finally:
         client.stop_job(name)

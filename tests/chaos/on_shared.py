@@ -39,8 +39,8 @@ _TARGETS: dict[str, Callable[[str], bool]] = {
 _ROWS = 240
 #: Of a slice that waits for its turn, or that only has an engine started.
 _FEW_ROWS = 60
-#: Logical CPUs of the head, of which one slice with its engine needs half.
-_CPUS = 8
+#: Logical CPUs of the head, and what a slice with its engine needs of them.
+_CPUS, _NEEDED = 8, 4
 #: Seconds that only bound what hangs.
 _LIMIT = 600.0
 #: Serve sees after so many seconds, about, that an engine is idle.
@@ -49,10 +49,9 @@ _PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
 
 #: In turn: what happens, and to how many slices at once.
 _TURN = (
-    ("engine core", 1), ("driver", 2), ("replica", 2), ("stopped by force", 1), ("two engines", 3),
-    ("controller", 1), ("idle end", 4), ("feeder", 1), ("node", 1), ("two engines, one dies", 2),
-    ("driver", 1), ("controller", 2), ("head", 1), ("engine core", 2), ("stopped by force", 2),
-    ("replica", 1),
+    ("node", 1), ("place lost", 2), ("idle end", 4), ("controller", 2), ("stopped by force", 2), ("head", 1),
+    ("driver", 2), ("replica", 2), ("two engines", 3), ("engine core", 2), ("feeder", 1), ("controller", 1),
+    ("driver", 1), ("engine core", 1), ("stopped by force", 1), ("replica", 1),
 )  # fmt: skip
 
 
@@ -119,7 +118,7 @@ class _Life:
         happens: dict[str, Callable[[], None]] = {
             "node": self._node_goes,
             "two engines": self._two_engines,
-            "two engines, one dies": self._two_engines_of_which_one_dies,
+            "place lost": self._place_is_lost,
             "idle end": self._idle_end,
         }
         happens.get(self.trial.what, self._one_thing)()
@@ -171,22 +170,23 @@ class _Life:
             for one in self.slices:
                 one.finish()
 
-    def _two_engines_of_which_one_dies(self) -> None:
-        """While a slice that needs another engine waits for its place."""
-        with self._room_for_one() as given:
-            self._slice(0, **given)
+    def _place_is_lost(self) -> None:
+        """Of an engine that dies: another program has what is free, and an idle engine the rest."""
+        head = self.head.ensure()
+        self._engines("stop", "--all", "--force")
+        with taken(head, _CPUS - _NEEDED - 1):
+            self._slice(0, rows=_FEW_ROWS, **_other_engine(1))
+            self.slices[0].finish()
+            self._slice(1)
             if self._wait_for_rows():
-                self._slice(1, rows=_FEW_ROWS, **given, **_other_engine(1))
-                self._until(lambda: self._waits(self.slices[1]))
-                if self.slices[0].is_tried:
-                    self._kill_target("engine core")
-            for one in self.slices:
-                one.finish()
+                with taken(head, _NEEDED - 1, at_once=False):
+                    self._kill_target("engine core", newest=True)
+                    self.slices[1].wait()
 
     def _idle_end(self) -> None:
         """Of an engine that ends as soon as it is idle, around which slices are started."""
         for number in range(self.trial.slices):
-            self._slice(number, rows=_FEW_ROWS, engine_idle_timeout=0.1)
+            self._slice(number, rows=_FEW_ROWS, engine_idle_timeout=1)
             self.slices[-1].finish()
             self._until(lambda: False, self.rng.uniform(0, _IDLE_SECONDS))
 
@@ -201,12 +201,10 @@ class _Life:
 
     def _wait_for_rows(self) -> bool:
         """Until so many rows are answered; False when all of them were before anybody looked."""
-        wanted = self.rng.randint(1, sum(len(s.rows) for s in self.slices) * 6 // 10)
+        tried = [s for s in self.slices if s.is_tried]
+        wanted = self.rng.randint(1, sum(len(s.rows) for s in tried) * 6 // 10)
         self._until(
-            lambda: (
-                sum(s.answered for s in self.slices) >= wanted or not any(s.is_tried for s in self.slices)
-            ),
-            _LIMIT,
+            lambda: sum(s.answered for s in tried) >= wanted or not any(s.is_tried for s in tried), _LIMIT
         )
         return not all(s.is_published for s in self.slices)
 
@@ -219,18 +217,10 @@ class _Life:
             return
         head = self.head.ensure()
         self._engines("stop", "--all", "--force")
-        with taken(head, _CPUS // 2):
+        with taken(head, _CPUS - _NEEDED):
             yield {}
 
-    def _waits(self, one: SharedSlice) -> bool:
-        """Whether it waits in the queue, by its own word."""
-        try:
-            [progress] = (self.folder / one.name).glob("out/*/_progress.json")
-            return json.loads(progress.read_text())["step"] == "queued" or not one.is_tried
-        except (ValueError, OSError):
-            return not one.is_tried
-
-    def _kill_target(self, target: str) -> None:
+    def _kill_target(self, target: str, *, newest: bool = False) -> None:
         found: list[psutil.Process] = []
 
         def are_there() -> bool:
@@ -238,7 +228,8 @@ class _Life:
             return bool(found) or all(s.is_published for s in self.slices)
 
         self._until(are_there)
-        self._kill([self.rng.choice(found)] if found else [])
+        found.sort(key=lambda p: p.create_time())
+        self._kill([found[-1] if newest else self.rng.choice(found)] if found else [])
 
     def _kill(self, victims: list[psutil.Process]) -> None:
         for process in victims:

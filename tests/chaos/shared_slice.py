@@ -91,21 +91,25 @@ class SharedSlice:
         """Rows that came from an engine once at least."""
         return len(set(self.notes.read_bytes().splitlines()))
 
-    def finish(self) -> None:
-        """Try until it is published.
+    def wait(self) -> None:
+        """For the end of this attempt.
 
-        :raises TimeoutError: when an attempt hangs.
+        :raises TimeoutError: when it hangs.
         """
+        assert self._attempt is not None
+        self._attempt.join(_LIMIT)
+        if self._attempt.is_alive():
+            raise TimeoutError(f"{self.name} hangs with {self.answered} of {len(self.rows)} rows")
+        self._attempt = None
+
+    def finish(self) -> None:
+        """Try until it is published, or often enough: the audit tells."""
         for _ in range(_MOST_ATTEMPTS):
+            if self._attempt is None and self.is_published:
+                return
             if self._attempt is None:
                 self.start()
-            assert self._attempt is not None
-            self._attempt.join(_LIMIT)
-            if self._attempt.is_alive():
-                raise TimeoutError(f"{self.name} hangs with {self.answered} of {len(self.rows)} rows")
-            self._attempt = None
-            if self.is_published:
-                return
+            self.wait()
 
     def audit(self, outcome: Outcome) -> None:
         """Add what there is to say of it."""

@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raydatallm.processor import shared_engines
 from airflow_provider_raydatallm.processor.engines import shared_worker
 from airflow_provider_raydatallm.processor.engines.fair_share import FairShare
-from airflow_provider_raydatallm.processor.shared_engines import Scaling, name_of
+from airflow_provider_raydatallm.processor.engines.shared import SharedVllmEngine
+from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine, name_of
 from airflow_provider_raydatallm.spec import SliceJob
 
 GIVEN: dict[str, Any] = {"slice_key": "a", "input_path": "in", "output_path": "out", "prompt": "p"}
@@ -125,3 +127,22 @@ def test_rows_of_a_job_that_is_gone_are_dropped_and_those_of_others_are_not(
         worker._watching.cancel()
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("workers", "has_place", "ended"),
+    [({}, False, 2), ({"STARTING": 1}, False, 2), ({"STARTING": 1}, True, 0), ({"RUNNING": 1}, True, 0)],
+)
+def test_engine_whose_place_another_took_gets_it_back_when_that_is_idle(
+    monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], has_place: bool, ended: int
+) -> None:
+    there = SharedEngine("e", "RUNNING", "", "workers-1-to-1-idle-kept", workers, ("1 slice",))
+    ends: list[str] = []
+    monkeypatch.setattr(shared_engines, "shared_engine", lambda name: there)
+    monkeypatch.setattr(shared_engines, "has_workers", lambda engine: has_place)
+    monkeypatch.setattr(shared_engines, "end_an_idle_engine", lambda: ends.append("an idle one"))
+    engine: Any = SharedVllmEngine.__new__(SharedVllmEngine)
+    engine.__dict__ |= {"name": "e", "_was_there": False, "_seen": None, "_absent": 0, "_workerless": 0}
+    for engine._deployed in [False] * 20 + [True] * 25:  # what it is not to have yet, nobody took
+        engine.check()
+    assert len(ends) == ended

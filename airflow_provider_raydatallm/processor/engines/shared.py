@@ -35,6 +35,8 @@ _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
 
 #: Looks, a second apart, at which an engine is not there before that is believed.
 _ABSENT_LOOKS = 3
+#: And at which it has no worker: where there is room, Serve has started one by then.
+_WORKERLESS_LOOKS = 10
 
 
 class SharedVllmEngine(VllmEngine):
@@ -43,7 +45,7 @@ class SharedVllmEngine(VllmEngine):
         self._user: tuple[ActorHandle[Any], str] | None = None
         self._was_there = False
         self._seen: SharedEngine | None = None
-        self._absent = 0
+        self._absent = self._workerless = 0
         self._deployed = False
 
     @property
@@ -156,6 +158,17 @@ class SharedVllmEngine(VllmEngine):
                 "it could not be started. Finished rows are kept, and a retry goes on with the others",
                 kind="engine",
             )
+        self._keep_its_place(engine)
+
+    def _keep_its_place(self, engine: SharedEngine | None) -> None:
+        """An engine that lost its worker may find that another took its place: that one gives way when nobody
+        uses it, as it does to a job whose turn it is."""
+        if not self._deployed or engine is None or engine.workers.get("RUNNING"):
+            self._workerless = 0
+            return
+        self._workerless += 1
+        if self._workerless % _WORKERLESS_LOOKS == 0 and not shared_engines.has_workers(engine):
+            shared_engines.end_an_idle_engine()
 
     def loads(self) -> bool:
         engine = self._look()

@@ -166,7 +166,7 @@ class _Life:
         with self._room_for_one() as given:
             for number in range(self.trial.slices):
                 self._slice(number, rows=_FEW_ROWS, **given, **_other_engine(number % 2))
-                self._until(lambda: False, self.rng.uniform(0, 15))
+                time.sleep(self.rng.uniform(0, 15))
             for one in self.slices:
                 one.finish()
 
@@ -188,7 +188,7 @@ class _Life:
         for number in range(self.trial.slices):
             self._slice(number, rows=_FEW_ROWS, engine_idle_timeout=1)
             self.slices[-1].finish()
-            self._until(lambda: False, self.rng.uniform(0, _IDLE_SECONDS))
+            time.sleep(self.rng.uniform(0, _IDLE_SECONDS))
 
     # Steps
 
@@ -203,9 +203,7 @@ class _Life:
         """Until so many rows are answered; False when all of them were before anybody looked."""
         tried = [s for s in self.slices if s.is_tried]
         wanted = self.rng.randint(1, sum(len(s.rows) for s in tried) * 6 // 10)
-        self._until(
-            lambda: sum(s.answered for s in tried) >= wanted or not any(s.is_tried for s in tried), _LIMIT
-        )
+        self._until(lambda: sum(s.answered for s in tried) >= wanted or not any(s.is_tried for s in tried))
         return not all(s.is_published for s in self.slices)
 
     @contextlib.contextmanager
@@ -254,13 +252,11 @@ class _Life:
 
         self._until(is_clean)
 
-    def _until(self, what: Callable[[], bool], seconds: float = _LIMIT) -> None:
-        deadline = time.monotonic() + seconds
+    def _until(self, what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _LIMIT
         while not what():
             if time.monotonic() > deadline:
-                if seconds < _LIMIT:
-                    return
-                raise TimeoutError(f"nothing happened for {seconds:g} s")
+                raise TimeoutError(f"nothing happened for {_LIMIT:g} s")
             time.sleep(0.1)
 
 

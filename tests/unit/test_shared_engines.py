@@ -146,3 +146,18 @@ def test_engine_whose_place_another_took_gets_it_back_when_that_is_idle(
     for engine._deployed in [False] * 20 + [True] * 25:  # what it is not to have yet, nobody took
         engine.check()
     assert len(ends) == ended
+
+
+@pytest.mark.parametrize(
+    ("workers", "users", "is_in_the_way"),
+    [({"RUNNING": 1}, (), True), ({}, ("1 slice",), True), ({}, (), False)],
+)
+def test_engine_counts_that_has_a_worker_or_is_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], users: tuple[str, ...], is_in_the_way: bool
+) -> None:
+    there = SharedEngine("other", "RUNNING", "", "workers-1-to-1-idle-600-s", workers, users)
+    monkeypatch.setattr(shared_engines, "shared_engines", lambda: [there])
+    engine: Any = SharedVllmEngine.__new__(SharedVllmEngine)
+    engine.job = SliceJob(**GIVEN, model_source="m", engine_scope="shared", max_shared_engines=1)
+    engine.__dict__["name"] = "e"
+    assert engine.in_the_way() == ["shared engine other"] * is_in_the_way

@@ -91,7 +91,10 @@ class SharedVllmEngine(VllmEngine):
         most = self.job.max_shared_engines
         if most is None:
             return []
-        others = [e for e in shared_engines.shared_engines() if e.workers and e.name != self.name]
+        # One that is used is there, also while its worker is replaced.
+        others = [
+            e for e in shared_engines.shared_engines() if (e.workers or e.users) and e.name != self.name
+        ]
         if len(others) < most:
             return []
         return [f"shared engine {e.name}" for e in others]

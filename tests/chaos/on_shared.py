@@ -49,7 +49,7 @@ _PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
 
 #: In turn: what happens, and to how many slices at once.
 _TURN = (
-    ("node", 1), ("place lost", 2), ("idle end", 4), ("controller", 2), ("stopped by force", 2), ("head", 1),
+    ("node", 1), ("place lost", 2), ("idle end", 3), ("controller", 2), ("stopped by force", 2), ("head", 1),
     ("driver", 2), ("replica", 2), ("two engines", 3), ("engine core", 2), ("feeder", 1), ("controller", 1),
     ("driver", 1), ("engine core", 1), ("stopped by force", 1), ("replica", 1),
 )  # fmt: skip

@@ -161,3 +161,20 @@ def test_engine_counts_that_has_a_worker_or_is_to_get_one(
     engine.job = SliceJob(**GIVEN, model_source="m", engine_scope="shared", max_shared_engines=1)
     engine.__dict__["name"] = "e"
     assert engine.in_the_way() == ["shared engine other"] * is_in_the_way
+
+
+def test_controller_that_is_started_anew_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.exceptions import RayActorError
+    from ray.serve.exceptions import RayServeException
+
+    answers: list[Any] = [RayActorError(), RayServeException("Application 'e' does not exist."), "handle"]
+
+    def ask(name: str) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return f"{answer} of {name}"
+
+    monkeypatch.setattr("ray.serve.get_app_handle", ask)
+    monkeypatch.setattr(shared_engines.time, "sleep", lambda seconds: None)
+    assert shared_engines.handle_of("e") == "handle of e"

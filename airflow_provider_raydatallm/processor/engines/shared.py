@@ -198,10 +198,8 @@ class SharedWorkers:
     process: Mapping[str, Any] = {}
 
     def __init__(self, engine: str, user: str) -> None:
-        from ray import serve
-
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        self._handle = serve.get_app_handle(engine).options(method_name="answer", stream=True)
+        self._handle = shared_engines.handle_of(engine).options(method_name="answer", stream=True)
         self._user = user
 
     @contextlib.contextmanager

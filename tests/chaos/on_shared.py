@@ -132,13 +132,15 @@ class _Life:
 
     def _one_thing(self) -> None:
         """To slices that are started at once, when so many of their rows are answered."""
+        by_command = self.trial.what == "stopped by force"  # which takes seconds to begin
         for number in range(self.trial.slices):
-            self._slice(number)
-        if not self._wait_for_rows():
+            self._slice(number, rows=4 * _ROWS if by_command else _ROWS)
+        if not self._wait_for_rows(0.2 if by_command else 0.6):
             return
-        if self.trial.what == "stopped by force":
+        if by_command:
             said = self._engines("stop", "--all", "--force")
-            self.outcome.kills = said.count("ended ")
+            if not all(s.is_published for s in self.slices):
+                self.outcome.kills = said.count("ended ")
         elif self.trial.what == "head":
             self._kill(self.head.processes())
         else:
@@ -199,10 +201,11 @@ class _Life:
         self.slices.append(SharedSlice(self.folder / name, self.notes, name, rows, self.rng, **given))
         self.slices[-1].start()
 
-    def _wait_for_rows(self) -> bool:
-        """Until so many rows are answered; False when all of them were before anybody looked."""
+    def _wait_for_rows(self, share: float = 0.6) -> bool:
+        """Until so many rows are answered, up to that share; False when all of them were before anybody
+        looked."""
         tried = [s for s in self.slices if s.is_tried]
-        wanted = self.rng.randint(1, sum(len(s.rows) for s in tried) * 6 // 10)
+        wanted = self.rng.randint(1, int(share * sum(len(s.rows) for s in tried)))
         self._until(lambda: sum(s.answered for s in tried) >= wanted or not any(s.is_tried for s in tried))
         return not all(s.is_published for s in self.slices)
 

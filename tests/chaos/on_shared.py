@@ -37,6 +37,8 @@ _TARGETS: dict[str, Callable[[str], bool]] = {
     "driver": lambda c: c.split(" ")[0].endswith("python") and "raydatallm.processor run" in c,
 }
 _ROWS = 240
+#: Of a slice to which something happens that takes its time.
+_MANY_ROWS = 2000
 #: Of a slice that waits for its turn, or that only has an engine started.
 _FEW_ROWS = 60
 #: Logical CPUs of the head, and what a slice with its engine needs of them.
@@ -134,8 +136,8 @@ class _Life:
         """To slices that are started at once, when so many of their rows are answered."""
         by_command = self.trial.what == "stopped by force"  # which takes seconds to begin
         for number in range(self.trial.slices):
-            self._slice(number, rows=4 * _ROWS if by_command else _ROWS)
-        if not self._wait_for_rows(0.2 if by_command else 0.6):
+            self._slice(number, rows=_MANY_ROWS if by_command else _ROWS)
+        if not self._wait_for_rows(0.05 if by_command else 0.6):
             return
         if by_command:
             said = self._engines("stop", "--all", "--force")
@@ -239,9 +241,13 @@ class _Life:
                 self.outcome.kills = 1
 
     def _engines(self, *arguments: str) -> str:
-        return subprocess.run(
+        """:raises RuntimeError: with what it said, when it failed."""
+        done = subprocess.run(
             [_PROGRAM, "engines", *arguments], env=os.environ, capture_output=True, text=True, timeout=_LIMIT
-        ).stdout
+        )
+        if done.returncode:
+            raise RuntimeError(f"engines {arguments}: {done.stderr[-1000:]}")
+        return done.stdout
 
     def _nothing_is_left(self) -> None:
         """No engine is held for a slice that is over, and no process of one that died lives on."""

@@ -54,7 +54,7 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 bench: $(STAMP)  ## measurements, printed as tables
 	@$(BIN)/python -m benchmarks $(CASES)
 
-chaos: $(STAMP)  ## kill everything at random, again and again, and audit what is published (about an hour; goes on where it was)
+chaos: $(STAMP)  ## kill everything at random, again and again, and audit what is published (more than an hour; goes on where it was)
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 clean:  ## remove what demo and tests made, and the embedded Ray

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -191,7 +191,7 @@ def has_workers(engine: SharedEngine) -> bool:
     from ray.util.state import list_actors
 
     if not engine.workers.get("STARTING"):
-        return bool(engine.workers.get("RUNNING"))
+        return any(state != "STOPPING" for state in engine.workers)
     try:
         found = list_actors(detail=True, limit=10_000, filters=[("ray_namespace", "=", _SERVE)])
     except Exception:  # no dashboard to ask
@@ -252,13 +252,28 @@ def name_of(model_source: str, fingerprint: str) -> str:
 
 def _status() -> Any:
     from ray import serve
+
+    return _from_controller(serve.status)
+
+
+def handle_of(engine: str) -> Any:
+    """To ask its workers by."""
+    from ray import serve
+
+    return _from_controller(lambda: serve.get_app_handle(engine))
+
+
+def _from_controller(ask: Callable[[], Any]) -> Any:
+    """What Serve's controller says, which is started anew when it died, and then learns again what there
+    is."""
     from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
 
     deadline = time.monotonic() + _CONTROLLER_SECONDS
     while True:
         try:
-            return serve.status()
-        except RayError:
+            return ask()
+        except (RayError, RayServeException):
             if time.monotonic() > deadline:
                 raise
             time.sleep(1)

@@ -14,10 +14,12 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tests import conftest  # noqa: F401  Airflow's home, before anything imports Airflow
 from tests.chaos.journal import Journal
-from tests.chaos.on_ray import OnRay, RayTrial, ray_trials, vllm_trials
+from tests.chaos.on_ray import OnRay, ray_trials, vllm_trials
+from tests.chaos.on_shared import OnShared, shared_trials
 from tests.chaos.processes import Outcome, Processes
 from tests.chaos.storage import S3
 from tests.chaos.table import table
@@ -29,10 +31,13 @@ _SAY_SECONDS = 15.0
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--modes", default="processes,ray,vllm", help="of processes, ray, vllm")
+    parser.add_argument(
+        "--modes", default="processes,ray,vllm,shared", help="of processes, ray, vllm, shared"
+    )
     parser.add_argument("--processes", type=int, default=300, metavar="N", help="slices in plain processes")
     parser.add_argument("--ray", type=int, default=30, metavar="N", help="kills on Ray with a stub engine")
     parser.add_argument("--vllm", type=int, default=25, metavar="N", help="kills on Ray with vLLM")
+    parser.add_argument("--shared", type=int, default=16, metavar="N", help="trials on shared engines")
     parser.add_argument("--fresh", action="store_true", help="forget what is done of this seed")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="run these trials, done or not")
     args = parser.parse_args()
@@ -47,8 +52,10 @@ def main() -> int:
         *(ray_trials(args.ray) if "ray" in args.modes.split(",") else ()),
         *(vllm_trials(args.vllm) if "vllm" in args.modes.split(",") else ()),
     ]
-    ids += [id for trial in on_ray for id in trial.ids]
-    _run_on_ray(on_ray, args.seed, folder, journal, args.only)
+    on_shared = list(shared_trials(args.shared)) if "shared" in args.modes.split(",") else []
+    ids += [id for trial in (*on_ray, *on_shared) for id in trial.ids]
+    _run_on_ray(OnRay, on_ray, args.seed, folder, journal, args.only)
+    _run_on_ray(OnShared, on_shared, args.seed, folder, journal, args.only)
     if not any(folder.iterdir()):
         folder.rmdir()
     done = [journal.outcomes[i] for i in args.only or ids if i in journal.outcomes]
@@ -84,12 +91,12 @@ def _run_processes(
 
 
 def _run_on_ray(
-    trials: Iterable[RayTrial], seed: int, folder: Path, journal: Journal, only: list[str]
+    kind: type[Any], trials: Iterable[Any], seed: int, folder: Path, journal: Journal, only: list[str]
 ) -> None:
     wanted = [t for t in trials if any((i in only if only else i not in journal.outcomes) for i in t.ids)]
     if not wanted:
         return
-    runner = OnRay(folder, seed)
+    runner = kind(folder, seed)
     try:
         for number, trial in enumerate(wanted, 1):
             outcomes = runner.run(trial)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import shutil
 import time
@@ -27,14 +26,13 @@ from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local import FOLDER_VARIABLE, ensure_head, stop_head
-from airflow_provider_raydatallm.local_processes import _members
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.processor.status import slice_status
 from airflow_provider_raydatallm.spec import SliceJob
 from airflow_provider_raydatallm.submission import Shipment
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
+from tests.chaos.head import Head, command_of
 from tests.chaos.processes import Outcome
 from tests.context import context_of
 from tests.tiny_model import tiny_model
@@ -45,7 +43,7 @@ When = Literal["starting", "answering", "publishing"]
 #: What is killed, by what its process is called. Engines, writers and workers are replaced by Ray within the
 #: job.
 TARGETS: dict[str, Callable[[str], bool]] = {
-    "engine actor": lambda c: c.startswith("ray::") and ("SlowEngineActor" in c or "vLLMEngineStage" in c),
+    "engine actor": lambda c: c.startswith("ray::") and ("SlowEngineActor" in c or "VllmWorker" in c),
     "engine core": lambda c: "EngineCore" in c,
     "fragment writer": lambda c: c.startswith("ray::_Writer"),
     "worker": lambda c: c.startswith("ray::") and ("MapBatches(" in c or "MapWorker" in c or "Map(" in c),
@@ -73,21 +71,11 @@ class OnRay:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
-        self._head = Path(f"/tmp/ch{uuid.uuid4().hex[:6]}")
-        self._variables = {FOLDER_VARIABLE: str(self._head), "AIRFLOW_CONN_RAY_DEFAULT": "ray://local"}
-        self._before = {name: os.environ.get(name) for name in self._variables}
-        os.environ.update(self._variables)
+        self.head = Head()
 
     def close(self) -> list[str]:
         """End the head; what of it lives on."""
-        stop_head(self._head)
-        for name, value in self._before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
-        left = [f"{p.pid} {_command(p)[:80]}" for p in _members(self._head, {}).values()]
-        shutil.rmtree(self._head, ignore_errors=True)
-        return left
+        return self.head.close()
 
     def run(self, trial: RayTrial) -> list[Outcome]:
         """Make one slice, in which the kills happen one after another, and audit it."""
@@ -110,12 +98,6 @@ class OnRay:
         if all(o.clean for o in outcomes):
             shutil.rmtree(life.folder, ignore_errors=True)
         return outcomes
-
-    def processes(self) -> list[psutil.Process]:
-        return list(_members(self._head, {}).values())
-
-    def ensure(self) -> None:
-        ensure_head(self._head)
 
 
 class _Life:
@@ -167,6 +149,7 @@ class _Life:
                 "postprocess": "shipped:note_answer",
                 "sampling_params": {"temperature": 0, "max_tokens": 16},
                 "engine_kwargs": {"max_model_len": 256},
+                "engine_scope": "slice",
             }
         with DAG(f"c{uuid.uuid4().hex[:8]}", schedule=None):
             return RayLLMBatchOperator(task_id="t", **arguments)
@@ -175,7 +158,7 @@ class _Life:
         return self.operator._shipment(context_of(self.operator))
 
     def _submit(self) -> None:
-        self.ray.ensure()
+        self.ray.head.ensure()
         shipment = self._shipment()
         self.spec = shipment.job
         self.job_id = f"chaos-{uuid.uuid4().hex[:12]}"
@@ -248,7 +231,7 @@ class _Life:
         found: list[psutil.Process] = []
         deadline = time.monotonic() + 120
         while not found and time.monotonic() < deadline:
-            found = [p for p in self.ray.processes() if TARGETS[target](_command(p))]
+            found = [p for p in self.ray.head.processes() if TARGETS[target](command_of(p))]
             if not found:
                 time.sleep(0.1)
         if target == "worker" and found:
@@ -309,10 +292,3 @@ def vllm_trials(count: int) -> Iterator[RayTrial]:
         numbers = range(start, min(start + 5, count))
         kills: list[tuple[str, When]] = [(turn[n % len(turn)], "answering") for n in numbers]
         yield RayTrial(tuple(f"v{n:03}" for n in numbers), "vllm", tuple(kills))
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline()) or process.name()
-    except psutil.Error:
-        return ""

@@ -1,5 +1,5 @@
-"""What a trial ships with its jobs: a slow stub engine, and a postprocess function that notes what leaves a
-real one.
+"""What a trial ships with its jobs: a slow stub engine, and functions that note what leaves a real one, and
+that leave it no choice in what it answers.
 
 It stands alone, since nothing else of the tests is on the cluster. Importing it makes a killed run's lease
 stale within seconds: the product's half a minute would be most of a trial.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,8 +83,32 @@ def note_answer(row: dict[str, Any]) -> dict[str, Any]:
     return {"answer": row["answer"]}
 
 
-def _note(lines: Any) -> None:
-    notes = os.open(os.environ[NOTES], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+def exact_answer(name: str) -> str:
+    """What a row of that name is to be answered with: one row in four is long."""
+    rng = random.Random(name)
+    length = rng.randint(150, 400) if rng.random() < 0.25 else rng.randint(5, 60)
+    return f"{name}: {rng.randbytes(length).hex()[:length]}"
+
+
+def exact_request(row: dict[str, Any]) -> dict[str, Any]:
+    """A preprocess function: the engine has one answer to choose from, so the audit knows each of them."""
+    return {
+        "prompt": row["name"],
+        "sampling_params": {"structured_outputs": {"choice": [exact_answer(row["name"])]}},
+    }
+
+
+def note_exact_answer(row: dict[str, Any]) -> dict[str, Any]:
+    """A postprocess function. Slices note in files of their own: variables of their own would give each an
+    engine of its own."""
+    _note([row["name"]], row["slice"])
+    return {"answer": row["answer"]}
+
+
+def _note(lines: Any, file: str = "") -> None:
+    """:param file: in the folder of notes."""
+    path = os.path.join(os.environ[NOTES], file) if file else os.environ[NOTES]
+    notes = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(notes, "".join(f"{line}\n" for line in lines).encode())
     finally:

@@ -11,9 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raydatallm.processor import shared_engines
 from airflow_provider_raydatallm.processor.engines import shared_worker
 from airflow_provider_raydatallm.processor.engines.fair_share import FairShare
-from airflow_provider_raydatallm.processor.shared_engines import Scaling, name_of
+from airflow_provider_raydatallm.processor.engines.shared import SharedVllmEngine
+from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine, name_of
 from airflow_provider_raydatallm.spec import SliceJob
 
 GIVEN: dict[str, Any] = {"slice_key": "a", "input_path": "in", "output_path": "out", "prompt": "p"}
@@ -148,3 +150,54 @@ def test_log_of_serve_is_kept_while_vllm_closes_all_handlers() -> None:
         assert handler.target is target
     finally:
         logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize(
+    ("workers", "has_place", "ended"),
+    [({}, False, 2), ({"STARTING": 1}, False, 2), ({"STARTING": 1}, True, 0), ({"RUNNING": 1}, True, 0)],
+)
+def test_engine_whose_place_another_took_gets_it_back_when_that_is_idle(
+    monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], has_place: bool, ended: int
+) -> None:
+    there = SharedEngine("e", "RUNNING", "", "workers-1-to-1-idle-kept", workers, ("1 slice",))
+    ends: list[str] = []
+    monkeypatch.setattr(shared_engines, "shared_engine", lambda name: there)
+    monkeypatch.setattr(shared_engines, "has_workers", lambda engine: has_place)
+    monkeypatch.setattr(shared_engines, "end_an_idle_engine", lambda: ends.append("an idle one"))
+    engine: Any = SharedVllmEngine.__new__(SharedVllmEngine)
+    engine.__dict__ |= {"name": "e", "_was_there": False, "_seen": None, "_absent": 0, "_workerless": 0}
+    for engine._deployed in [False] * 20 + [True] * 25:  # what it is not to have yet, nobody took
+        engine.check()
+    assert len(ends) == ended
+
+
+@pytest.mark.parametrize(
+    ("workers", "users", "is_in_the_way"),
+    [({"RUNNING": 1}, (), True), ({}, ("1 slice",), True), ({}, (), False)],
+)
+def test_engine_counts_that_has_a_worker_or_is_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], users: tuple[str, ...], is_in_the_way: bool
+) -> None:
+    there = SharedEngine("other", "RUNNING", "", "workers-1-to-1-idle-600-s", workers, users)
+    monkeypatch.setattr(shared_engines, "shared_engines", lambda: [there])
+    engine: Any = SharedVllmEngine.__new__(SharedVllmEngine)
+    engine.job = SliceJob(**GIVEN, model_source="m", engine_scope="shared", max_shared_engines=1)
+    engine.__dict__["name"] = "e"
+    assert engine.in_the_way() == ["shared engine other"] * is_in_the_way
+
+
+def test_controller_that_is_started_anew_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.exceptions import RayActorError
+    from ray.serve.exceptions import RayServeException
+
+    answers: list[Any] = [RayActorError(), RayServeException("Application 'e' does not exist."), "handle"]
+
+    def ask(name: str) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return f"{answer} of {name}"
+
+    monkeypatch.setattr("ray.serve.get_app_handle", ask)
+    monkeypatch.setattr(shared_engines.time, "sleep", lambda seconds: None)
+    assert shared_engines.handle_of("e") == "handle of e"

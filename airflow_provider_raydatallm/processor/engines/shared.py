@@ -36,6 +36,8 @@ _NEEDS = ("num_cpus", "num_gpus", "accelerator_type")
 
 #: Looks, a second apart, at which an engine is not there before that is believed.
 _ABSENT_LOOKS = 3
+#: And at which it has no worker: where there is room, Serve has started one by then.
+_WORKERLESS_LOOKS = 10
 _TELL_SECONDS = 10
 
 
@@ -45,7 +47,7 @@ class SharedVllmEngine(VllmEngine):
         self._user: tuple[ActorHandle[Any], str] | None = None
         self._was_there = False
         self._seen: SharedEngine | None = None
-        self._absent = 0
+        self._absent = self._workerless = 0
         self._deployed = False
         self._waited_for = False
 
@@ -92,7 +94,10 @@ class SharedVllmEngine(VllmEngine):
         most = self.job.max_shared_engines
         if most is None:
             return []
-        others = [e for e in shared_engines.shared_engines() if e.workers and e.name != self.name]
+        # One that is used is there, also while its worker is replaced.
+        others = [
+            e for e in shared_engines.shared_engines() if (e.workers or e.users) and e.name != self.name
+        ]
         if len(others) < most:
             return []
         return [f"shared engine {e.name}" for e in others]
@@ -158,6 +163,17 @@ class SharedVllmEngine(VllmEngine):
                 "it could not be started. Finished rows are kept, and a retry goes on with the others",
                 kind="engine",
             )
+        self._keep_its_place(engine)
+
+    def _keep_its_place(self, engine: SharedEngine | None) -> None:
+        """An engine that lost its worker may find that another took its place: that one gives way when nobody
+        uses it, as it does to a job whose turn it is."""
+        if not self._deployed or engine is None or engine.workers.get("RUNNING"):
+            self._workerless = 0
+            return
+        self._workerless += 1
+        if self._workerless % _WORKERLESS_LOOKS == 0 and not shared_engines.has_workers(engine):
+            shared_engines.end_an_idle_engine()
 
     def loads(self) -> bool:
         engine = self._look()
@@ -184,10 +200,8 @@ class SharedWorkers:
     process: Mapping[str, Any] = {}
 
     def __init__(self, engine: str, user: str) -> None:
-        from ray import serve
-
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        self._handle = serve.get_app_handle(engine).options(method_name="answer", stream=True)
+        self._handle = shared_engines.handle_of(engine).options(method_name="answer", stream=True)
         self._user = user
 
     @contextlib.contextmanager

@@ -1,0 +1,62 @@
+"""Nodes beside the head's, and programs of others that take its CPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+
+from airflow_provider_raydatallm.local import LocalHead
+from tests.chaos.storage import ROOT
+
+_START_SECONDS = 240.0
+
+
+class Node:
+    """A second node of the head's cluster, on this machine."""
+
+    def __init__(self, head: LocalHead, cpus: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.node", head.gcs_address, str(cpus)],
+            env=os.environ | head.environment(),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def kill(self) -> None:
+        """All of it at once, as a machine goes."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            all_of_it = psutil.Process(self._process.pid)
+            for process in [all_of_it, *all_of_it.children(recursive=True)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def taken(head: LocalHead, cpus: int, *, at_once: bool = True) -> Iterator[None]:
+    """So many logical CPUs are another program's, as soon as they are free.
+
+    :param at_once: wait until it has them.
+    """
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+    client = JobSubmissionClient(head.address, headers={"Authorization": f"Bearer {head.token}"})
+    name = client.submit_job(entrypoint="sleep 100000", entrypoint_num_cpus=cpus)
+    deadline = time.monotonic() + _START_SECONDS
+    try:
+        while at_once and client.get_job_status(name) != JobStatus.RUNNING:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{cpus} CPUs were not free")
+            time.sleep(0.5)
+        yield
+    finally:
+        client.stop_job(name)
+        while not client.get_job_status(name).is_terminal():
+            time.sleep(0.5)

@@ -165,7 +165,14 @@ def test_engine_whose_place_another_took_gets_it_back_when_that_is_idle(
     monkeypatch.setattr(shared_engines, "has_workers", lambda engine: has_place)
     monkeypatch.setattr(shared_engines, "end_an_idle_engine", lambda: ends.append("an idle one"))
     engine: Any = SharedVllmEngine.__new__(SharedVllmEngine)
-    engine.__dict__ |= {"name": "e", "_was_there": False, "_seen": None, "_absent": 0, "_workerless": 0}
+    engine.__dict__ |= {
+        "name": "e",
+        "_was_there": False,
+        "_seen": None,
+        "_absent": 0,
+        "_workerless": 0,
+        "_waited_for": False,
+    }
     for engine._deployed in [False] * 20 + [True] * 25:  # what it is not to have yet, nobody took
         engine.check()
     assert len(ends) == ended

@@ -16,7 +16,8 @@ def local_ray(folder: Path, cpus: int = 8) -> Iterator[None]:
     import ray
     from ray.data import DataContext
 
-    ray.init(num_cpus=cpus, include_dashboard=False, logging_level="warning", _temp_dir=str(folder / "ray"))
+    options = {"num_cpus": cpus, "include_dashboard": False, "_temp_dir": str(folder / "ray")}
+    ray.init("local", logging_level="warning", **options)
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     context = DataContext.get_current()
     context.enable_progress_bars = False

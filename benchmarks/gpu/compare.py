@@ -241,7 +241,7 @@ def start_ray() -> None:
     import ray
 
     cpus = {} if has_gpu() else {"num_cpus": CPUS}
-    ray.init(logging_level="ERROR", include_dashboard=False, **cpus)
+    ray.init("local", logging_level="ERROR", include_dashboard=False, **cpus)
 
 
 def engine_kwargs(args: argparse.Namespace) -> dict[str, Any]:

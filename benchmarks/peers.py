@@ -8,10 +8,13 @@ well. Daft is installed for this alone, beside the environment; without a networ
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from benchmarks.fresh import ROOT
@@ -69,23 +72,27 @@ def run() -> bool:
     return met
 
 
-def _measure(model: str, work: str, mode: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.gpu.compare", mode, "--model", model, "--work", work]
+def _measure(model: str, kind: str, mode: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.gpu.compare", mode, "--model", model, "--work", kind]
     path = os.pathsep.join(filter(None, [str(ROOT), str(_DAFT_FOLDER) if mode == "daft" else ""]))
-    done = subprocess.run(
-        [*command, "--rows", str(ROWS), *_SIZES],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_SECONDS,
-    )
-    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    env = {**os.environ, "PYTHONPATH": path, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    with tempfile.TemporaryFile("w+") as output:
+        work = subprocess.Popen(
+            [*command, "--rows", str(ROWS), *_SIZES],
+            cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            work.wait(_SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(work.pid, signal.SIGKILL)  # some leave their engines
+        output.seek(0)
+        said = output.read()
+    results = [line for line in said.splitlines() if line.startswith("RESULT ")]
     if not results:
-        raise SystemExit(f"{mode}, {work} rows: {done.stdout[-4000:]}")
+        raise SystemExit(f"{mode}, {kind} rows: {said[-4000:]}")
     found: dict[str, Any] = json.loads(results[0].removeprefix("RESULT "))
-    say(f"{work}, {mode}: {found['rows_per_s']:,.0f} rows/s, {found['whole_s']:.0f} s in all")
+    say(f"{kind}, {mode}: {found['rows_per_s']:,.0f} rows/s, {found['whole_s']:.0f} s in all")
     return found
 
 

@@ -72,7 +72,8 @@ def test_progress_counts_what_was_resumed_but_rates_do_not() -> None:
 
 def test_progress_tells_what_the_report_will() -> None:
     meter, now = Meter(100, resumed=0), time.time()
-    assert {v for k, v in meter.progress().items() if v} == {100}  # planned: nothing else is known
+    known = {name: value for name, value in meter.progress().items() if value}
+    assert known | {"elapsed_s": 0} == {"planned": 100, "elapsed_s": 0}
     heard(meter, group(10, entered=now - 10, finished=now - 4, cut=2, failed=1, worker="a"))
     heard(meter, group(10, entered=now - 5, finished=now, worker="b"))
     said, found = meter.progress(), meter.figures()

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.processor.engines.base import Deliver
+from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS, Deliver
 from airflow_provider_raydatallm.processor.engines.vllm_arguments import sampling_defaults
 from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 from airflow_provider_raydatallm.processor.errors import SliceError
@@ -137,24 +137,21 @@ def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, A
 def _to_answer(row: dict[str, Any], *, data_column: str) -> dict[str, Any]:
     row = row[data_column]
     error = row.get(_ERROR) or None
-    answer = {name: row[name] for name in ("__unit", "__offset", "__row") if name in row}
-    return answer | {
-        "text": None if error else row["generated_text"],
-        "input_tokens": None if error else row["num_input_tokens"],
-        "output_tokens": None if error else row["num_generated_tokens"],
-        # Ray Data LLM does not pass these on.
-        "cached_tokens": None,
-        "shortened": None,
-        "deduplicated": None,
-        "cached": None,
-        "saved_tokens": None,
-        "finish_reason": None,
-        "worker": None,
-        "engine_seconds": None if error else row["time_taken_llm"],
-        "finished_at": time.time(),
-        "error_type": error and error.partition(":")[0],
-        "error": error,
-    }
+    kept = {name: row[name] for name in ("__unit", "__offset", "__row") if name in row}
+    # Ray Data LLM does not pass the others on.
+    return (
+        dict.fromkeys(f.name for f in ANSWER_FIELDS)
+        | kept
+        | {
+            "text": None if error else row["generated_text"],
+            "input_tokens": None if error else row["num_input_tokens"],
+            "output_tokens": None if error else row["num_generated_tokens"],
+            "engine_seconds": None if error else row["time_taken_llm"],
+            "finished_at": time.time(),
+            "error_type": error and error.partition(":")[0],
+            "error": error,
+        }
+    )
 
 
 def _row_by_row(stage: type[Any]) -> type[Any]:

@@ -148,7 +148,7 @@ def test_whatever_dies_of_a_shared_engine_the_slice_is_finished(
 def test_slice_whose_engine_is_stopped_by_force_ends_and_goes_on_with_another(
     asked: Ask, tmp_path: Path
 ) -> None:
-    tokens = [8, LONG] * 200
+    tokens = [8, LONG] * 5000  # for hours: what ends it is the command, however long that takes
     results: list[Any] = []
     thread = in_thread(asked, results, key="a", tokens=tokens)
     wait_for(lambda: rows_in(fragments(tmp_path / "a")) > 0)

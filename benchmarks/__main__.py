@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-#: Against others, and against ways to do without: what `make bench` runs, in half an hour on two cores.
+#: Against others, and against ways to do without: what `make bench` runs.
 FIELD = ("peers", "backfill", "warm_slice", "repeated_rows", "row_cost")
 #: Parts of the provider, and what they cost.
 PARTS = (

@@ -9,6 +9,7 @@ when another needs its place.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import subprocess
@@ -260,6 +261,7 @@ def handle_of(engine: str) -> Any:
     """To ask its workers by."""
     from ray import serve
 
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     return _from_controller(lambda: serve.get_app_handle(engine))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
@@ -200,7 +199,6 @@ class SharedWorkers:
     process: Mapping[str, Any] = {}
 
     def __init__(self, engine: str, user: str) -> None:
-        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         self._handle = shared_engines.handle_of(engine).options(method_name="answer", stream=True)
         self._user = user
 
@@ -219,11 +217,8 @@ class SharedWorkers:
 
 def _start_of(engine: str) -> Mapping[str, float]:
     """What the start of one of its workers took; nothing where it does not say."""
-    from ray import serve
-
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     try:
-        ready = serve.get_app_handle(engine).options(method_name="ready")
+        ready = shared_engines.handle_of(engine).options(method_name="ready")
         told: Mapping[str, Mapping[str, float]] = ready.remote().result(timeout_s=_TELL_SECONDS)
     except Exception:  # it died, or is busy: the slice goes on
         return {}

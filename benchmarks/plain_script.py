@@ -10,15 +10,14 @@ latter two, which import torch for little on a machine without GPUs, it is the t
 from __future__ import annotations
 
 import os
-import shlex
 import statistics
 import sys
 import tempfile
-import time
 import uuid
 from pathlib import Path
 from typing import Any
 
+from benchmarks.runs import by_operator, by_script
 from benchmarks.table import print_rows, say
 
 ROWS = int(os.environ.get("BENCH_PLAIN_ROWS", 2000))
@@ -87,44 +86,26 @@ def _arguments(folder: str, model: str) -> dict[str, Any]:
 
 
 def _by_operator(arguments: dict[str, Any]) -> float:
-    from airflow.sdk import DAG
-
-    from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-    from tests.context import context_of
-
     output = f"{arguments['output_path']}-{uuid.uuid4().hex[:6]}"
     given = {**arguments, "output_path": output, "deduplicate": False}  # the script answers every row
-    given["engine_scope"] = "slice"  # and starts an engine of its own
-    with DAG("bench", schedule=None):
-        operator = RayLLMBatchOperator(task_id="ask", **given)
-    began = time.time()
-    result = operator.execute(context_of(operator))
+    took, result = by_operator(**given, engine_scope="slice")  # and starts an engine of its own
     assert (result["outcome"], result["counts"]["succeeded"]) == ("published", ROWS), result
     say(f"operator's own account: {result['seconds']}, {result['throughput']['rows_per_s']} rows/s")
-    return time.time() - began
+    return took
 
 
 def _by_script(arguments: dict[str, Any], option: str) -> float:
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.hooks import jobs_api
-    from airflow_provider_raydatallm.hooks.ray import RayHook
     from airflow_provider_raydatallm.spec import SliceJob
-    from benchmarks.fresh import ROOT
 
     name = f"script-{uuid.uuid4().hex[:6]}"
     table, done = Path(arguments["output_path"], name), Path(f"{arguments['output_path']}-{name}.done")
     spec = Path(f"{done}.spec.json")
     spec.write_text(SliceJob(**{**arguments, "output_path": str(table)}).model_dump_json())
-    script = shlex.join([sys.executable, "-m", "benchmarks.plain_script", str(spec), str(done), option])
-    hook, began = RayHook(), time.time()
-    command = f"cd {shlex.quote(str(ROOT))} && exec {script}"
-    hook.call(jobs_api.submit(submission_id=name, entrypoint=command, runtime_env={}, metadata={}))
-    while (info := hook.call(jobs_api.status_of(name))) is None or info.status not in jobs_api.TERMINAL:
-        time.sleep(0.2)
-    assert info.status == "SUCCEEDED", info.message
+    took = by_script("benchmarks.plain_script", str(spec), str(done), option, done=done)
     assert pq.read_table(table).num_rows == ROWS
-    return done.stat().st_mtime - began
+    return took
 
 
 def script(spec: str, done: str, option: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.runs import by_operator
 from benchmarks.table import Figure, say, show
 
 ROWS = int(os.environ.get("BENCH_REPEATS_ROWS", 20_000))
@@ -59,24 +60,17 @@ def run() -> bool:
 
 
 def _run(folder: str, model: str, once: bool) -> dict[str, Any]:
-    from airflow.sdk import DAG
-
-    from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-    from tests.context import context_of
-
-    with DAG("bench", schedule=None):
-        operator = RayLLMBatchOperator(
-            task_id="ask",
-            slice_key="2026-01-31",
-            input_path=f"{folder}/in.parquet",
-            output_path=f"{folder}/out-{uuid.uuid4().hex[:6]}",
-            prompt="What industry is this company in: {name}",
-            model_source=model,
-            sampling_params={"temperature": 0, "max_tokens": 16, "ignore_eos": True},
-            engine_kwargs={"max_model_len": 256},
-            deduplicate=once,
-        )
-    return operator.execute(context_of(operator))
+    _, result = by_operator(
+        slice_key="2026-01-31",
+        input_path=f"{folder}/in.parquet",
+        output_path=f"{folder}/out-{uuid.uuid4().hex[:6]}",
+        prompt="What industry is this company in: {name}",
+        model_source=model,
+        sampling_params={"temperature": 0, "max_tokens": 16, "ignore_eos": True},
+        engine_kwargs={"max_model_len": 256},
+        deduplicate=once,
+    )
+    return result
 
 
 def _spread(values: list[float]) -> str:

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import statistics
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.runs import by_operator, by_script
 from benchmarks.table import Figure, say, show
 
 ROWS = int(os.environ.get("BENCH_WARM_ROWS", 1000))
@@ -71,27 +70,17 @@ def run() -> bool:
 
 
 def _by_operator(folder: str, model: str, scope: str) -> float:
-    from airflow.sdk import DAG
-
-    from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-    from tests.context import context_of
-
-    with DAG("bench", schedule=None):
-        operator = RayLLMBatchOperator(
-            task_id="ask",
-            slice_key="2026-01-31",
-            input_path=f"{folder}/in.parquet",
-            output_path=f"{folder}/out-{uuid.uuid4().hex[:6]}",
-            prompt="What industry is this company in: {name}",
-            model_source=model,
-            sampling_params=_PARAMS,
-            engine_kwargs={"max_model_len": 256},
-            engine_scope=scope,
-            deduplicate=False,  # nor does the script
-        )
-    began = time.time()
-    result = operator.execute(context_of(operator))
-    took = time.time() - began
+    took, result = by_operator(
+        slice_key="2026-01-31",
+        input_path=f"{folder}/in.parquet",
+        output_path=f"{folder}/out-{uuid.uuid4().hex[:6]}",
+        prompt="What industry is this company in: {name}",
+        model_source=model,
+        sampling_params=_PARAMS,
+        engine_kwargs={"max_model_len": 256},
+        engine_scope=scope,
+        deduplicate=False,  # nor does the script
+    )
     assert (result["outcome"], result["counts"]["succeeded"]) == ("published", ROWS), result
     say(f"{scope}: {took:.1f} s, {result['seconds']}")
     return took
@@ -100,23 +89,11 @@ def _by_operator(folder: str, model: str, scope: str) -> float:
 def _by_script(folder: str, model: str, scope: str) -> float:
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.hooks import jobs_api
-    from airflow_provider_raydatallm.hooks.ray import RayHook
-    from benchmarks.fresh import ROOT
-
-    name = f"script-{uuid.uuid4().hex[:6]}"
-    table, done = Path(folder, name), Path(folder, f"{name}.done")
-    script = shlex.join(
-        [sys.executable, "-m", "benchmarks.warm_slice", f"{folder}/in.parquet", model, str(table), str(done)]
-    )
-    hook, began = RayHook(), time.time()
-    command = f"cd {shlex.quote(str(ROOT))} && exec {script}"
-    hook.call(jobs_api.submit(submission_id=name, entrypoint=command, runtime_env={}, metadata={}))
-    while (info := hook.call(jobs_api.status_of(name))) is None or info.status not in jobs_api.TERMINAL:
-        time.sleep(0.2)
-    assert info.status == "SUCCEEDED", info.message
+    table = Path(folder, uuid.uuid4().hex[:6])
+    done = table.with_suffix(".done")
+    paths = (f"{folder}/in.parquet", model, str(table), str(done))
+    took = by_script("benchmarks.warm_slice", *paths, done=done)
     assert pq.read_table(table).num_rows == ROWS
-    took = done.stat().st_mtime - began
     say(f"script: {took:.1f} s")
     return took
 

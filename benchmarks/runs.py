@@ -1,0 +1,39 @@
+"""The two ways by which cases have a slice done on the embedded head: the operator, and a bare Ray job."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+
+def by_operator(**given: Any) -> tuple[float, dict[str, Any]]:
+    """Seconds that its `execute` takes, and what it returns."""
+    from airflow.sdk import DAG
+
+    from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+    from tests.context import context_of
+
+    with DAG("bench", schedule=None):
+        operator = RayLLMBatchOperator(task_id="ask", **given)
+    began = time.time()
+    result: dict[str, Any] = operator.execute(context_of(operator))
+    return time.time() - began, result
+
+
+def by_script(module: str, *arguments: str, done: Path) -> float:
+    """Seconds from the submission of `python -m module arguments` until it made the file `done`."""
+    from airflow_provider_raydatallm.hooks import jobs_api
+    from airflow_provider_raydatallm.hooks.ray import RayHook
+    from benchmarks.fresh import ROOT
+
+    name, hook, began = f"script-{uuid.uuid4().hex[:6]}", RayHook(), time.time()
+    command = f"cd {shlex.quote(str(ROOT))} && exec {shlex.join([sys.executable, '-m', module, *arguments])}"
+    hook.call(jobs_api.submit(submission_id=name, entrypoint=command, runtime_env={}, metadata={}))
+    while (info := hook.call(jobs_api.status_of(name))) is None or info.status not in jobs_api.TERMINAL:
+        time.sleep(0.2)
+    assert info.status == "SUCCEEDED", info.message
+    return done.stat().st_mtime - began

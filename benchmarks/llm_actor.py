@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import cpu_dtype
 from benchmarks.embedded import local_ray
 from benchmarks.table import print_rows, say
 
@@ -55,7 +56,7 @@ def _measure(model: str, name: str) -> None:
     import ray
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    kwargs: dict[str, Any] = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 128}
+    kwargs: dict[str, Any] = {"dtype": cpu_dtype(), "enforce_eager": True, "max_model_len": 128}
     options: dict[str, Any] = {}
     if name != "plain":
         kwargs |= {"stream_interval": 4096, "disable_log_stats": True}

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import cpu_dtype
 from airflow_provider_raydatallm.spec import SliceJob
 from benchmarks.paced import Departures
 
@@ -51,7 +52,7 @@ def _processor(job: SliceJob) -> Any:
 
     config = vLLMEngineProcessorConfig(
         model_source=job.model_source,
-        engine_kwargs={"dtype": "bfloat16", "enforce_eager": True, **job.engine_kwargs},
+        engine_kwargs={"dtype": cpu_dtype(), "enforce_eager": True, **job.engine_kwargs},
         concurrency=1,
         batch_size=job.batch_size,
         max_concurrent_batches=job.max_concurrent_batches,

@@ -23,12 +23,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import cpu_dtype
+
 MODES = ("chat", "plain", "tuned", "daft", "vllm", "ray_data_llm")
 #: Of `prefix`: how many beginnings the rows share.
 PREFIXES = 100
 #: On a machine without a GPU: logical CPUs of Ray, and what vLLM needs there.
 CPUS = 12
-CPU_ENGINE = {"dtype": "bfloat16", "enforce_eager": True}
+CPU_ENGINE = {"dtype": cpu_dtype(), "enforce_eager": True}
 ASK = "You are given a company record. Answer with its industry only. Record: "
 #: Answers are as long as they may be: with weights that say nothing (`--dummy`) no answer ends by itself.
 SAMPLING = {"temperature": 1.0, "ignore_eos": True}

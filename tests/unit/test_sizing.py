@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, sampling_defaults
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import (
+    check_arguments,
+    cpu_dtype,
+    sampling_defaults,
+)
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.sizing import (
     Work,
@@ -109,6 +115,23 @@ def test_unknown_engine_argument_names_the_nearest() -> None:
     with pytest.raises(SliceError, match="use model_source"):
         check_arguments({"model": "x"}, {})
     check_arguments({"max_model_len": 1, "enforce_eager": True}, {"max_tokens": 1, "structured_outputs": {}})
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile\n", "bfloat16"),
+        ("flags\t\t: fpu amx_bf16\n", "bfloat16"),
+        ("Features\t: fp asimd bf16 i8mm\n", "bfloat16"),
+        ("flags\t\t: fpu avx2 avx512f avx512_vnni\n", "float32"),
+        ("model name\t: bf16\nflags\t\t: fpu avx2\n", "float32"),
+        (None, "float32"),
+    ],
+)
+def test_bfloat16_is_for_cpus_that_compute_in_it(said: str | None, dtype: str, tmp_path: Path) -> None:
+    if said is not None:
+        (tmp_path / "cpuinfo").write_text(said)
+    assert cpu_dtype(tmp_path / "cpuinfo") == dtype
 
 
 def test_defaults_are_vllms_own() -> None:

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.engines.base import Engine, Facts, Resources, Sizes
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import check_arguments, vllm_is_cpu_build
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import (
+    check_arguments,
+    cpu_dtype,
+    vllm_is_cpu_build,
+)
 from airflow_provider_raydatallm.processor.model_shape import UTILIZATION, cache_bytes, read_shape
 from airflow_provider_raydatallm.processor.sizing import (
     DEFAULT_MAX_NUM_SEQS,
@@ -58,7 +62,7 @@ class VllmBased(Engine):
     def engine_kwargs(self) -> Mapping[str, Any]:
         kwargs: dict[str, Any] = {"enforce_eager": True} if self._eager else {}
         if self.on_cpu:
-            kwargs["dtype"] = "bfloat16"
+            kwargs["dtype"] = cpu_dtype()
         kwargs |= self.job.engine_kwargs
         if self.max_model_len is not None:
             kwargs["max_model_len"] = self.max_model_len

@@ -15,7 +15,7 @@ import sys
 from benchmarks.fresh import ROOT
 from benchmarks.table import Figure, say, show
 
-SLICES = int(os.environ.get("BENCH_BACKFILL_SLICES", 30))
+SLICES = int(os.environ.get("BENCH_BACKFILL_SLICES", 8))
 ROWS = int(os.environ.get("BENCH_BACKFILL_ROWS", 100))
 GOAL_OF_WHOLE = 1.25
 FASTER = 10

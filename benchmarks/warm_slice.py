@@ -53,7 +53,6 @@ def run() -> bool:
                 for way in ("warm", "script") if turn % 2 == 0 else ("script", "warm"):
                     by = _by_script if way == "script" else _by_operator
                     taken[way].append(by(folder, model, "shared"))
-            taken["cold"].append(_by_operator(folder, model, "slice"))
         finally:
             stop_head()
     warm, script, cold = (statistics.median(taken[way]) for way in ("warm", "script", "cold"))

@@ -47,7 +47,7 @@ _DEAD_SECONDS = 60.0
 #: For how long the actor keeps a feeder that takes answers, before it has it ask again.
 _TAKE_SECONDS = 5.0
 #: A group of copies costs as much as one of answers: it waits so long for more.
-_SOME_SECONDS = 1.0
+_SOME_SECONDS = 3.0
 _LOOK_SECONDS = 0.1
 #: Seconds that feeders wait, in all, for what is kept to be loaded: an engine that is started takes longer.
 _LOAD_SECONDS = 10.0
@@ -116,7 +116,7 @@ class Repeats:
 
     async def take(self, keys: list[bytes]) -> tuple[list[int], pa.Table, list[int]]:
         """Which of the keys have answers, and these (`TAKEN_COLUMNS`); and which nobody will answer any more.
-        As soon as all have, or after a second if some have."""
+        As soon as all have, or after some seconds if some have."""
         began = time.monotonic()
         places = self._kept(keys)
         kept = [i for i in np.flatnonzero(places >= 0).tolist() if keys[i] not in self._answers]

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 #: Seconds between two groups of one batch, at least; and at most, when few of its rows finish meanwhile.
 GROUP_SECONDS = 0.25
 _SLOW_GROUP_SECONDS = 1.0
-#: A group of so large a share of its batch need not wait for more.
+#: A group of so many rows, or of so large a share of its batch, need not wait for more. Where rows repeat,
+#: batches are of those few that nobody asked before.
+_GROUP_ROWS = 16
 _GROUP_SHARE = 1 / 8
 _PLENTY = contextlib.nullcontext()
 
@@ -89,7 +91,7 @@ class VllmWorker:
             left, said = len(tasks), time.monotonic()
             while left:
                 await some.wait()
-                enough = min(left, max(1, int(len(tasks) * _GROUP_SHARE)))
+                enough = min(left, max(_GROUP_ROWS, int(len(tasks) * _GROUP_SHARE)))
                 await asyncio.sleep(said + GROUP_SECONDS - time.monotonic())
                 while len(finished) < enough and time.monotonic() < said + _SLOW_GROUP_SECONDS:
                     await asyncio.sleep(GROUP_SECONDS / 5)

@@ -8,7 +8,7 @@ Invariants:
 * `SliceJob.fingerprint` is a pure function of what decides a row's answer, equal on both sides. Raise
   `ANSWER_VERSION` by hand, and only when the provider would answer the same row differently.
 
-This module imports only pydantic and the standard library: a DAG file imports it.
+This module imports only pydantic, the standard library and what does the same: a DAG file imports it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from airflow_provider_raydatallm.engine_arguments import deciding
 
 ANSWER_VERSION = 1
 
@@ -312,7 +314,7 @@ class SliceJob(Contract):
         decides = {
             "answer_version": ANSWER_VERSION,
             "model": self.model_source,
-            "engine_kwargs": _deciding(self.engine_kwargs),
+            "engine_kwargs": deciding(self.engine_kwargs),
             "request": self.model_dump(
                 mode="json",
                 include={
@@ -351,30 +353,17 @@ class SliceJob(Contract):
                 "answer_version": ANSWER_VERSION,
                 "model": self.model_source,
                 "files": files,
-                "engine_kwargs": _deciding(engine_kwargs),
+                "engine_kwargs": deciding(engine_kwargs),
                 "chat_template_kwargs": self.chat_template_kwargs,
                 "on_too_long": self.on_too_long,
             }
         )
 
 
-#: Engine arguments that change answers. The others (memory, parallelism, batching) only change speed.
-_ANSWER_ENGINE_KWARGS = frozenset({
-    "revision", "tokenizer", "tokenizer_revision", "code_revision", "dtype", "quantization",
-    "kv_cache_dtype", "max_model_len",
-    "enable_lora", "hf_overrides", "rope_scaling", "rope_theta", "chat_template", "generation_config",
-    "override_generation_config", "limit_mm_per_prompt", "task_type",
-})  # fmt: skip
-
-
 def is_decided(sampling_params: Mapping[str, Any]) -> bool:
     """Whether an answer would be the same again: greedy sampling, or a seed."""
     seed = sampling_params.get("seed")
     return sampling_params.get("temperature") == 0 or seed not in (None, -1)  # -1: vLLM's for none
-
-
-def _deciding(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: v for name, v in engine_kwargs.items() if name in _ANSWER_ENGINE_KWARGS}
 
 
 def _hash_of(decides: Mapping[str, Any]) -> str:

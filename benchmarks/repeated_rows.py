@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from benchmarks.runs import by_operator
 from benchmarks.table import Figure, say, show
 
-ROWS = int(os.environ.get("BENCH_REPEATS_ROWS", 20_000))
+ROWS = int(os.environ.get("BENCH_REPEATS_ROWS", 12_000))
 ROUNDS = int(os.environ.get("BENCH_REPEATS_ROUNDS", 3))
 #: A machine on which one round lasts for so long needs no more of them.
 _LONG_SECONDS = 30

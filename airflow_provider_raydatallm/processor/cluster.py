@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.processor.engines.base import Engine, Facts
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.ledger import Work, count
 from airflow_provider_raydatallm.processor.lengths import Lengths, sample_lengths
-from airflow_provider_raydatallm.processor.measure import News, rows_in
+from airflow_provider_raydatallm.processor.measure import News, inferred_in, rows_in
 from airflow_provider_raydatallm.processor.pace import newest_pace
 from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.plan import Plan
@@ -147,10 +147,11 @@ class RayCluster:
         def look() -> None:
             q.engine.check()
             news = writers.news()
-            if news.summaries:
+            has_answered = inferred_in(news) > 0
+            if has_answered:
                 turn.give_up()
             tell(news)
-            stall.look(rows_in(news), q.engine.started)
+            stall.look(rows_in(news), q.engine.started or has_answered)
 
         try:
             try:

@@ -71,6 +71,12 @@ def rows_in(news: News) -> int:
     return sum(pc.sum(s.column(name)).as_py() for s in news.summaries for name in ("rows", "failed"))
 
 
+def inferred_in(news: News) -> int:
+    """Those of them that an engine of this slice answered: there is one then."""
+    kept = (pc.sum(s.column("cached")).as_py() or 0 for s in news.summaries)
+    return rows_in(news) - sum(kept)
+
+
 class Meter:
     """Adds up what this run answers, from `News`; `resumed` rows were finished before it.
 

@@ -46,15 +46,27 @@ class ModelShape:
 def read_shape(model_source: str, engine_kwargs: Mapping[str, Any]) -> ModelShape | None:
     """The shape of a model in a folder that this machine has, or in its hub cache; None when there is none or
     it is not a plain decoder."""
+    config = _config(model_source, engine_kwargs)
+    try:
+        return shape_of(config, engine_kwargs) if config is not None else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def is_quantized_model(model_source: str, engine_kwargs: Mapping[str, Any]) -> bool:
+    """As far as the arguments say, or the model's files, which this machine may not have."""
+    config = _config(model_source, engine_kwargs) or {}
+    return bool(engine_kwargs.get("quantization") or config.get("quantization_config"))
+
+
+def _config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     found = config_file(model_source)
     try:
         config = json.loads(found.read_text()) if found is not None else None
-        if config is None:
-            return None
-        overrides = engine_kwargs.get("hf_overrides")
-        return shape_of(config | (overrides if isinstance(overrides, dict) else {}), engine_kwargs)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
+    overrides = engine_kwargs.get("hf_overrides")
+    return config | (overrides if isinstance(overrides, dict) else {}) if isinstance(config, dict) else None
 
 
 def config_file(model_source: str) -> Path | None:

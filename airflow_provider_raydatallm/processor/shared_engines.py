@@ -49,7 +49,8 @@ _UPSCALE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class SharedEngine:
-    """workers: how many are there by state (RUNNING, STARTING, ...). users: slices that have it now."""
+    """workers: how many are there by state (RUNNING, STARTING, ...). users: slices that have it now. trigger:
+    what made Serve give it its status."""
 
     name: str
     status: str
@@ -57,10 +58,17 @@ class SharedEngine:
     deployment: str
     workers: Mapping[str, int]
     users: tuple[str, ...]
+    trigger: str = ""
 
     @property
     def is_alive(self) -> bool:
         return self.status not in ("DEPLOY_FAILED", "DELETING", "NOT_STARTED")
+
+    @property
+    def fails_to_start(self) -> bool:
+        """It has no worker, and the last one could not start. Serve gives up an engine that never
+        had one, and tries again without end where there was one before."""
+        return self.trigger == "REPLICA_STARTUP_FAILED" and not self.workers.get("RUNNING")
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,8 @@ def shared_engines() -> list[SharedEngine]:
         workers = {getattr(state, "value", str(state)): count for state, count in states.items() if count}
         message = " ".join(filter(None, (app.message, overview.message if overview is not None else "")))
         using = tuple(c.split(" ", 2)[2] for c in claims if c.startswith(f"{name} "))
-        found.append(SharedEngine(name, str(app.status.value), message, deployment, workers, using))
+        trigger = str(overview.status_trigger.value) if overview is not None else ""
+        found.append(SharedEngine(name, str(app.status.value), message, deployment, workers, using, trigger))
     return found
 
 
@@ -139,9 +148,10 @@ def ensure(name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...]
         there = shared_engine(name)
         if there is not None:
             others_use_it = len(there.users) > 1
-            if there.is_alive and (there.deployment == scaling.name or others_use_it):
+            is_right = there.deployment == scaling.name and not there.fails_to_start
+            if there.is_alive and (is_right or others_use_it):
                 return
-            _delete(name)
+            _delete(name, at_once=there.fails_to_start)
         _start_serve()
         deployment = serve.deployment(
             worker,
@@ -172,7 +182,7 @@ def end(name: str, *, although_used: bool = False, only_failed: bool = False) ->
         there = shared_engine(name)
         if there is None or (there.users and not although_used):
             return False
-        if only_failed and there.status != "DEPLOY_FAILED":
+        if only_failed and there.status != "DEPLOY_FAILED" and not there.fails_to_start:
             return False
         _delete(name, at_once=although_used)
         return True

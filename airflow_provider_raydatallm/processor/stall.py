@@ -36,12 +36,14 @@ class StallWatch:
         self._started = False
 
     def look(self, finished: int, started: bool) -> None:
-        """:param finished: rows since the last look. :param started: whether an engine is there.
+        """
+        :param finished: rows since the last look, by whatever answered them.
+        :param started: whether an engine is there: it said so, or has answered.
         :raises SliceError: of kind `engine`, which is worth a retry."""
         self._left -= finished
         if finished or (started and not self._started):
             self._since = self._clock()
-            self._started = True
+        self._started = self._started or started
         if self._left <= 0 or self._clock() - self._since < self._timeout:
             return
         if not self._started and self._loads():

@@ -27,7 +27,6 @@ from typing import Any
 from benchmarks.gpu.compare import ASK, SAMPLING, rows_of
 
 CASES = ("cold", "shared", "whole")
-WARM = 5
 HEAD_SECONDS = 20
 
 
@@ -38,6 +37,7 @@ def main() -> None:
     parser.add_argument("--slices", type=int, default=30)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--at-once", type=int, default=8, help="slices of the backfill")
+    parser.add_argument("--warm", type=int, default=5, help="slices that find the engine there")
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--dummy", action="store_true", help="weights that say nothing, for a model's shape")
     parser.add_argument("--engine", default="{}", help="JSON of more engine arguments")
@@ -98,7 +98,7 @@ class Work:
         import pyarrow.parquet as pq
 
         days = [f"day-{n:02}" for n in range(self._args.slices)]
-        later = [f"later-{n}" for n in range(WARM)]
+        later = [f"later-{n}" for n in range(self._args.warm)]
         each = self._args.rows
         rows = rows_of("short", len(days + later) * each, repeating=False)
         (self._folder / "in").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayModelNotFoundError
+from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJobError, RayModelNotFoundError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local import LocalHead
@@ -181,6 +182,24 @@ def test_idle_engine_gives_way_and_one_without_work_ends_and_comes_back(
     assert engines("stop", "--all").startswith("ended ray-llm-model-")
     assert not second.is_running()
     assert engines("list") == "no shared engine is on this cluster\n"
+
+
+def test_engine_that_was_there_and_cannot_start_again_ends_the_slice_with_the_reason(
+    asked: Ask, ray_head: LocalHead, tiny_model: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_model, tmp_path / "model")
+    given = {"model_source": f"{tmp_path}/model", "engine_idle_timeout": 1}
+    asked("a", [8], **given)
+    wait_for(lambda: not processes(ray_head, "VLLM::EngineCore"))
+    # The same by its name, size and age, as of a disk that went bad.
+    weights = tmp_path / "model" / "model.safetensors"
+    was = weights.stat()
+    weights.write_bytes(bytes(was.st_size))
+    os.utime(weights, ns=(was.st_atime_ns, was.st_mtime_ns))
+    with pytest.raises((RayLLMJobError, RayEngineDiedError), match="could not be started") as caught:
+        asked("b", [8], **given)
+    assert "safetensors" in str(caught.value).lower() or "header" in str(caught.value).lower()
+    assert not [p for p in processes(ray_head, "ray::ServeReplica") if "model" in " ".join(p.cmdline())]
 
 
 def test_shared_engine_that_cannot_start_is_told_at_once(

@@ -340,6 +340,28 @@ def test_answers_are_put_while_the_slice_is_at_work(tmp_path: Path, monkeypatch:
     cache.close()
 
 
+def test_store_that_does_not_answer_is_waited_for_with_a_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, sizes = threading.Event(), []
+    write = AnswerFiles.write
+
+    def late(self: AnswerFiles, table: pa.Table) -> str:
+        sizes.append(table.nbytes)
+        assert answers.wait(60)
+        return write(self, table)
+
+    monkeypatch.setattr(AnswerFiles, "write", late)
+    cache = opened(space(tmp_path, max_bytes=8 * MB))  # files of a MiB
+    for n in range(100):
+        cache.add([key_of(str(n))], told("x" * (MB // 10)))
+    answers.set()
+    cache.close()
+    assert sum(sizes) < 6 * MB
+    assert max(sizes) <= 1.2 * MB
+    assert len(cache._files.read()) == len(sizes) > 3
+
+
 def test_storage_that_is_away_costs_one_line_and_no_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,15 @@ from airflow_provider_raydatallm.processor import gauges
 from airflow_provider_raydatallm.processor.answers import TRUNCATED_ANSWER, failed_table
 from airflow_provider_raydatallm.processor.engines.base import answers_to
 from airflow_provider_raydatallm.processor.gauges import Gpu, Sample, held_gpus
-from airflow_provider_raydatallm.processor.measure import RECENT_SECONDS, Meter, News, _Recent, summary
+from airflow_provider_raydatallm.processor.measure import (
+    RECENT_SECONDS,
+    Meter,
+    News,
+    _Recent,
+    inferred_in,
+    rows_in,
+    summary,
+)
 from airflow_provider_raydatallm.report import Balance, Throughput, Utilisation
 
 
@@ -26,12 +34,14 @@ def group(
     cut: int = 0,
     worker: str = "w",
     gpus: str | None = None,
+    cached: bool = False,
 ) -> pa.Table:
     answers = answers_to(
         pa.table({"__unit": [0] * rows, "__offset": range(rows)}),
         input_tokens=[tokens] * rows, output_tokens=[2] * rows,
         engine_seconds=[finished - entered] * rows, finished_at=[finished] * rows, worker=[worker] * rows,
-        gpus=[gpus] * rows, finish_reason=[tokens and "stop"] * rows, cached_tokens=[tokens and 4] * rows,
+        gpus=[gpus] * rows, cached=[cached] * rows, finish_reason=[tokens and "stop"] * rows,
+        cached_tokens=[tokens and 4] * rows,
     )  # fmt: skip
     good = pa.table(
         {
@@ -82,6 +92,13 @@ def test_progress_tells_what_the_report_will() -> None:
     assert (said["workers"], said["busy"], said["least_busy"]) == (2, 0.55, 0.5)
     assert said["first_row_s"] == pytest.approx(said["engine_start_s"] + 6, abs=0.01)
     assert said["engine_start_s"] == found["seconds"].engine_start
+
+
+def test_rows_that_were_kept_are_not_inferred() -> None:
+    kept = group(5, entered=1.0, finished=2.0, cached=True)
+    inferred = [group(3, entered=1.0, finished=2.0, failed=1), group(2, entered=1.0, finished=2.0)]
+    assert (rows_in(News([kept, *inferred])), inferred_in(News([kept, *inferred]))) == (10, 5)
+    assert (rows_in(News([kept])), inferred_in(News([kept])), inferred_in(News())) == (5, 0, 0)
 
 
 def test_recent_rates_are_of_the_last_minutes() -> None:

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.processor.model_shape import ModelShape, cache_bytes, read_shape, shape_of
+from airflow_provider_raydatallm.processor.model_shape import (
+    ModelShape,
+    cache_bytes,
+    is_quantized_model,
+    read_shape,
+    shape_of,
+)
 
 LLAMA_8B = {
     "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -47,6 +53,15 @@ def test_what_is_left_for_the_cache() -> None:
     assert alone < 0
     assert four is not None
     assert round(four / 1e9) == 132
+
+
+def test_quantized_is_what_the_arguments_or_the_models_files_say(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    assert not is_quantized_model(str(tmp_path), {})
+    assert is_quantized_model(str(tmp_path), {"quantization": "awq"})
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "quantization_config": {"bits": 4}}))
+    assert is_quantized_model(str(tmp_path), {})
+    assert not is_quantized_model("meta-llama/Llama-3.1-8B", {})  # nobody knows
 
 
 def test_experts_are_not_counted() -> None:

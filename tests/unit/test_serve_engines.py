@@ -165,7 +165,11 @@ def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.Mon
         "another's": app("RUNNING"),
         "ray-llm-a-0": app(
             "DEPLOYING",
-            SimpleNamespace(replica_states={State.RUNNING: 2, "STARTING": 1, "STOPPING": 0}, message="slow"),
+            SimpleNamespace(
+                replica_states={State.RUNNING: 2, "STARTING": 1, "STOPPING": 0},
+                message="slow",
+                status_trigger=State.RUNNING,
+            ),
             message="on its way:",
         ),
         "ray-llm-b-0": app("DELETING"),
@@ -175,7 +179,9 @@ def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.Mon
     monkeypatch.setattr(shared_engines, "_serve_runs", lambda: True)
     workers = {"RUNNING": 2, "STARTING": 1}
     assert shared_engines.shared_engines() == [
-        SharedEngine("ray-llm-a-0", "DEPLOYING", "on its way: slow", "d0", workers, ("s3://out/ds=b c",)),
+        SharedEngine(
+            "ray-llm-a-0", "DEPLOYING", "on its way: slow", "d0", workers, ("s3://out/ds=b c",), "RUNNING"
+        ),
         SharedEngine("ray-llm-b-0", "DELETING", "", "", {}, ()),
     ]
     assert len(asked) == 1

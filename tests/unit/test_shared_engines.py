@@ -154,7 +154,7 @@ def test_log_of_serve_is_kept_while_vllm_closes_all_handlers() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "has_place", "ended"),
-    [({}, False, 2), ({"STARTING": 1}, False, 2), ({"STARTING": 1}, True, 0), ({"RUNNING": 1}, True, 0)],
+    [({}, False, 0), ({"STARTING": 1}, False, 2), ({"STARTING": 1}, True, 0), ({"RUNNING": 1}, True, 0)],
 )
 def test_engine_whose_place_another_took_gets_it_back_when_that_is_idle(
     monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], has_place: bool, ended: int
@@ -171,6 +171,7 @@ def test_engine_whose_place_another_took_gets_it_back_when_that_is_idle(
         "_seen": None,
         "_absent": 0,
         "_workerless": 0,
+        "_failed_starts": set(),
         "_waited_for": False,
     }
     for engine._deployed in [False] * 20 + [True] * 25:  # what it is not to have yet, nobody took

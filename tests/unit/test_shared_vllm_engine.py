@@ -108,6 +108,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         replace(ENGINE, status="DEPLOY_FAILED"),
         replace(ENGINE, status="NOT_STARTED"),
         replace(ENGINE, deployment="workers-1-to-1-idle-600-s"),  # nobody's: it is started anew
+        replace(ENGINE, trigger="REPLICA_STARTUP_FAILED", workers={"STARTING": 1}),  # so is this
     ],
 )
 def test_slice_needs_all_when_there_is_no_engine_to_share(
@@ -153,9 +154,12 @@ def test_others_are_in_the_way_when_there_are_as_many_as_may_be(cluster: Cluster
     first, second = (replace(ENGINE, name=f"ray-llm-{n}-0") for n in ("a", "b"))
     cluster.engines = [first, replace(second, workers={}), ENGINE]
     assert make().in_the_way() == []
-    assert make(max_shared_engines=2).in_the_way() == []  # neither itself counts nor one without workers
+    cluster.engines = [first, replace(second, workers={})]
+    assert make(max_shared_engines=2).in_the_way() == []  # one without workers does not count
     assert make(max_shared_engines=1).in_the_way() == ["shared engine ray-llm-a-0"]
-    cluster.engines = [first, second]
+    cluster.engines = [first, second, ENGINE]
+    assert make(max_shared_engines=1).in_the_way() == []  # it is there itself: nobody has to go for it
+    cluster.engines = [first, second, replace(ENGINE, workers={})]
     assert make(max_shared_engines=1).in_the_way() == [f"shared engine ray-llm-{n}-0" for n in ("a", "b")]
 
 
@@ -207,7 +211,7 @@ def test_engine_on_cpus_holds_no_gpu(
     )
     started()
     assert cluster.options.keys() == {"num_cpus", "runtime_env"}
-    assert cluster.options["runtime_env"]["env_vars"]["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert cluster.options["runtime_env"]["env_vars"]["VLLM_CPU_KVCACHE_SPACE"] == "2"
 
 
 def test_engine_may_have_all_gpus_and_is_compiled_however_small_the_slice(make: Make) -> None:
@@ -312,6 +316,42 @@ def test_engine_that_cannot_start_is_ended_and_told_with_its_reason(cluster: Clu
     assert cluster.ended == [(NAME, {"although_used": True, "only_failed": True})]
 
 
+def failing(times: int) -> SharedEngine:
+    return replace(
+        ENGINE,
+        status="UNHEALTHY",
+        trigger="REPLICA_STARTUP_FAILED",
+        message=f"failed to start {times} times in a row: no memory",
+        workers={"STARTING": 1},
+    )
+
+
+def test_engine_that_was_there_and_cannot_start_again_is_ended_at_the_second_failure(
+    cluster: Cluster, started: Make
+) -> None:
+    engine = started()
+    for seen in (failing(1), failing(1), ENGINE, failing(1), failing(1)):  # once it came after all
+        cluster.engines = [seen]
+        engine.check()
+    cluster.engines = [failing(2)]
+    with pytest.raises(RuntimeError, match="could not be started: failed to start 2 times in a row: no mem"):
+        engine.check()
+    assert cluster.ended == [(NAME, {"although_used": True, "only_failed": True})]
+
+
+def test_failure_of_an_engine_that_is_still_to_be_started_anew_is_not_this_slices(
+    cluster: Cluster, make: Make
+) -> None:
+    cluster.engines = [replace(ENGINE, status="DEPLOY_FAILED", message="of another", workers={})]
+    make().check()
+    assert cluster.ended == []
+
+
+def test_engine_scales_by_what_any_slice_may_ask(cluster: Cluster, started: Make) -> None:
+    given = {"batch_size": None, "max_concurrent_batches": None}
+    assert started(rows=50, **given)._scaling == started(rows=10_000_000, **given)._scaling == SCALING
+
+
 @pytest.mark.parametrize("there", [[], [replace(ENGINE, status="DELETING")]])
 def test_engine_that_is_gone_for_three_looks_ends_the_slice(
     cluster: Cluster, started: Make, there: list[SharedEngine]
@@ -344,6 +384,18 @@ def test_what_was_seen_last_holds_while_serve_cannot_tell(
     for _ in range(5):
         engine.check()
     assert engine.loads()
+
+
+def test_rows_that_are_tried_again_are_asked_and_not_taken_from_the_cache(make: Make) -> None:
+    def space(rounds: int = 1, **given: Any) -> Any:
+        engine = make(answer_cache="/answers", **given)
+        engine._rounds = rounds
+        return engine._answer_space()
+
+    assert (space().read, space().keep_cut) == (True, True)
+    assert not space(rounds=2).read
+    assert not space(retry_quarantined=True).read
+    assert not space(engine_kwargs={"max_model_len": -1}).keep_cut  # memory may have cut it
 
 
 def test_slice_that_ends_leaves_the_engine_to_others(

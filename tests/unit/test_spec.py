@@ -118,6 +118,7 @@ def test_answers_are_shared_by_what_acts_after_the_request_is_made() -> None:
     for same in (
         {"prompt": "{b}"}, {"sampling_params": {"temperature": 0}}, {"choices": ["a", "b"]},
         {"columns": ["x"]}, {"deduplicate": True}, {"engine_kwargs": {"max_num_seqs": 4}},
+        {"engine_kwargs": {"gpu_memory_utilization": 0.5, "enforce_eager": True}},
         {"prompt": None, "preprocess": "m:f"}, {"postprocess": "m:f"}, {"output_path": "/b"},
         {"engine_scope": "shared"},
     ):  # fmt: skip
@@ -127,6 +128,8 @@ def test_answers_are_shared_by_what_acts_after_the_request_is_made() -> None:
         {"engine_kwargs": {"revision": "abc"}}, {"engine_kwargs": {"tokenizer": "t"}},
         {"engine_kwargs": {"max_model_len": 64}}, {"engine_kwargs": {"dtype": "float16"}},
         {"engine_kwargs": {"max_model_len": "auto"}, "on_too_long": "truncate"},
+        {"engine_kwargs": {"load_format": "dummy"}}, {"engine_kwargs": {"logits_processors": ["m:F"]}},
+        {"engine_kwargs": {"structured_outputs_config": {"disable_any_whitespace": True}}},
     ):  # fmt: skip
         assert space(**other) != base, other
     auto = job(engine_kwargs={"max_model_len": "auto"})

@@ -32,6 +32,19 @@ def test_time_without_a_row_counts_from_the_engines_start(clock: Clock) -> None:
     assert e.value.kind == "engine"
 
 
+def test_rows_that_no_engine_answered_say_nothing_of_its_start(clock: Clock) -> None:
+    watch = StallWatch(100, 60, lambda: True, lambda: "", clock)
+    watch.look(50, started=False)  # kept by a cache
+    clock.now = 1000.0
+    watch.look(0, started=False)
+    watch.look(0, started=True)
+    clock.now += 59
+    watch.look(0, started=True)
+    clock.now += 1
+    with pytest.raises(SliceError, match="while 50 rows wait"):
+        watch.look(0, started=True)
+
+
 def test_each_row_begins_it_anew_and_the_last_ends_it(clock: Clock) -> None:
     watch = StallWatch(3, 60, lambda: True, lambda: "", clock)
     for _ in range(2):
@@ -47,7 +60,7 @@ def test_engine_that_does_not_say_when_it_is_there_counts_from_its_first_row(clo
     watch = StallWatch(3, 60, lambda: True, lambda: "", clock)
     clock.now = 1e6
     watch.look(0, started=False)
-    watch.look(1, started=False)
+    watch.look(1, started=True)
     clock.now += 60
     with pytest.raises(SliceError, match=r"while 2 rows wait\. Finished rows are kept"):
         watch.look(0, started=False)

@@ -1,13 +1,16 @@
-"""How feeders reach an engine's own workers."""
+"""What a worker answers, and how feeders reach an engine's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.engines import workers
+from airflow_provider_raydatallm.processor.engines import vllm_worker, workers
 from airflow_provider_raydatallm.processor.engines.workers import OwnWorkers
 
 
@@ -35,3 +38,44 @@ def test_next_rows_go_to_the_worker_that_has_the_fewest(own: Callable[[], OwnWor
         assert len({first.name, second.name, third.name}) == 3
         with there.least_busy(1) as fourth:
             assert fourth is third
+
+
+class Vllm:
+    """Of AsyncLLM, what a worker asks for: ends each row for the reason that its first token stands for."""
+
+    async def generate(self, prompt: Any, params: Any, request: str) -> AsyncIterator[Any]:
+        reason = ("stop", "error", "abort")[prompt["prompt_token_ids"][0]]
+        yield SimpleNamespace(
+            outputs=[SimpleNamespace(text="half an", token_ids=[1], finish_reason=reason)],
+            num_cached_tokens=0,
+        )
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, *tokens: int) -> list[dict[str, Any]]:
+    monkeypatch.setattr(vllm_worker, "_sampling_params", str)
+    worker: Any = vllm_worker.VllmWorker.__new__(vllm_worker.VllmWorker)
+    worker._engine = Vllm()
+    batch = pa.table({"tokens": [[t] for t in tokens], "params": ["{}"] * len(tokens)})
+
+    async def ask() -> list[dict[str, Any]]:
+        return [row async for group in worker.answer(batch) for row in group.to_pylist()]
+
+    return sorted(asyncio.run(ask()), key=lambda row: row["row"])
+
+
+def test_request_that_vllm_ended_with_an_error_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = answered(monkeypatch, 0, 1)
+    assert (good["text"], good["finish_reason"], good["error"]) == ("half an", "stop", None)
+    assert (bad["text"], bad["finish_reason"], bad["error_type"]) == (None, None, "RuntimeError")
+    assert "finish_reason 'error'" in bad["error"]
+
+
+def test_engine_that_is_told_to_end_leaves_its_rows_to_be_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def end(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr("os._exit", end)
+    with pytest.raises(SystemExit):
+        answered(monkeypatch, 2)

@@ -23,6 +23,8 @@ from airflow_provider_raydatallm.processor.store import Store
 
 #: How long new answers wait to be put, unless they fill a file before.
 _FLUSH_SECONDS = 30.0
+#: Files' worth of new answers that wait for a store.
+_MOST_PENDING = 4
 
 
 def check_address(url: str) -> None:
@@ -88,6 +90,8 @@ class AnswerCache:
         made = pa.table({"key": pa.array(keys, pa.binary(16)), **told, "answered_at": at})
         kept = made.select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA).filter(good)
         with self._lock:
+            if self._pending_bytes >= _MOST_PENDING * self._files.file_bytes:
+                return  # the store does not answer, and memory ends
             self._pending.append(kept)
             self._pending_bytes += kept.nbytes
             if self._pending_bytes >= self._files.file_bytes:
@@ -121,8 +125,11 @@ class AnswerCache:
                 pending, self._pending, self._pending_bytes = self._pending, [], 0
             entries = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *pending])
             if entries.num_rows:
+                files = -(-entries.nbytes // self._files.file_bytes)
+                rows = -(-entries.num_rows // files)
                 with self._unless_it_fails():
-                    self._files.write(entries)
+                    for first in range(0, entries.num_rows, rows):
+                        self._files.write(entries.slice(first, rows))
                     self._files.drop()
 
     @contextlib.contextmanager

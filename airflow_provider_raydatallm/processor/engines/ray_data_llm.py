@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS, Deliver
 from airflow_provider_raydatallm.processor.engines.vllm_arguments import sampling_defaults
-from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
+from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_CACHE_GIB, VllmBased
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.sizing import engine_batch_size
 from airflow_provider_raydatallm.spec import SliceJob
@@ -76,7 +76,7 @@ class RayDataLLM(VllmBased):
             options |= {"tokenize_stage": False, "detokenize_stage": False}
             options["placement_group_config"] = {"bundles": [{"CPU": 1}]}
             if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-                options["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
+                options["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB}}
         else:
             options["accelerator_type"] = job.accelerator_type
             # A large GPU is starved by one actor for each stage, by an output object for each token, and by

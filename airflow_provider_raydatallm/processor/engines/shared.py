@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.processor.engines.workers import OpenWorkers
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.preflight import files_of_model
 from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine
-from airflow_provider_raydatallm.processor.sizing import workers_for
+from airflow_provider_raydatallm.processor.sizing import batches_in_flight, engine_batch_size, workers_for
 from airflow_provider_raydatallm.spec import SliceJob
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ _NEEDS = ("num_cpus", "num_gpus", "accelerator_type")
 
 #: Looks, a second apart, at which an engine is not there before that is believed.
 _ABSENT_LOOKS = 3
-#: And at which it has no worker: where there is room, Serve has started one by then.
+#: And at which a worker waits for its place: where there is room, it has it by then.
 _WORKERLESS_LOOKS = 10
+#: Failed starts that are seen of an engine that was there before: memory may not be free again at the first.
+_FAILED_STARTS = 2
 _TELL_SECONDS = 10
 
 
@@ -47,6 +49,7 @@ class SharedVllmEngine(VllmEngine):
         self._was_there = False
         self._seen: SharedEngine | None = None
         self._absent = self._workerless = 0
+        self._failed_starts: set[str] = set()
         self._deployed = False
         self._waited_for = False
 
@@ -84,7 +87,8 @@ class SharedVllmEngine(VllmEngine):
         there = shared_engines.shared_engine(self.name)
         if there is None or not there.is_alive or not shared_engines.has_workers(there):
             return self.resources
-        if there.deployment != self._scaling.name and not there.users:
+        is_right = there.deployment == self._scaling.name and not there.fails_to_start
+        if not is_right and not there.users:
             return self.resources  # it is started anew
         beside = self.resources.cpus - self.workers[0] * self.cpus_each
         return Resources(beside, 0, "beside a shared engine that is there")
@@ -94,16 +98,17 @@ class SharedVllmEngine(VllmEngine):
         if most is None:
             return []
         # One that is used is there, also while its worker is replaced.
-        others = [
-            e for e in shared_engines.shared_engines() if (e.workers or e.users) and e.name != self.name
-        ]
-        if len(others) < most:
+        there = [e.name for e in shared_engines.shared_engines() if e.workers or e.users]
+        if self.name in there or len(there) < most:
             return []
-        return [f"shared engine {e.name}" for e in others]
+        return [f"shared engine {name}" for name in there]
 
     @property
     def _scaling(self) -> Scaling:
-        return Scaling(self.workers, self.sizes.batches, self.job.engine_idle_timeout)
+        # By what any slice may ask, not by what this one does: a larger one may come after it.
+        most, batch = self.sizes.max_num_seqs, self.job.batch_size or engine_batch_size(sys.maxsize, 1)
+        batches = self.job.max_concurrent_batches or batches_in_flight(batch, most)
+        return Scaling(self.workers, batches, self.job.engine_idle_timeout)
 
     def _start(self) -> OpenWorkers:
         self._user = shared_engines.use(self.name, self.job.slice_path)
@@ -144,13 +149,14 @@ class SharedVllmEngine(VllmEngine):
         return self._was_there
 
     def check(self) -> None:
+        deployed = self._deployed  # before it is looked at: one that failed another slice is started anew
         engine = self._look()
         if not self._was_there and engine is not None and engine.workers.get("RUNNING"):
             self._was_there = True
             if self._waited_for:
                 self.start = _start_of(self.name)
         self._waited_for = True
-        if engine is not None and engine.status == "DEPLOY_FAILED":
+        if deployed and engine is not None and self._has_failed(engine):
             shared_engines.end(engine.name, although_used=True, only_failed=True)
             # Text, in which the cause is looked for as in any other error of Ray's.
             raise RuntimeError(f"the shared engine could not be started: {engine.message}")
@@ -164,10 +170,18 @@ class SharedVllmEngine(VllmEngine):
             )
         self._keep_its_place(engine)
 
+    def _has_failed(self, engine: SharedEngine) -> bool:
+        if engine.workers.get("RUNNING"):
+            self._failed_starts.clear()
+        elif engine.fails_to_start:
+            self._failed_starts.add(engine.message)  # in which Serve counts them
+        return engine.status == "DEPLOY_FAILED" or len(self._failed_starts) >= _FAILED_STARTS
+
     def _keep_its_place(self, engine: SharedEngine | None) -> None:
         """An engine that lost its worker may find that another took its place: that one gives way when nobody
         uses it, as it does to a job whose turn it is."""
-        if not self._deployed or engine is None or engine.workers.get("RUNNING"):
+        workers: Mapping[str, int] = engine.workers if engine is not None and self._deployed else {}
+        if engine is None or workers.get("RUNNING") or not workers.get("STARTING"):
             self._workerless = 0
             return
         self._workerless += 1

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.engines.answer_cache import check_address
 from airflow_provider_raydatallm.processor.engines.answer_files import AnswerSpace
-from airflow_provider_raydatallm.processor.engines.base import Deliver, answers_to
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Facts, answers_to
 from airflow_provider_raydatallm.processor.engines.encoder import Encoded, Encoder
 from airflow_provider_raydatallm.processor.engines.repeats import TAKEN_COLUMNS, TOLD_COLUMNS, Once, Repeats
-from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
+from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_CACHE_GIB, VllmBased
 from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
 from airflow_provider_raydatallm.processor.engines.workers import OpenWorkers, OwnWorkers, ready
 from airflow_provider_raydatallm.processor.errors import SliceError
@@ -58,6 +58,7 @@ class VllmEngine(VllmBased):
         self._workers: list[ActorHandle[Any]] = []
         self._ready: list[ObjectRef[Any]] = []
         self._repeats: ActorHandle[Any] | None = None
+        self._rounds = 0
 
     @property
     def helpers(self) -> tuple[int, int]:
@@ -69,11 +70,17 @@ class VllmEngine(VllmBased):
     def gpus(self, workers: int | None) -> float | None:
         return None if self.on_cpu or workers is None else workers * self.each
 
+    def fit(self, facts: Facts) -> None:
+        super().fit(facts)
+        if facts.raised:  # for rows that nobody asked yet
+            self._rounds = 0
+
     def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         import ray
 
         job = self.job
         workers = self._start()
+        self._rounds += 1
         if job.deduplicate is not False:
             self._repeats = ray.remote(Repeats).options(**_REPEATS).remote(self._answer_space())
         limit = self.max_model_len
@@ -95,9 +102,15 @@ class VllmEngine(VllmBased):
         )
 
     def _answer_space(self) -> AnswerSpace | None:
-        job = self.job
-        if job.answer_cache is None:
+        if self.job.answer_cache is None:
             return None
+        try:
+            return self._known_space(self.job, self.job.answer_cache)
+        except Exception as e:  # a node that went; the slice does not depend on it
+            print(f"warning: answer_cache: {e}. The slice goes on without it", file=sys.stderr, flush=True)
+            return None
+
+    def _known_space(self, job: SliceJob, url: str) -> AnswerSpace | None:
         sources = [job.model_source, str(self.engine_kwargs.get("tokenizer") or job.model_source)]
         files = [files_of_model(source) for source in sources]
         if any(is_folder(source) and not found for source, found in zip(sources, files, strict=True)):
@@ -109,12 +122,16 @@ class VllmEngine(VllmBased):
             )
             return None
         return AnswerSpace(
-            job.answer_cache,
+            url,
             job.answer_space(self.engine_kwargs, files),
             job.answer_cache_max_bytes,
             job.answer_cache_max_days,
-            read=not job.force_rerun,
-            keep_cut=job.choices is None and job.output_schema is None,
+            # Who tries a row again wants another answer.
+            read=not (job.force_rerun or job.retry_quarantined or self._rounds > 1),
+            # With -1 it is the GPU's memory that may have cut it.
+            keep_cut=job.choices is None
+            and job.output_schema is None
+            and self.engine_kwargs.get("max_model_len") != -1,
         )
 
     def _start(self) -> OpenWorkers:
@@ -161,7 +178,7 @@ class VllmEngine(VllmBased):
         if self.on_cpu:
             options["num_cpus"] = self.cpus_each
             if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-                options["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}}
+                options["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB}}
         else:
             options |= {
                 "num_cpus": self.cpus_each,
@@ -176,10 +193,12 @@ def _threaded_pool(actors: tuple[int, int], threads: int) -> dict[str, Any]:
     from ray.data import ActorPoolStrategy
 
     strategy: Any = ActorPoolStrategy
+    # Ray adds an actor only when twice as many blocks as they take at once wait for those there.
+    waiting = 2 if actors[0] == actors[1] else max(2, threads)
     given = {
         "min_size": actors[0],
         "max_size": actors[1],
-        "max_tasks_in_flight_per_actor": threads + 2,
+        "max_tasks_in_flight_per_actor": threads + waiting,
         "enable_true_multi_threading": True,
     }
     if "max_concurrent_calls_per_actor" in inspect.signature(strategy.__init__).parameters:

@@ -13,7 +13,12 @@ from airflow_provider_raydatallm.processor.engines.vllm_arguments import (
     cpu_dtype,
     vllm_is_cpu_build,
 )
-from airflow_provider_raydatallm.processor.model_shape import UTILIZATION, cache_bytes, read_shape
+from airflow_provider_raydatallm.processor.model_shape import (
+    UTILIZATION,
+    cache_bytes,
+    is_quantized_model,
+    read_shape,
+)
 from airflow_provider_raydatallm.processor.sizing import (
     DEFAULT_MAX_NUM_SEQS,
     batches_in_flight,
@@ -28,6 +33,8 @@ from airflow_provider_raydatallm.spec import SliceJob
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.lengths import Lengths
 
+#: GiB of a CPU's memory for the cache, unless VLLM_CPU_KVCACHE_SPACE says otherwise.
+CPU_CACHE_GIB = "2"
 #: One to read and one to cut blocks.
 _CPUS_BESIDE = 2
 
@@ -62,7 +69,9 @@ class VllmBased(Engine):
     def engine_kwargs(self) -> Mapping[str, Any]:
         kwargs: dict[str, Any] = {"enforce_eager": True} if self._eager else {}
         if self.on_cpu:
-            kwargs["dtype"] = cpu_dtype()
+            # Quantized weights have no kernels for float32.
+            is_quantized = is_quantized_model(self.job.model_source, self.job.engine_kwargs)
+            kwargs["dtype"] = "bfloat16" if is_quantized else cpu_dtype()
         kwargs |= self.job.engine_kwargs
         if self.max_model_len is not None:
             kwargs["max_model_len"] = self.max_model_len

@@ -123,6 +123,10 @@ class VllmWorker:
                 began = time.time()
                 output = await self._finish(tokens, _sampling_params(params))
             answer = output.outputs[0]
+            if answer.finish_reason == "abort":  # nobody else aborts: its process was told to end
+                raise EngineDeadError
+            if answer.finish_reason == "error":
+                raise RuntimeError("vLLM could not finish it (finish_reason 'error'); its log says why")
             values: tuple[Any, ...] = (
                 answer.text, len(tokens), len(answer.token_ids), output.num_cached_tokens,
                 answer.finish_reason, time.time() - began, time.time(), None, None,

@@ -1,0 +1,41 @@
+"""Which of vLLM's engine arguments decide answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Engine arguments that change speed, memory, or what is told, and no answer but for the rounding of numbers.
+#: Every other one is held to change answers.
+_SPEED = frozenset({
+    # parallelism
+    "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local",
+    "data_parallel_backend", "prefill_context_parallel_size", "decode_context_parallel_size",
+    "distributed_executor_backend", "disable_custom_all_reduce", "enable_expert_parallel", "all2all_backend",
+    "mm_encoder_tp_mode", "numa_bind",
+    # memory
+    "gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override", "block_size", "swap_space",
+    "cpu_offload_gb", "kv_offloading_size", "kv_offloading_backend", "enable_prefix_caching",
+    "prefix_caching_hash_algo", "enable_sleep_mode", "max_loras", "max_cpu_loras", "mm_processor_cache_gb",
+    "mm_processor_cache_type", "skip_mm_profiling",
+    # batching
+    "max_num_seqs", "max_num_batched_tokens", "max_num_scheduled_tokens", "long_prefill_token_threshold",
+    "max_num_partial_prefills", "max_long_partial_prefills", "enable_chunked_prefill",
+    "disable_chunked_mm_input", "scheduling_policy", "async_scheduling", "stream_interval",
+    # kernels and compilation; a draft model's guesses are checked
+    "enforce_eager", "compilation_config", "optimization_level", "performance_mode", "attention_backend",
+    "cudagraph_capture_sizes", "max_cudagraph_capture_size", "cuda_graph_sizes", "speculative_config",
+    "spec_method", "spec_model", "spec_tokens",
+    # loading
+    "download_dir", "hf_token", "max_parallel_loading_workers", "safetensors_load_strategy",
+    "use_tqdm_on_load",
+    # logs and metrics
+    "served_model_name", "max_logprobs", "disable_log_stats", "disable_log_requests", "enable_log_requests",
+    "aggregate_engine_logging", "otlp_traces_endpoint", "collect_detailed_traces", "kv_cache_metrics",
+    "enable_mfu_metrics", "enable_logging_iteration_details", "show_hidden_metrics_for_version",
+})  # fmt: skip
+
+
+def deciding(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are, or may be, a reason for other answers."""
+    return {name: value for name, value in engine_kwargs.items() if name not in _SPEED}

@@ -35,11 +35,11 @@ from airflow_provider_raydatallm.spec import SliceJob
 #: Seconds that the writers have to put what they hold when the job is told to stop.
 _LAST_FLUSH_SECONDS = 20.0
 _WATCH_SECONDS = 1.0
-#: Lines of a dead engine's log in which its reason is looked for; seconds to get them, and how often they are
-#: asked for: it is done for a run that fails, and on a busy node, which may not answer at once.
+#: Lines of a dead engine's log in which its reason is looked for; seconds to get them, and those before each
+#: time that they are asked for: it is done for a run that fails, and a busy node may not answer at once.
 _LOG_LINES = 1000
 _LOG_SECONDS = 60
-_LOG_TRIES = 3
+_LOG_WAITS = (0, 1, 2, 4, 8)
 
 _connecting = threading.Lock()
 
@@ -215,11 +215,12 @@ def log_of(**process: Any) -> str:
     be told."""
     from ray.util.state import get_log
 
-    for _ in range(_LOG_TRIES):
+    for wait in _LOG_WAITS:
+        time.sleep(wait)
         # The failure that is told matters more.
         with contextlib.suppress(Exception):
-            return "".join(get_log(**process, tail=_LOG_LINES, timeout=_LOG_SECONDS))
-        time.sleep(1)
+            if told := "".join(get_log(**process, tail=_LOG_LINES, timeout=_LOG_SECONDS)):
+                return told
     return ""
 
 

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import cpu_dtype
 from benchmarks.embedded import local_ray
+from benchmarks.gpu.compare import CPU_ENGINE, CPU_ENV
 from benchmarks.table import print_rows, say
 
 ROWS = int(os.environ.get("BENCH_ACTOR_ROWS", 16_000))
@@ -56,7 +56,7 @@ def _measure(model: str, name: str) -> None:
     import ray
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    kwargs: dict[str, Any] = {"dtype": cpu_dtype(), "enforce_eager": True, "max_model_len": 128}
+    kwargs: dict[str, Any] = {**CPU_ENGINE, "max_model_len": 128}
     options: dict[str, Any] = {}
     if name != "plain":
         kwargs |= {"stream_interval": 4096, "disable_log_stats": True}
@@ -67,7 +67,7 @@ def _measure(model: str, name: str) -> None:
         concurrency=1,
         batch_size=_BATCH,
         placement_group_config={"bundles": [{"CPU": 1}]},
-        runtime_env={"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}},
+        runtime_env=CPU_ENV,
         **options,
     )
     process = build_processor(

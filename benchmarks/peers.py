@@ -18,10 +18,12 @@ import tempfile
 from typing import Any
 
 from benchmarks.fresh import ROOT
+from benchmarks.gpu.compare import CPU_ENV
 from benchmarks.table import print_rows, say
 
 ROWS = int(os.environ.get("BENCH_PEERS_ROWS", 2000))
-#: Who does which rows; all could do all, in half an hour more. Daft takes one length of answers only.
+#: Who does which rows: with all of them a run would be longer than anybody waits. Daft takes one length of
+#: answers only.
 WORK = {
     "short": ("chat", "plain", "tuned", "daft", "vllm"),
     "mixed": ("chat", "vllm"),
@@ -74,7 +76,7 @@ def run() -> bool:
 def _measure(model: str, kind: str, mode: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.gpu.compare", mode, "--model", model, "--work", kind]
     path = os.pathsep.join(filter(None, [str(ROOT), str(_DAFT_FOLDER) if mode == "daft" else ""]))
-    env = {**os.environ, "PYTHONPATH": path, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    env = {**os.environ, "PYTHONPATH": path, **CPU_ENV["env_vars"], "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryFile("w+") as output:
         work = subprocess.Popen(
             [*command, "--rows", str(ROWS), *_SIZES],

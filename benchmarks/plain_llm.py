@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import cpu_dtype
 from airflow_provider_raydatallm.spec import SliceJob
+from benchmarks.gpu.compare import CPU_ENGINE, CPU_ENV
 from benchmarks.paced import Departures
 
 #: Of the reference workload, for 10,000 rows. 0 leaves the blocks as they are read.
@@ -52,14 +52,14 @@ def _processor(job: SliceJob) -> Any:
 
     config = vLLMEngineProcessorConfig(
         model_source=job.model_source,
-        engine_kwargs={"dtype": cpu_dtype(), "enforce_eager": True, **job.engine_kwargs},
+        engine_kwargs={**CPU_ENGINE, **job.engine_kwargs},
         concurrency=1,
         batch_size=job.batch_size,
         max_concurrent_batches=job.max_concurrent_batches,
         tokenize_stage=False,
         detokenize_stage=False,
         placement_group_config={"bundles": [{"CPU": 1}]},
-        runtime_env={"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}},
+        runtime_env=CPU_ENV,
     )
     question = {"structured_outputs": {"choice": list(job.choices or ())}, **job.sampling_params}
     return build_processor(

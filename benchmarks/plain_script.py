@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import cpu_dtype
+from benchmarks.gpu.compare import CPU_ENGINE, CPU_ENV
 from benchmarks.runs import by_operator, by_script
 from benchmarks.table import print_rows, say
 
@@ -121,9 +121,9 @@ def script(spec: str, done: str, option: str) -> None:
     config = vLLMEngineProcessorConfig(
         model_source=job.model_source,
         # What this machine has instead of a GPU, and the engine that suits it.
-        engine_kwargs={"dtype": cpu_dtype(), "enforce_eager": True, **job.engine_kwargs},
+        engine_kwargs={**CPU_ENGINE, **job.engine_kwargs},
         placement_group_config={"bundles": [{"CPU": 1}]},
-        runtime_env={"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}},
+        runtime_env=CPU_ENV,
         concurrency=1,
         batch_size=128,
         **stages,

@@ -1,7 +1,7 @@
 """The Muon optimizer in float32.
 
 PyTorch's own (`torch.optim.Muon`) orthogonalizes in bfloat16: without instructions for it, which most CPUs
-lack, the demo's training would take 4 minutes instead of one.
+lack, the demo's training would take three times as long.
 https://kellerjordan.github.io/posts/muon/
 """
 

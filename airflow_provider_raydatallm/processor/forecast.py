@@ -76,7 +76,7 @@ def forecast(job: SliceJob, cluster: ClusterFacts | None) -> Forecast:
         rows,
         engine,
         spread,
-        read_shape(job.model_source, getattr(engine, "engine_kwargs", job.engine_kwargs)),
+        read_shape(job.model_source, engine.engine_kwargs),
         pace,
         findings(engine, rows, cluster),
     )

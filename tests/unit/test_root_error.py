@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError, UserCodeException
 
+from airflow_provider_raydatallm.processor import cluster
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.root_error import root_error
 
@@ -233,3 +236,19 @@ def test_reason_that_serve_gives_for_an_engine_that_did_not_start_is_looked_for_
     logs = {"60da": "RuntimeError: Cannot find any model weights with `m`"}
     kind, message = root_error(RuntimeError(told), lambda **process: logs[process["actor_id"]])
     assert (kind, message.splitlines()[0]) == ("model", logs["60da"])
+
+
+def test_log_of_a_process_on_a_busy_node_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [ConnectionError(), "", "it broke"]
+
+    def get_log(**asked: Any) -> Iterator[str]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return iter([answer])
+
+    monkeypatch.setattr("ray.util.state.get_log", get_log)
+    monkeypatch.setattr(cluster.time, "sleep", lambda seconds: None)
+    assert cluster.log_of(node_id="n", pid=1) == "it broke"
+    answers[:] = [ConnectionError()] * 9
+    assert cluster.log_of(node_id="n", pid=1) == ""

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSinc
 SCALING = Scaling((1, 2), 32, 600)
 OTHER = Scaling((1, 1), 32, 600)
 ENGINE = SharedEngine("ray-llm-m-0", "RUNNING", "", SCALING.name, {"RUNNING": 1}, ())
+FAILING = replace(ENGINE, status="UNHEALTHY", trigger="REPLICA_STARTUP_FAILED", workers={"STARTING": 1})
 
 
 class State(Enum):
@@ -85,6 +86,9 @@ def ensure(scaling: Scaling) -> None:
         (replace(ENGINE, users=("me",)), OTHER, True),
         (replace(ENGINE, users=("another", "me")), OTHER, False),
         (replace(ENGINE, users=("another", "me"), status="DEPLOY_FAILED"), SCALING, True),
+        (replace(FAILING, users=("me",)), SCALING, True),
+        (replace(FAILING, users=("another", "me")), SCALING, False),  # who decide for themselves
+        (replace(FAILING, users=("me",), workers={"RUNNING": 1}), SCALING, False),  # another one started
     ],
 )
 def test_engine_is_started_anew_unless_it_is_as_asked_for_or_others_use_it(
@@ -93,7 +97,8 @@ def test_engine_is_started_anew_unless_it_is_as_asked_for_or_others_use_it(
     cluster.there = [there] if there is not None else []
     ensure(scaling)
     assert bool(cluster.deployed) == is_deployed
-    assert cluster.deleted == ([("ray-llm-m-0", False)] if there is not None and is_deployed else [])
+    deleted = [("ray-llm-m-0", there.fails_to_start)] if there is not None and is_deployed else []
+    assert cluster.deleted == deleted
 
 
 def test_engine_is_deployed_as_serve_takes_it(cluster: Cluster) -> None:
@@ -120,6 +125,7 @@ def test_engine_is_deployed_as_serve_takes_it(cluster: Cluster) -> None:
         (replace(ENGINE, users=("a",)), {"although_used": True}, True),
         (replace(ENGINE, users=("a",)), {"although_used": True, "only_failed": True}, False),
         (replace(ENGINE, status="DEPLOY_FAILED"), {"only_failed": True}, True),
+        (FAILING, {"only_failed": True}, True),
     ],
 )
 def test_engine_in_use_is_ended_by_force_only(

@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor.checks import ClusterFacts
 from airflow_provider_raydatallm.processor.engines import shared
 from airflow_provider_raydatallm.processor.engines.base import Facts, Resources
 from airflow_provider_raydatallm.processor.engines.shared import SharedVllmEngine, SharedWorkers
+from airflow_provider_raydatallm.processor.engines.vllm import _threaded_pool
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.preflight import files_of_model
 from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine
@@ -387,15 +388,42 @@ def test_what_was_seen_last_holds_while_serve_cannot_tell(
 
 
 def test_rows_that_are_tried_again_are_asked_and_not_taken_from_the_cache(make: Make) -> None:
-    def space(rounds: int = 1, **given: Any) -> Any:
+    def spaces(**given: Any) -> Iterator[Any]:
         engine = make(answer_cache="/answers", **given)
-        engine._rounds = rounds
-        return engine._answer_space()
+        yield engine._answer_space()
+        yield engine._answer_space()
+        engine.fit(Facts(None, raised=True))
+        yield engine._answer_space()
 
-    assert (space().read, space().keep_cut) == (True, True)
-    assert not space(rounds=2).read
-    assert not space(retry_quarantined=True).read
-    assert not space(engine_kwargs={"max_model_len": -1}).keep_cut  # memory may have cut it
+    first, again, _ = spaces()
+    assert (first.read, first.keep_cut, again.read) == (True, True, False)
+    *_, long = spaces(on_too_long="raise_limit", engine_scope="slice")  # for rows that nobody asked yet
+    assert long.read
+    assert not next(spaces(retry_quarantined=True)).read
+    assert not next(spaces(engine_kwargs={"max_model_len": -1})).keep_cut  # memory may have cut it
+
+
+def test_slice_goes_on_without_a_cache_whose_model_nobody_can_look_at(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(source: str) -> Any:
+        raise ConnectionError("the node is gone")
+
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.files_of_model", gone)
+    assert make(answer_cache="/answers")._answer_space() is None
+    assert "answer_cache: the node is gone. The slice goes on without it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("actors", "waiting"), [((2, 2), 2), ((2, 8), 16)])
+def test_feeders_get_company_when_ray_data_sees_that_they_have_enough_to_do(
+    actors: tuple[int, int], waiting: int
+) -> None:
+    from ray.data import DataContext
+
+    strategy: Any = _threaded_pool(actors, 16)["compute"]
+    assert strategy.max_tasks_in_flight_per_actor == 16 + waiting
+    threshold = DataContext.get_current().autoscaling_config.actor_pool_util_upscaling_threshold
+    assert ((16 + waiting) / 16 >= threshold) == (actors[0] < actors[1])
 
 
 def test_slice_that_ends_leaves_the_engine_to_others(

@@ -79,3 +79,23 @@ def test_engine_that_is_told_to_end_leaves_its_rows_to_be_asked_again(
     monkeypatch.setattr("os._exit", end)
     with pytest.raises(SystemExit):
         answered(monkeypatch, 2)
+
+
+def test_rows_of_a_small_batch_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OneAfterAnother(Vllm):
+        async def generate(self, prompt: Any, params: Any, request: str) -> AsyncIterator[Any]:
+            await asyncio.sleep(prompt["prompt_token_ids"][0] * 0.15)
+            async for output in super().generate({"prompt_token_ids": [0]}, params, request):
+                yield output
+
+    monkeypatch.setattr(vllm_worker, "_sampling_params", str)
+    worker: Any = vllm_worker.VllmWorker.__new__(vllm_worker.VllmWorker)
+    worker._engine = OneAfterAnother()
+    batch = pa.table({"tokens": [[t] for t in range(6)], "params": ["{}"] * 6})
+
+    async def ask() -> list[int]:
+        return [group.num_rows async for group in worker.answer(batch)]
+
+    groups = asyncio.run(ask())
+    assert sum(groups) == 6
+    assert len(groups) <= 2

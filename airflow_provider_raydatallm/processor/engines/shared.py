@@ -156,7 +156,7 @@ class SharedVllmEngine(VllmEngine):
             if self._waited_for:
                 self.start = _start_of(self.name)
         self._waited_for = True
-        if deployed and engine is not None and self._has_failed(engine):
+        if deployed and engine is not None and self._is_hopeless(engine):
             shared_engines.end(engine.name, although_used=True, only_failed=True)
             # Text, in which the cause is looked for as in any other error of Ray's.
             raise RuntimeError(f"the shared engine could not be started: {engine.message}")
@@ -170,7 +170,8 @@ class SharedVllmEngine(VllmEngine):
             )
         self._keep_its_place(engine)
 
-    def _has_failed(self, engine: SharedEngine) -> bool:
+    def _is_hopeless(self, engine: SharedEngine) -> bool:
+        """Whether it cannot be started, by this look and those before."""
         if engine.workers.get("RUNNING"):
             self._failed_starts.clear()
         elif engine.fails_to_start:

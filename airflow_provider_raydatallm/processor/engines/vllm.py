@@ -58,7 +58,7 @@ class VllmEngine(VllmBased):
         self._workers: list[ActorHandle[Any]] = []
         self._ready: list[ObjectRef[Any]] = []
         self._repeats: ActorHandle[Any] | None = None
-        self._rounds = 0
+        self._asks_again = False
 
     @property
     def helpers(self) -> tuple[int, int]:
@@ -73,14 +73,13 @@ class VllmEngine(VllmBased):
     def fit(self, facts: Facts) -> None:
         super().fit(facts)
         if facts.raised:  # for rows that nobody asked yet
-            self._rounds = 0
+            self._asks_again = False
 
     def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
         import ray
 
         job = self.job
         workers = self._start()
-        self._rounds += 1
         if job.deduplicate is not False:
             self._repeats = ray.remote(Repeats).options(**_REPEATS).remote(self._answer_space())
         limit = self.max_model_len
@@ -102,6 +101,7 @@ class VllmEngine(VllmBased):
         )
 
     def _answer_space(self) -> AnswerSpace | None:
+        """Of a round: its first call is for rows that are asked for the first time."""
         if self.job.answer_cache is None:
             return None
         try:
@@ -109,6 +109,8 @@ class VllmEngine(VllmBased):
         except Exception as e:  # a node that went; the slice does not depend on it
             print(f"warning: answer_cache: {e}. The slice goes on without it", file=sys.stderr, flush=True)
             return None
+        finally:
+            self._asks_again = True
 
     def _known_space(self, job: SliceJob, url: str) -> AnswerSpace | None:
         sources = [job.model_source, str(self.engine_kwargs.get("tokenizer") or job.model_source)]
@@ -127,7 +129,7 @@ class VllmEngine(VllmBased):
             job.answer_cache_max_bytes,
             job.answer_cache_max_days,
             # Who tries a row again wants another answer.
-            read=not (job.force_rerun or job.retry_quarantined or self._rounds > 1),
+            read=not (job.force_rerun or job.retry_quarantined or self._asks_again),
             # With -1 it is the GPU's memory that may have cut it.
             keep_cut=job.choices is None
             and job.output_schema is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.engines.base import Engine, Facts, Resources, Sizes
@@ -69,15 +70,19 @@ class VllmBased(Engine):
     def engine_kwargs(self) -> Mapping[str, Any]:
         kwargs: dict[str, Any] = {"enforce_eager": True} if self._eager else {}
         if self.on_cpu:
-            # Quantized weights have no kernels for float32.
-            is_quantized = is_quantized_model(self.job.model_source, self.job.engine_kwargs)
-            kwargs["dtype"] = "bfloat16" if is_quantized else cpu_dtype()
+            kwargs["dtype"] = self._cpu_dtype
         kwargs |= self.job.engine_kwargs
         if self.max_model_len is not None:
             kwargs["max_model_len"] = self.max_model_len
         elif kwargs.get("max_model_len") == "auto":
             kwargs["max_model_len"] = -1  # what fits, in vLLM's words, until rows were looked at
         return kwargs
+
+    @cached_property
+    def _cpu_dtype(self) -> str:
+        # Quantized weights have no kernels for float32.
+        is_quantized = is_quantized_model(self.job.model_source, self.job.engine_kwargs)
+        return "bfloat16" if is_quantized else cpu_dtype()
 
     @property
     def wants_pace(self) -> bool:

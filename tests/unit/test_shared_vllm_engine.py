@@ -397,7 +397,9 @@ def test_rows_that_are_tried_again_are_asked_and_not_taken_from_the_cache(make: 
 
     first, again, _ = spaces()
     assert (first.read, first.keep_cut, again.read) == (True, True, False)
-    *_, long = spaces(on_too_long="raise_limit", engine_scope="slice")  # for rows that nobody asked yet
+    *_, long = spaces(
+        on_too_long="raise_limit", engine_kwargs={"max_model_len": 64}, engine_scope="slice"
+    )  # for rows that nobody asked yet
     assert long.read
     assert not next(spaces(retry_quarantined=True)).read
     assert not next(spaces(engine_kwargs={"max_model_len": -1})).keep_cut  # memory may have cut it

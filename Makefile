@@ -13,7 +13,7 @@ WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find
 TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit durable lint format bench chaos clean
+.PHONY: help setup demo test unit long lint format bench chaos clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -39,8 +39,9 @@ test: $(STAMP)  ## all tests but the long ones
 unit: $(STAMP)  ## the tests that take milliseconds
 	@$(BIN)/python -m pytest -q tests/unit
 
-durable: $(STAMP)  ## the long tests on real Airflow processes and PostgreSQL
-	@$(BIN)/python -m pytest tests/durable -m long
+long: $(STAMP)  ## the tests that take minutes each, such as each event in each mode on real Airflow processes
+	@$(BIN)/python -m tests.durable.browser
+	@$(BIN)/python -m pytest -m long
 
 lint: $(STAMP)  ## ruff and mypy
 	@$(BIN)/ruff check .

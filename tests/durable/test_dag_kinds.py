@@ -133,6 +133,7 @@ def test_mapped_tasks_answer_a_slice_each(
     assert shown == list(DAYS[:2])
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_two_runs_of_one_slice_ask_the_engine_once(
     airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: MakeTable, mode: str
 ) -> None:

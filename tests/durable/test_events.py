@@ -211,6 +211,7 @@ def test_clear(scene: Scene, mode: str) -> None:
     assert len(scene.table.answered(DAY)) <= 5  # of four batches, and the one that was in flight
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 @pytest.mark.parametrize("state", ["failed", long("success")])
 def test_mark(scene: Scene, mode: str, state: str) -> None:
     task = scene.begin(mode)
@@ -231,6 +232,7 @@ def test_deleted_run(scene: Scene, mode: str) -> None:
     assert line == Line("run deleted", mode, "-", 1, 0, "none", "-")
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_execution_timeout(scene: Scene, mode: str) -> None:
     task = scene.begin(mode, "timed")
     scene.wait_stopped()

@@ -45,6 +45,13 @@ def ray_head() -> Iterator[LocalHead]:
     stop_head(folder)
 
 
+@pytest.fixture(scope="module")
+def no_engines(ray_head: LocalHead) -> None:
+    """Shared engines that tests before left there are ended: they hold CPUs for minutes."""
+    command = [Path(sys.executable).parent / "airflow-ray-llm", "engines", "stop", "--all", "--force"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 @pytest.fixture(scope="session")
 def tiny_model() -> Path:
     return trained.tiny_model()

@@ -127,8 +127,10 @@ def at_once(spans: list[tuple[float, float]]) -> int:
 
 @pytest.mark.parametrize(
     ("count", "engine", "fit"),
-    [(2, BIG, 1), (5, {"workers": 3, "each": 1}, 2)],
-    ids=["two-and-room-for-one", "five-and-room-for-two"],
+    [
+        pytest.param(2, BIG, 1, id="two-and-room-for-one"),
+        pytest.param(5, {"workers": 3, "each": 1}, 2, id="five-and-room-for-two", marks=pytest.mark.long),
+    ],
 )
 def test_jobs_that_want_more_than_there_is_take_turns_and_all_finish(
     send: Send, tmp_path: Path, count: int, engine: dict[str, int], fit: int

@@ -20,13 +20,14 @@ SKEWED = [1000] * 32 + [10] * 352
 FEW = [1] * 64
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("milliseconds", "advice"),
     [
         pytest.param(SKEWED, ["workers_unbalanced"], id="skewed"),
         # These need workers that start together, which a busy machine does not give.
-        pytest.param(EVEN, [], id="even", marks=pytest.mark.long),
-        pytest.param(FEW, ["start_longer_than_work"], id="few", marks=pytest.mark.long),
+        pytest.param(EVEN, [], id="even"),
+        pytest.param(FEW, ["start_longer_than_work"], id="few"),
     ],
 )
 def test_two_workers_are_advised_by_how_their_work_was_spread(

@@ -41,18 +41,18 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
     def counted(result: dict[str, Any]) -> Counter[str]:
         return Counter({n: result["counts"][n] for n in ("succeeded", "deduplicated", "cached")})
 
-    first, said = answered("2026-01-01", [*range(40), *range(20)], "slice")
+    first, said = answered("2026-01-01", [*range(40), *range(20)], "shared")
     assert counted(first) == {"succeeded": 60, "deduplicated": 20, "cached": 0}
     assert first["tokens"]["saved"] == 0
     each = first["tokens"]["input"] / 40
 
-    second, later = answered("2026-01-02", [*range(20, 60), *range(20, 25), *range(40, 44)], "shared")
+    second, later = answered("2026-01-02", [*range(20, 60), *range(20, 25), *range(40, 44)], "slice")
     assert counted(second) == {"succeeded": 49, "deduplicated": 4, "cached": 25}
     assert second["tokens"]["input"] < 30 * each  # of the 20 that nobody had asked
     assert second["tokens"]["saved"] > 25 * (each - 2)
     assert all(later[f"n{i}"] == said[f"n{i}"] for i in range(20, 40))
 
-    third, last = answered("2026-01-03", [*range(60)], "slice")
+    third, last = answered("2026-01-03", [*range(60)], "shared")
     assert counted(third) == {"succeeded": 60, "deduplicated": 0, "cached": 60}
     assert (third["tokens"]["input"], third["seconds"]["inference"]) == (
         0,

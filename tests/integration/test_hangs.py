@@ -22,6 +22,8 @@ from airflow_provider_raydatallm.local_processes import MARKER_VARIABLE
 from tests.integration.conftest import ROOT, Ask, wait_for
 from tests.integration.test_resume import fragments, in_thread, rows_in
 
+pytestmark = pytest.mark.usefixtures("no_engines")
+
 CODE = [str(ROOT / "tests" / name) for name in ("stub_engine.py", "stub_worker.py", "crowded.py")]
 
 

@@ -87,7 +87,7 @@ def test_prompt_is_shortened_where_it_can_be(job: SliceJob) -> None:
 
 @pytest.mark.parametrize(
     ("on_too_long", "limit", "shortened"),
-    [("truncate", "auto", 1), ("raise_limit", 64, 0)],
+    [pytest.param("truncate", "auto", 1, marks=pytest.mark.long), ("raise_limit", 64, 0)],
 )
 def test_rows_over_the_limit_are_answered_all_the_same(
     ask: Ask, job: SliceJob, on_too_long: str, limit: int | str, shortened: int

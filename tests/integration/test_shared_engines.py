@@ -24,6 +24,8 @@ from airflow_provider_raydatallm.local_processes import MARKER_VARIABLE
 from tests.integration.conftest import Ask, wait_for
 from tests.integration.test_resume import fragments, in_thread, rows_in
 
+pytestmark = pytest.mark.usefixtures("no_engines")
+
 PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
 #: So many tokens take the tiny model seconds, and on a slow machine no minutes.
 LONG = 500
@@ -63,12 +65,6 @@ def processes(head: LocalHead, title: str) -> list[psutil.Process]:
 def engines(*arguments: str) -> str:
     done = subprocess.run([PROGRAM, "engines", *arguments], capture_output=True, text=True, check=True)
     return done.stdout
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_others(ray_head: LocalHead) -> None:
-    """Other tests on this head leave engines, too."""
-    engines("stop", "--all", "--force")
 
 
 def listed() -> dict[str, Any]:
@@ -129,7 +125,15 @@ def test_small_slice_does_not_wait_for_a_large_one_whose_rows_end_with_its_job(
     assert listed()["users"] == []
 
 
-@pytest.mark.parametrize("victim", ["VLLM::EngineCore", "ray::ServeReplica", "ray::ServeController"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "VLLM::EngineCore",
+        # `python -m tests.chaos --modes shared` kills these, too.
+        pytest.param("ray::ServeReplica", marks=pytest.mark.long),
+        pytest.param("ray::ServeController", marks=pytest.mark.long),
+    ],
+)
 def test_whatever_dies_of_a_shared_engine_the_slice_is_finished(
     asked: Ask, ray_head: LocalHead, tmp_path: Path, victim: str
 ) -> None:
@@ -184,6 +188,7 @@ def test_idle_engine_gives_way_and_one_without_work_ends_and_comes_back(
     assert engines("list") == "no shared engine is on this cluster\n"
 
 
+@pytest.mark.long
 def test_engine_that_was_there_and_cannot_start_again_ends_the_slice_with_the_reason(
     asked: Ask, ray_head: LocalHead, tiny_model: Path, tmp_path: Path
 ) -> None:

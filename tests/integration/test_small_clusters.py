@@ -45,7 +45,7 @@ def run(cpus: int, engine: str, tmp_path: Path, model: Path, ray_folder: Path) -
     return done.returncode, done.stderr, float(seconds)
 
 
-@pytest.mark.parametrize(("cpus", "engine"), [(1, "vllm"), (2, "vllm"), (2, "ray_data_llm")])
+@pytest.mark.parametrize(("cpus", "engine"), [(1, "vllm"), (2, "ray_data_llm")])
 def test_cluster_that_is_too_small_is_told_and_not_waited_for(
     cpus: int, engine: str, tiny_model: Path, tmp_path: Path, short_folder: Path
 ) -> None:

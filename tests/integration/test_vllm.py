@@ -147,5 +147,5 @@ def test_model_without_weights_is_told_by_what_vllm_left_in_its_log(
     with pytest.raises(RayModelNotFoundError, match=r"^RuntimeError: Cannot find any model weights with"):
         ask(
             input_path=f"{tmp_path}/in.parquet", model_source=f"{tmp_path}/model", poll_interval=1.0,
-            engine_kwargs={"max_model_len": 256},
+            engine_kwargs={"max_model_len": 256}, engine_scope="slice",
         )  # fmt: skip

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import re
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,3 +102,10 @@ def test_rows_of_a_small_batch_leave_together(monkeypatch: pytest.MonkeyPatch) -
     groups = asyncio.run(ask())
     assert sum(groups) == 6
     assert len(groups) <= 2
+
+
+def test_vllm_waits_by_the_function_that_is_replaced_on_cpus() -> None:
+    [folder] = importlib.util.find_spec("vllm").submodule_search_locations  # type: ignore[union-attr]
+    text = Path(folder, "distributed", "device_communicators", "shm_broadcast.py").read_text()
+    assert re.search(r"^from vllm.distributed.utils import .*\bsched_yield$", text, re.MULTILINE)
+    assert re.search(r"^ +sched_yield\(\)$", text, re.MULTILINE)

@@ -52,9 +52,14 @@ class VllmWorker:
         """:param arguments: of vLLM's `AsyncEngineArgs`."""
         began = time.monotonic()
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        if current_platform.is_cpu():
+            from airflow_provider_raydatallm.processor.engines.cpu_executor import SleepingExecutor
+
+            arguments = {"distributed_executor_backend": SleepingExecutor, **arguments}
         imported = time.monotonic()
         self._guard = ProcessGuard()
         args = AsyncEngineArgs(**arguments)

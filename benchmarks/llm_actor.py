@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
 from benchmarks.embedded import local_ray
-from benchmarks.gpu.compare import CPU_ENGINE, CPU_ENV
+from benchmarks.gpu.compare import CPU_ENGINE
 from benchmarks.table import print_rows, say
 
 ROWS = int(os.environ.get("BENCH_ACTOR_ROWS", 16_000))
@@ -67,7 +68,7 @@ def _measure(model: str, name: str) -> None:
         concurrency=1,
         batch_size=_BATCH,
         placement_group_config={"bundles": [{"CPU": 1}]},
-        runtime_env=CPU_ENV,
+        runtime_env={"env_vars": CPU_ENV},
         **options,
     )
     process = build_processor(

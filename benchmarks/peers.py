@@ -17,11 +17,13 @@ import sys
 import tempfile
 from typing import Any
 
+from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
 from benchmarks.fresh import ROOT
-from benchmarks.gpu.compare import CPU_ENV
 from benchmarks.table import print_rows, say
 
-ROWS = int(os.environ.get("BENCH_PEERS_ROWS", 2000))
+_ROWS = int(os.environ.get("BENCH_PEERS_ROWS", 2000))
+#: A row with a long beginning and a long answer takes as long as several others.
+ROWS = {"short": _ROWS, "mixed": _ROWS, "prefix": _ROWS // 2}
 #: Who does which rows: with all of them a run would be longer than anybody waits. Daft takes one length of
 #: answers only.
 WORK = {
@@ -63,7 +65,7 @@ def run() -> bool:
             ]
             for mode, it in found.items()
         ]
-        header = [f"{ROWS:,} {work} rows", "rows/s", "vllm has of it", "whole run", "vllm takes of it"]
+        header = [f"{ROWS[work]:,} {work} rows", "rows/s", "vllm has of it", "whole run", "vllm takes of it"]
         print_rows(header, rows)
         peer, goal = GOALS[work]
         ratio = ours["rows_per_s"] / found[peer]["rows_per_s"]
@@ -76,10 +78,10 @@ def run() -> bool:
 def _measure(model: str, kind: str, mode: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.gpu.compare", mode, "--model", model, "--work", kind]
     path = os.pathsep.join(filter(None, [str(ROOT), str(_DAFT_FOLDER) if mode == "daft" else ""]))
-    env = {**os.environ, "PYTHONPATH": path, **CPU_ENV["env_vars"], "HF_HUB_OFFLINE": "1"}
+    env = {**os.environ, "PYTHONPATH": path, **CPU_ENV, "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryFile("w+") as output:
         work = subprocess.Popen(
-            [*command, "--rows", str(ROWS), *_SIZES],
+            [*command, "--rows", str(ROWS[kind]), *_SIZES],
             cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         try:

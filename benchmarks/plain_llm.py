@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
 from airflow_provider_raydatallm.spec import SliceJob
-from benchmarks.gpu.compare import CPU_ENGINE, CPU_ENV
+from benchmarks.gpu.compare import CPU_ENGINE
 from benchmarks.paced import Departures
 
 #: Of the reference workload, for 10,000 rows. 0 leaves the blocks as they are read.
@@ -59,7 +60,7 @@ def _processor(job: SliceJob) -> Any:
         tokenize_stage=False,
         detokenize_stage=False,
         placement_group_config={"bundles": [{"CPU": 1}]},
-        runtime_env=CPU_ENV,
+        runtime_env={"env_vars": CPU_ENV},
     )
     question = {"structured_outputs": {"choice": list(job.choices or ())}, **job.sampling_params}
     return build_processor(

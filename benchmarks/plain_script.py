@@ -17,7 +17,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.compare import CPU_ENGINE, CPU_ENV
+from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
+from benchmarks.gpu.compare import CPU_ENGINE
 from benchmarks.runs import by_operator, by_script
 from benchmarks.table import print_rows, say
 
@@ -123,7 +124,7 @@ def script(spec: str, done: str, option: str) -> None:
         # What this machine has instead of a GPU, and the engine that suits it.
         engine_kwargs={**CPU_ENGINE, **job.engine_kwargs},
         placement_group_config={"bundles": [{"CPU": 1}]},
-        runtime_env=CPU_ENV,
+        runtime_env={"env_vars": CPU_ENV},
         concurrency=1,
         batch_size=128,
         **stages,

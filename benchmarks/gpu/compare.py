@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raydatallm.processor.engines.vllm_arguments import cpu_dtype
-from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_CACHE_GIB
+from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
 
 MODES = ("chat", "plain", "tuned", "daft", "vllm", "ray_data_llm")
 #: Of `prefix`: how many beginnings the rows share.
@@ -32,7 +32,6 @@ PREFIXES = 100
 #: On a machine without a GPU: logical CPUs of Ray, and what vLLM needs there.
 CPUS = 12
 CPU_ENGINE = {"dtype": cpu_dtype(), "enforce_eager": True}
-CPU_ENV = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB}}
 ASK = "You are given a company record. Answer with its industry only. Record: "
 #: Answers are as long as they may be: with weights that say nothing (`--dummy`) no answer ends by itself.
 SAMPLING = {"temperature": 1.0, "ignore_eos": True}
@@ -142,7 +141,7 @@ def ray_data(args: argparse.Namespace, rows: list[dict[str, Any]], given: dict[s
     if not has_gpu():
         given |= {
             "placement_group_config": {"bundles": [{"CPU": 1}]},
-            "runtime_env": CPU_ENV,
+            "runtime_env": {"env_vars": CPU_ENV},
         }
     config = vLLMEngineProcessorConfig(
         model_source=args.model, engine_kwargs=engine_kwargs(args), concurrency=1, **given

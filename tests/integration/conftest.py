@@ -26,6 +26,8 @@ from tests.context import context_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
+PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
+
 #: What a stub-engine task needs beside its paths: the engine is not what these tests are about.
 STUB = {
     "engine": "stub_engine:StubEngine",
@@ -48,7 +50,7 @@ def ray_head() -> Iterator[LocalHead]:
 @pytest.fixture(scope="module")
 def no_engines(ray_head: LocalHead) -> None:
     """Shared engines that tests before left there are ended: they hold CPUs for minutes."""
-    command = [Path(sys.executable).parent / "airflow-ray-llm", "engines", "stop", "--all", "--force"]
+    command = [PROGRAM, "engines", "stop", "--all", "--force"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

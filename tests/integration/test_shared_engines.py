@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local import LocalHead
 from airflow_provider_raydatallm.local_processes import MARKER_VARIABLE
-from tests.integration.conftest import Ask, wait_for
+from tests.integration.conftest import PROGRAM, Ask, wait_for
 from tests.integration.test_resume import fragments, in_thread, rows_in
 
 pytestmark = pytest.mark.usefixtures("no_engines")
 
-PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
 #: So many tokens take the tiny model seconds, and on a slow machine no minutes.
 LONG = 500
 ENGINE = {"max_model_len": LONG + 200, "max_num_seqs": 8, "hf_overrides": {"max_position_embeddings": 8192}}
@@ -186,6 +184,22 @@ def test_idle_engine_gives_way_and_one_without_work_ends_and_comes_back(
     assert engines("stop", "--all").startswith("ended ray-llm-model-")
     assert not second.is_running()
     assert engines("list") == "no shared engine is on this cluster\n"
+
+
+@pytest.mark.long
+def test_one_slice_has_its_engine_scaled_up_and_both_workers_answer(asked: Ask, tmp_path: Path) -> None:
+    tokens = [LONG] * 300  # minutes of one worker: the second is asked for after 10 s, and loads its model
+    results: list[Any] = []
+    thread = in_thread(
+        asked, results, key="a", tokens=tokens, concurrency=(1, 2), batch_size=16, max_concurrent_batches=2
+    )
+    wait_for(lambda: rows_in(fragments(tmp_path / "a")) > 0)
+    assert listed()["workers"].get("RUNNING") == 1
+    wait_for(lambda: listed()["workers"] == {"RUNNING": 2})
+    thread.join(600)
+    [result] = results
+    assert (result["counts"]["succeeded"], result["tokens"]["output"]) == (300, sum(tokens)), result
+    assert result["balance"]["workers"] == 2, result
 
 
 @pytest.mark.long

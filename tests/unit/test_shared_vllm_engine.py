@@ -390,10 +390,10 @@ def test_what_was_seen_last_holds_while_serve_cannot_tell(
 def test_rows_that_are_tried_again_are_asked_and_not_taken_from_the_cache(make: Make) -> None:
     def spaces(**given: Any) -> Iterator[Any]:
         engine = make(answer_cache="/answers", **given)
-        yield engine._answer_space()
-        yield engine._answer_space()
+        yield engine._next_answer_space()
+        yield engine._next_answer_space()
         engine.fit(Facts(None, raised=True))
-        yield engine._answer_space()
+        yield engine._next_answer_space()
 
     first, again, _ = spaces()
     assert (first.read, first.keep_cut, again.read) == (True, True, False)
@@ -412,7 +412,7 @@ def test_slice_goes_on_without_a_cache_whose_model_nobody_can_look_at(
         raise ConnectionError("the node is gone")
 
     monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.files_of_model", gone)
-    assert make(answer_cache="/answers")._answer_space() is None
+    assert make(answer_cache="/answers")._next_answer_space() is None
     assert "answer_cache: the node is gone. The slice goes on without it" in capsys.readouterr().err
 
 

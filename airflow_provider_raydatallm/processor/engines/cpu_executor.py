@@ -21,9 +21,13 @@ def _pause() -> None:
     time.sleep(_SECONDS)
 
 
-# Both processes import this module, as they are told of their executor.
 shm_broadcast.sched_yield = _pause
 
 
 class SleepingExecutor(MultiprocExecutor):  # type: ignore[misc]
     """vLLM's own; by its module it brings the pause along."""
+
+    def _init_executor(self) -> None:
+        # The worker's process gets the configuration, too, and imports this module by the class in it.
+        self.vllm_config.parallel_config.distributed_executor_backend = type(self)
+        super()._init_executor()

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS, Deliver
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import sampling_defaults
-from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_CACHE_GIB, VllmBased
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import SLEEPING_EXECUTOR, sampling_defaults
+from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.sizing import engine_batch_size
 from airflow_provider_raydatallm.spec import SliceJob
@@ -75,8 +75,9 @@ class RayDataLLM(VllmBased):
             # vLLM.
             options |= {"tokenize_stage": False, "detokenize_stage": False}
             options["placement_group_config"] = {"bundles": [{"CPU": 1}]}
-            if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-                options["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB}}
+            options["runtime_env"] = {"env_vars": self.env}
+            if self.each == 1:  # of more Ray Data LLM makes Ray's own actors
+                kwargs.setdefault("distributed_executor_backend", SLEEPING_EXECUTOR)
         else:
             options["accelerator_type"] = job.accelerator_type
             # A large GPU is starved by one actor for each stage, by an output object for each token, and by

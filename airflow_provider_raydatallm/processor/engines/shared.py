@@ -138,8 +138,7 @@ class SharedVllmEngine(VllmEngine):
             for name, value in env.get("env_vars", {}).items()
             if not name.startswith(_NOT_SHARED_VARIABLES)
         }
-        own = self._options().get("runtime_env", {}).get("env_vars", {})
-        env["env_vars"] = {**variables, **own}
+        env["env_vars"] = {**variables, **self.env}
         if (package := _package_of_this_code()) is not None:
             env["py_modules"] = [package]
         return env
@@ -156,7 +155,7 @@ class SharedVllmEngine(VllmEngine):
             if self._waited_for:
                 self.start = _start_of(self.name)
         self._waited_for = True
-        if deployed and engine is not None and self._is_hopeless(engine):
+        if deployed and engine is not None and self._gives_up(engine):
             shared_engines.end(engine.name, although_used=True, only_failed=True)
             # Text, in which the cause is looked for as in any other error of Ray's.
             raise RuntimeError(f"the shared engine could not be started: {engine.message}")
@@ -170,8 +169,8 @@ class SharedVllmEngine(VllmEngine):
             )
         self._keep_its_place(engine)
 
-    def _is_hopeless(self, engine: SharedEngine) -> bool:
-        """Whether it cannot be started, by this look and those before."""
+    def _gives_up(self, engine: SharedEngine) -> bool:
+        """By this look and those before: it cannot be started."""
         if engine.workers.get("RUNNING"):
             self._failed_starts.clear()
         elif engine.fails_to_start:

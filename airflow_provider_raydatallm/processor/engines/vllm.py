@@ -25,7 +25,7 @@ from airflow_provider_raydatallm.processor.engines.answer_files import AnswerSpa
 from airflow_provider_raydatallm.processor.engines.base import Deliver, Facts, answers_to
 from airflow_provider_raydatallm.processor.engines.encoder import Encoded, Encoder
 from airflow_provider_raydatallm.processor.engines.repeats import TAKEN_COLUMNS, TOLD_COLUMNS, Once, Repeats
-from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_CACHE_GIB, VllmBased
+from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
 from airflow_provider_raydatallm.processor.engines.vllm_worker import VllmWorker
 from airflow_provider_raydatallm.processor.engines.workers import OpenWorkers, OwnWorkers, ready
 from airflow_provider_raydatallm.processor.errors import SliceError
@@ -81,7 +81,7 @@ class VllmEngine(VllmBased):
         job = self.job
         workers = self._start()
         if job.deduplicate is not False:
-            self._repeats = ray.remote(Repeats).options(**_REPEATS).remote(self._answer_space())
+            self._repeats = ray.remote(Repeats).options(**_REPEATS).remote(self._next_answer_space())
         limit = self.max_model_len
         threads = math.ceil(self.sizes.batches * self.workers[1] / self.helpers[1])
         return requests.map_batches(
@@ -100,7 +100,7 @@ class VllmEngine(VllmBased):
             **_threaded_pool(self.helpers, threads),
         )
 
-    def _answer_space(self) -> AnswerSpace | None:
+    def _next_answer_space(self) -> AnswerSpace | None:
         """Of a round: its first call is for rows that are asked for the first time."""
         if self.job.answer_cache is None:
             return None
@@ -176,17 +176,15 @@ class VllmEngine(VllmBased):
         }
 
     def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"max_restarts": _DEATHS, "max_concurrency": 1000}
-        if self.on_cpu:
-            options["num_cpus"] = self.cpus_each
-            if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-                options["runtime_env"] = {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB}}
-        else:
-            options |= {
-                "num_cpus": self.cpus_each,
-                "num_gpus": self.each,
-                "accelerator_type": self.job.accelerator_type,
-            }
+        options: dict[str, Any] = {
+            "max_restarts": _DEATHS,
+            "max_concurrency": 1000,
+            "num_cpus": self.cpus_each,
+        }
+        if self.env:
+            options["runtime_env"] = {"env_vars": self.env}
+        if not self.on_cpu:
+            options |= {"num_gpus": self.each, "accelerator_type": self.job.accelerator_type}
         return options
 
 

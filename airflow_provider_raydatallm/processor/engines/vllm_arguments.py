@@ -19,6 +19,8 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor.errors import SliceError
 
+#: How the processes of a CPU build wait for each other, as vLLM finds it.
+SLEEPING_EXECUTOR = "airflow_provider_raydatallm.processor.engines.cpu_executor.SleepingExecutor"
 #: Set by the provider or by Ray Data LLM from other arguments.
 _NOT_YOURS = {"model": "model_source", "runner": "task_type", "convert": "task_type"}
 _RAY_DATA_LLM_OWN = {"task_type"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -34,8 +35,8 @@ from airflow_provider_raydatallm.spec import SliceJob
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.lengths import Lengths
 
-#: GiB of a CPU's memory for the cache, unless VLLM_CPU_KVCACHE_SPACE says otherwise.
-CPU_CACHE_GIB = "2"
+#: A CPU's memory for the cache is set by a variable, in GiB.
+CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "2"}
 #: One to read and one to cut blocks.
 _CPUS_BESIDE = 2
 
@@ -164,6 +165,12 @@ class VllmBased(Engine):
             breakdown=f"{low} engine worker(s) of {each} {'CPU' if self.on_cpu else 'GPU'}(s), "
             f"{helpers} actor(s) around them, {_CPUS_BESIDE} to read and write",
         )
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables for its workers' processes, but for those that somebody set."""
+        given = CPU_ENV if self.on_cpu else {}
+        return {name: value for name, value in given.items() if name not in os.environ}
 
     @property
     def cpus_each(self) -> int:

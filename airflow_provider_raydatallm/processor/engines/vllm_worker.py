@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
+from airflow_provider_raydatallm.processor.engines.vllm_arguments import SLEEPING_EXECUTOR
 from airflow_provider_raydatallm.processor.engines.vllm_log import own_log, start_seconds
 from airflow_provider_raydatallm.processor.gauges import held_gpus
 
@@ -57,9 +58,7 @@ class VllmWorker:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         if current_platform.is_cpu():
-            from airflow_provider_raydatallm.processor.engines.cpu_executor import SleepingExecutor
-
-            arguments = {"distributed_executor_backend": SleepingExecutor, **arguments}
+            arguments = {"distributed_executor_backend": SLEEPING_EXECUTOR, **arguments}
         imported = time.monotonic()
         self._guard = ProcessGuard()
         args = AsyncEngineArgs(**arguments)

@@ -100,6 +100,7 @@ def test_killed_triggerer(scene: Scene) -> None:
     assert scene.airflow.api.get(task)["try_number"] == 1
 
 
+@pytest.mark.long
 def test_triggerer_that_was_thought_dead_stops_nothing(scene: Scene) -> None:
     """It finds its trigger with another one when it wakes up, and calls the trigger's `on_kill`."""
     task = scene.begin("deferred")
@@ -312,6 +313,7 @@ def test_killed_worker_without_another_try(scene: Scene) -> None:
 # --- Pools ---
 
 
+@pytest.mark.long
 def test_deferred_task_keeps_its_slot_of_a_pool_that_includes_deferred(scene: Scene) -> None:
     scene.airflow.cli("pools", "set", "one_slice", "1", "slices at once", "--include-deferred")
     task = scene.begin("deferred", "pooled")

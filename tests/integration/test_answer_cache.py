@@ -27,7 +27,7 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
         pq.write_table(pa.table({"name": names}), tmp_path / f"{key}.parquet")
         result = ask(
             slice_key=key, input_path=f"{tmp_path}/{key}.parquet", model_source=str(tiny_model),
-            engine="vllm", engine_scope=scope, engine_kwargs={"max_model_len": 128},
+            engine="vllm", engine_scope=scope, engine_kwargs={"max_model_len": 256},
             sampling_params={"temperature": 0, "max_tokens": 8}, answer_cache="s3://lake/kept",
             runtime_env={"env_vars": s3}, poll_interval=1.0,
         )  # fmt: skip

@@ -28,6 +28,12 @@ pytestmark = pytest.mark.usefixtures("no_engines")
 #: So many tokens take the tiny model seconds, and on a slow machine no minutes.
 LONG = 500
 ENGINE = {"max_model_len": LONG + 200, "max_num_seqs": 8, "hf_overrides": {"max_position_embeddings": 8192}}
+#: Another engine, the only one that there may be, which ends as soon as nobody uses it.
+SHORT_LIVED = {
+    "engine_kwargs": {**ENGINE, "max_num_seqs": 4},
+    "max_shared_engines": 1,
+    "engine_idle_timeout": 1,
+}
 
 
 @pytest.fixture
@@ -148,12 +154,22 @@ def test_whatever_dies_of_a_shared_engine_the_slice_is_finished(
     assert answers.column("name").to_pylist() == [f"a {i}" for i in range(32)]
 
 
-def test_slice_whose_engine_is_stopped_by_force_ends_and_goes_on_with_another(
+def test_idle_engine_gives_way_and_one_without_work_ends(asked: Ask, ray_head: LocalHead) -> None:
+    asked("a", [8])
+    [first] = processes(ray_head, "VLLM::EngineCore")
+    asked("b", [8], **SHORT_LIVED)
+    assert not first.is_running()
+    assert processes(ray_head, "VLLM::EngineCore")
+    wait_for(lambda: not processes(ray_head, "VLLM::EngineCore"))
+    assert listed()["workers"] == {}
+
+
+def test_engine_comes_back_and_when_stopped_by_force_its_slice_ends_and_says_so(
     asked: Ask, tmp_path: Path
 ) -> None:
     tokens = [8, LONG] * 5000  # for hours: what ends it is the command, however long that takes
     results: list[Any] = []
-    thread = in_thread(asked, results, key="a", tokens=tokens)
+    thread = in_thread(asked, results, key="a", tokens=tokens, **SHORT_LIVED)  # of the test before
     wait_for(lambda: rows_in(fragments(tmp_path / "a")) > 0)
     name = listed()["name"]
     assert name in subprocess.run([PROGRAM, "engines", "stop", name], capture_output=True, text=True).stderr
@@ -162,27 +178,6 @@ def test_slice_whose_engine_is_stopped_by_force_ends_and_goes_on_with_another(
     [error] = results
     assert isinstance(error, RayEngineDiedError)
     assert "was ended while this slice used it" in str(error)
-    assert engines("list") == "no shared engine is on this cluster\n"
-
-
-def test_idle_engine_gives_way_and_one_without_work_ends_and_comes_back(
-    asked: Ask, ray_head: LocalHead
-) -> None:
-    asked("a", [8])
-    [first] = processes(ray_head, "VLLM::EngineCore")
-    other = {
-        "engine_kwargs": {**ENGINE, "max_num_seqs": 4},
-        "max_shared_engines": 1,
-        "engine_idle_timeout": 1,
-    }
-    asked("b", [8], **other)
-    assert not first.is_running()
-    [second] = processes(ray_head, "VLLM::EngineCore")
-    wait_for(lambda: not processes(ray_head, "VLLM::EngineCore"))
-    assert listed()["workers"] == {}
-    assert asked("c", [8] * 3, **other)["counts"]["succeeded"] == 3
-    assert engines("stop", "--all").startswith("ended ray-llm-model-")
-    assert not second.is_running()
     assert engines("list") == "no shared engine is on this cluster\n"
 
 
@@ -200,6 +195,8 @@ def test_one_slice_has_its_engine_scaled_up_and_both_workers_answer(asked: Ask, 
     [result] = results
     assert (result["counts"]["succeeded"], result["tokens"]["output"]) == (300, sum(tokens)), result
     assert result["balance"]["workers"] == 2, result
+    assert engines("stop", "--all").startswith("ended ray-llm-model-")
+    assert engines("list") == "no shared engine is on this cluster\n"
 
 
 @pytest.mark.long

@@ -139,6 +139,7 @@ def test_engine_that_cannot_start_says_why(ask: Ask, tiny_model: Path, tmp_path:
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_model_without_weights_is_told_by_what_vllm_left_in_its_log(
     ask: Ask, tiny_model: Path, tmp_path: Path
 ) -> None:

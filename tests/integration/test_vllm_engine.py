@@ -57,7 +57,8 @@ def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine
     wait_for(lambda: calls.read_text().split() == ["5", "2"])
     [engine] = engine_processes()
     # Who polls without a pause hardly ever gives its CPU up.
-    for process in [engine, *(p for p in engine.children() if "Worker" in p.name())]:
+    [worker] = [p for p in engine.children() if "Worker" in p.name()]
+    for process in (engine, worker):
         wait_for(lambda process=process: process.num_ctx_switches().voluntary > 5000, 60)
     engine.kill()
     wait_for(lambda: calls.read_text().split() == ["5", "2", "2"])

@@ -35,7 +35,7 @@ def in_thread(ask: Ask, results: list[Any], **arguments: Any) -> threading.Threa
         except Exception as e:
             results.append(e)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)  # a test that fails does not wait for it
     thread.start()
     return thread
 

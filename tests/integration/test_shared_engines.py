@@ -154,24 +154,24 @@ def test_whatever_dies_of_a_shared_engine_the_slice_is_finished(
     assert answers.column("name").to_pylist() == [f"a {i}" for i in range(32)]
 
 
-def test_idle_engine_gives_way_and_one_without_work_ends(asked: Ask, ray_head: LocalHead) -> None:
+def test_idle_engine_gives_way_ends_and_comes_back_and_ends_by_force_with_its_slice(
+    asked: Ask, ray_head: LocalHead, tmp_path: Path
+) -> None:
     asked("a", [8])
     [first] = processes(ray_head, "VLLM::EngineCore")
     asked("b", [8], **SHORT_LIVED)
     assert not first.is_running()
     assert processes(ray_head, "VLLM::EngineCore")
     wait_for(lambda: not processes(ray_head, "VLLM::EngineCore"))
-    assert listed()["workers"] == {}
+    there = listed()
+    assert there["workers"] == {}
 
-
-def test_engine_comes_back_and_when_stopped_by_force_its_slice_ends_and_says_so(
-    asked: Ask, tmp_path: Path
-) -> None:
     tokens = [8, LONG] * 5000  # for hours: what ends it is the command, however long that takes
     results: list[Any] = []
-    thread = in_thread(asked, results, key="a", tokens=tokens, **SHORT_LIVED)  # of the test before
-    wait_for(lambda: rows_in(fragments(tmp_path / "a")) > 0)
+    thread = in_thread(asked, results, key="c", tokens=tokens, **SHORT_LIVED)
+    wait_for(lambda: rows_in(fragments(tmp_path / "c")) > 0)
     name = listed()["name"]
+    assert name == there["name"]
     assert name in subprocess.run([PROGRAM, "engines", "stop", name], capture_output=True, text=True).stderr
     assert engines("stop", name, "--force") == f"ended {name}\n"
     thread.join(400)

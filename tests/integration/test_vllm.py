@@ -17,7 +17,9 @@ from airflow_provider_raydatallm.processor.engines.base import load_engine
 from airflow_provider_raydatallm.processor.errors import SliceError
 from demo.customers import LABELS, industry_of, write_customers
 from tests.in_process import job_of
-from tests.integration.conftest import Ask
+from tests.integration.conftest import Ask, wait_for
+from tests.integration.test_resume import in_thread
+from tests.integration.test_vllm_engine import assert_pauses, engine_processes
 
 SCHEMA = {
     "type": "object",
@@ -66,7 +68,10 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
     rows = [{"company": c, "n": n} for n, c in enumerate(companies)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "asking.py").write_text(_ASK)
-    result: dict[str, Any] = ask(
+    results: list[Any] = []
+    thread = in_thread(
+        ask,
+        results,
         engine=engine,
         input_path=f"{tmp_path}/in.jsonl",
         prompt=None,
@@ -81,6 +86,12 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
         blocks=10,
         poll_interval=1.0,
     )
+    if options is not None:  # the other engine's processes are looked at in tests of their own
+        [engine_core] = wait_for(lambda: engine_processes("MapWorker"))
+        assert_pauses(engine_core)
+    thread.join(400)
+    [result] = results
+    assert isinstance(result, dict), result
     folder = Path(result["output_path"])
     table = pq.read_table(folder / "part-00000.parquet")
     assert table.schema.field("found").type == pa.struct(

@@ -102,17 +102,16 @@ class VllmEngine(VllmBased):
 
     def _next_answer_space(self) -> AnswerSpace | None:
         """Of a round: its first call is for rows that are asked for the first time."""
+        asks_again, self._asks_again = self._asks_again, True
         if self.job.answer_cache is None:
             return None
         try:
-            return self._known_space(self.job, self.job.answer_cache)
+            return self._known_space(self.job, self.job.answer_cache, asks_again)
         except Exception as e:  # a node that went; the slice does not depend on it
             print(f"warning: answer_cache: {e}. The slice goes on without it", file=sys.stderr, flush=True)
             return None
-        finally:
-            self._asks_again = True
 
-    def _known_space(self, job: SliceJob, url: str) -> AnswerSpace | None:
+    def _known_space(self, job: SliceJob, url: str, asks_again: bool) -> AnswerSpace | None:
         sources = [job.model_source, str(self.engine_kwargs.get("tokenizer") or job.model_source)]
         files = [files_of_model(source) for source in sources]
         if any(is_folder(source) and not found for source, found in zip(sources, files, strict=True)):
@@ -129,7 +128,7 @@ class VllmEngine(VllmBased):
             job.answer_cache_max_bytes,
             job.answer_cache_max_days,
             # Who tries a row again wants another answer.
-            read=not (job.force_rerun or job.retry_quarantined or self._asks_again),
+            read=not (job.force_rerun or job.retry_quarantined or asks_again),
             # With -1 it is the GPU's memory that may have cut it.
             keep_cut=job.choices is None
             and job.output_schema is None

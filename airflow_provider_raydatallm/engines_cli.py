@@ -57,6 +57,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _stop(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor import shared_engines
+    from airflow_provider_raydatallm.processor.errors import SliceError
 
     if bool(args.names) == args.all:
         print("error: name engines to stop, or say --all", file=sys.stderr)
@@ -70,16 +71,23 @@ def _stop(args: argparse.Namespace) -> int:
         return 1
     ended: list[str] = []
     used: list[str] = []
+    stuck: list[str] = []
     for name in args.names or there:
-        (ended if shared_engines.end(name, although_used=args.force) else used).append(name)
+        try:
+            (ended if shared_engines.end(name, although_used=args.force) else used).append(name)
+        except SliceError:
+            stuck.append(name)
     if args.json:
-        print(json.dumps({"ended": ended, "in_use": used}))
+        print(json.dumps({"ended": ended, "in_use": used, "stuck": stuck}))
     else:
         for name in ended:
             print(f"ended {name}")
         for name in used:
             print(f"{name} is in use: wait, or say --force", file=sys.stderr)
-    return 1 if used else 0
+        for name in stuck:
+            what = "end what it holds" if args.force else "say --force"
+            print(f"{name} does not end: wait, or {what}", file=sys.stderr)
+    return 1 if used or stuck else 0
 
 
 def _engines() -> list[SharedEngine] | None:

@@ -27,7 +27,6 @@ from airflow_provider_raydatallm.processor.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.plan import Plan
 from airflow_provider_raydatallm.processor.preflight import check_model, findings, look_at_cluster, refuse
 from airflow_provider_raydatallm.processor.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.shared_engines import end_an_idle_engine
 from airflow_provider_raydatallm.processor.stall import StallWatch, stalled, what_waits
 from airflow_provider_raydatallm.processor.watch import Watch
 from airflow_provider_raydatallm.spec import SliceJob
@@ -125,12 +124,13 @@ class RayCluster:
                 name=q.job.slice_path,
                 timeout=q.job.queue_timeout,
                 say=task.queued,
-                make_room=end_an_idle_engine,
+                make_room=q.engine.make_room,
             )
         except BaseException:
             q.engine.stop()
             raise
         try:
+            q.engine.admitted()
             self._answer(task, turn, tell)
         finally:
             turn.give_up()

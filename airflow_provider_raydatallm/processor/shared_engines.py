@@ -36,9 +36,11 @@ _FINISH_SECONDS = 3600.0
 _DELETE_SECONDS = 60.0
 _START_SECONDS = 180.0
 _SERVE = "serve"
-#: `serve.run` would open a port.
+#: `serve.run` would open a port. A worker that does not answer does not finish what it has either: by default
+#: Serve would leave it its GPU for `_FINISH_SECONDS`.
 _START_SERVE = (
-    "import ray; ray.init(logging_level='error', log_to_driver=False); from ray import serve; "
+    "import ray; ray.init(logging_level='error', log_to_driver=False, runtime_env={'env_vars': "
+    "{'RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS': '1'}}); from ray import serve; "
     "serve.start(proxy_location='Disabled')"
 )
 #: Seconds in which Serve's controller is started anew when it died.
@@ -153,6 +155,7 @@ def ensure(name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...]
                 return
             _delete(name, at_once=there.fails_to_start)
         _start_serve()
+        _forget_unused()
         deployment = serve.deployment(
             worker,
             name=scaling.name,
@@ -173,14 +176,16 @@ def ensure(name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...]
 
 
 def end(name: str, *, although_used: bool = False, only_failed: bool = False) -> bool:
-    """End an engine that nobody uses; whether it was.
+    """End an engine that nobody uses; whether it is gone.
 
     :param although_used: also one in use, without waiting for what it answers.
     :param only_failed: only one that could not be started: since that was seen, another may have been.
     """
     with only_one(_LOCK):
         there = shared_engine(name)
-        if there is None or (there.users and not although_used):
+        if there is None:
+            return True
+        if there.users and not although_used:
             return False
         if only_failed and there.status != "DEPLOY_FAILED" and not there.fails_to_start:
             return False
@@ -188,11 +193,18 @@ def end(name: str, *, although_used: bool = False, only_failed: bool = False) ->
         return True
 
 
-def end_an_idle_engine() -> None:
-    """Make room: end one that has workers and no users, if there is one."""
-    for engine in shared_engines():
+def end_an_idle_engine(*, keep: str | None = None) -> None:
+    """Make room: end one that has workers and no users, if there is one.
+
+    :param keep: the name of one that stays.
+    """
+    try:
+        there = shared_engines()
+    except Exception:  # Serve's controller cannot tell for now
+        return
+    for engine in there:
         with contextlib.suppress(SliceError):
-            if engine.workers and not engine.users and end(engine.name):
+            if engine.name != keep and engine.workers and not engine.users and end(engine.name):
                 return
 
 
@@ -233,6 +245,14 @@ def _delete(name: str, *, at_once: bool = False) -> None:
         if time.monotonic() > deadline:
             raise SliceError(f"the shared engine {name} does not end", kind="engine")
         time.sleep(0.5)
+
+
+def _forget_unused() -> None:
+    """Remove what scaled to zero and nobody uses: Serve would keep it, and tell of it, for ever."""
+    for engine in shared_engines():
+        if not engine.workers and not engine.users:
+            with contextlib.suppress(SliceError):
+                _delete(engine.name)
 
 
 def _start_serve() -> None:

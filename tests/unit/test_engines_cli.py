@@ -2,18 +2,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_raydatallm import engines_cli
 from airflow_provider_raydatallm.cli import main
 from airflow_provider_raydatallm.processor import shared_engines
+from airflow_provider_raydatallm.processor.errors import SliceError
 from airflow_provider_raydatallm.processor.shared_engines import SharedEngine
 
 IDLE = SharedEngine("ray-llm-idle-0", "RUNNING", "", "workers-1-to-1-idle-600-s", {}, ())
 USED = SharedEngine(
     "ray-llm-used-0", "DEPLOYING", "", "workers-1-to-2-idle-kept", {"RUNNING": 1, "STARTING": 1}, ("s3://a",)
 )
+STUCK = replace(IDLE, name="ray-llm-stuck-0")
 See = Callable[..., None]
 
 
@@ -26,6 +29,8 @@ def see(monkeypatch: pytest.MonkeyPatch) -> See:
         monkeypatch.setattr(engines_cli, "_engines", lambda: found)
 
     def end(name: str, *, although_used: bool = False) -> bool:
+        if name == STUCK.name and not although_used:
+            raise SliceError("it does not end", kind="engine")
         return although_used or name == IDLE.name
 
     monkeypatch.setattr(shared_engines, "end", end)
@@ -50,12 +55,14 @@ def test_engines_are_listed_with_workers_and_users(see: See, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "ended", "in_use"),
+    ("arguments", "code", "ended", "in_use", "stuck"),
     [
-        ([IDLE.name], 0, [IDLE.name], []),
-        ([USED.name], 1, [], [USED.name]),
-        ([USED.name, "--force"], 0, [USED.name], []),
-        (["--all"], 1, [IDLE.name], [USED.name]),
+        ([IDLE.name], 0, [IDLE.name], [], []),
+        ([USED.name], 1, [], [USED.name], []),
+        ([USED.name, "--force"], 0, [USED.name], [], []),
+        ([STUCK.name], 1, [], [], [STUCK.name]),
+        ([STUCK.name, "--force"], 0, [STUCK.name], [], []),
+        (["--all"], 1, [IDLE.name], [USED.name], [STUCK.name]),
     ],
 )
 def test_engine_in_use_is_stopped_by_force_only(
@@ -65,14 +72,16 @@ def test_engine_in_use_is_stopped_by_force_only(
     code: int,
     ended: list[str],
     in_use: list[str],
+    stuck: list[str],
 ) -> None:
-    see(IDLE, USED)
+    see(STUCK, IDLE, USED)
     assert main(["engines", "stop", *arguments, "--json"]) == code
-    assert json.loads(capsys.readouterr().out) == {"ended": ended, "in_use": in_use}
+    assert json.loads(capsys.readouterr().out) == {"ended": ended, "in_use": in_use, "stuck": stuck}
     assert main(["engines", "stop", *arguments]) == code
     said = capsys.readouterr()
     assert said.out.splitlines() == [f"ended {name}" for name in ended]
-    assert said.err.splitlines() == [f"{name} is in use: wait, or say --force" for name in in_use]
+    used = [f"{name} is in use: wait, or say --force" for name in in_use]
+    assert said.err.splitlines() == used + [f"{name} does not end: wait, or say --force" for name in stuck]
 
 
 @pytest.mark.parametrize(

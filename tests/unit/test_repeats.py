@@ -51,6 +51,25 @@ def test_request_is_answered_by_the_first_who_claims_it() -> None:
     asyncio.run(play())
 
 
+def test_row_that_failed_is_one_rows_bad_luck_until_another_fails_too() -> None:
+    failed = answers("", "is b").set_column(
+        ANSWER_COLUMNS.index("error"), "error", pa.array(["vLLM could not finish it", None])
+    )
+
+    async def play() -> None:
+        hub = Repeats()
+        assert await hub.claim("one", "1", [A, B]) == [True, True]
+        await hub.put([A, B], failed)
+        known, _, lost = await hub.take([A, B])
+        assert (known, lost) == ([1], [0])
+        assert await hub.claim("two", "1", [A, B]) == [True, False]
+        await hub.put([A], failed.slice(0, 1))
+        known, found, lost = await hub.take([A])
+        assert (known, found.column("error").to_pylist(), lost) == ([0], ["vLLM could not finish it"], [])
+
+    asyncio.run(play())
+
+
 def test_claim_that_ray_makes_again_is_told_the_same() -> None:
     async def play() -> None:
         hub = Repeats()

@@ -119,7 +119,7 @@ def test_engine_is_deployed_as_serve_takes_it(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("there", "how", "is_ended"),
     [
-        (None, {}, False),
+        (None, {}, True),
         (ENGINE, {}, True),
         (replace(ENGINE, users=("a",)), {}, False),
         (replace(ENGINE, users=("a",)), {"although_used": True}, True),
@@ -133,7 +133,8 @@ def test_engine_in_use_is_ended_by_force_only(
 ) -> None:
     cluster.there = [there] if there is not None else []
     assert shared_engines.end("ray-llm-m-0", **how) == is_ended
-    assert cluster.deleted == ([("ray-llm-m-0", how.get("although_used", False))] if is_ended else [])
+    is_deleted = is_ended and there is not None
+    assert cluster.deleted == ([("ray-llm-m-0", how.get("although_used", False))] if is_deleted else [])
 
 
 def test_room_is_made_by_one_idle_engine(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +143,9 @@ def test_room_is_made_by_one_idle_engine(cluster: Cluster, monkeypatch: pytest.M
 
     idle = [engine("b"), engine("c")]
     cluster.there = [engine("none", workers={}), engine("used", users=("a",)), *idle]
+    shared_engines.end_an_idle_engine(keep="b")  # what it is asked for would be started anew
     shared_engines.end_an_idle_engine()
-    assert cluster.deleted == [("b", False)]
+    assert cluster.deleted == [("c", False), ("b", False)]
 
     def stuck(name: str, *, at_once: bool = False) -> None:
         if name == "b":
@@ -153,7 +155,21 @@ def test_room_is_made_by_one_idle_engine(cluster: Cluster, monkeypatch: pytest.M
     monkeypatch.setattr(shared_engines, "_delete", stuck)
     cluster.there = idle
     shared_engines.end_an_idle_engine()  # one that does not end keeps no other
-    assert cluster.deleted[1:] == [("c", False)]
+    assert cluster.deleted[2:] == [("c", False)]
+
+    def unknown() -> list[SharedEngine]:
+        raise RayActorError
+
+    monkeypatch.setattr(shared_engines, "shared_engines", unknown)
+    shared_engines.end_an_idle_engine()  # whoever waits for room waits on
+
+
+def test_engine_that_scaled_to_none_is_forgotten_when_another_starts(cluster: Cluster) -> None:
+    unused = replace(ENGINE, name="unused", workers={})
+    cluster.there = [unused, replace(unused, name="claimed", users=("a",)), replace(ENGINE, name="idle")]
+    ensure(SCALING)
+    assert cluster.deleted == [("unused", False)]
+    assert [target.name for target in cluster.deployed] == ["ray-llm-m-0"]
 
 
 def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.MonkeyPatch) -> None:

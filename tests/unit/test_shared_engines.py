@@ -139,6 +139,47 @@ def test_rows_of_a_job_that_is_gone_are_dropped_and_those_of_others_are_not(
     asyncio.run(work())
 
 
+def test_worker_whose_engine_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(BaseException):
+        pass
+
+    def end(code: int) -> None:
+        raise Ended
+
+    class Engine:
+        def __init__(self) -> None:
+            self.steps = asyncio.Event()
+
+        async def check_health(self) -> None:
+            pass
+
+        async def is_sleeping(self) -> bool:
+            await self.steps.wait()
+            return False
+
+    monkeypatch.setattr("os._exit", end)
+    worker: Any = Worker.__new__(Worker)
+
+    async def look(limit: float) -> None:
+        monkeypatch.setattr(shared_worker, "_HUNG_SECONDS", limit)
+        await worker.check_health()
+        await asyncio.sleep(0.05)
+
+    async def work() -> None:
+        worker.__dict__ |= {"_engine": Engine(), "_asked": None, "_heard": 0.0}
+        await look(0)
+        await look(60)  # a step may take long
+        worker._engine.steps.set()
+        await asyncio.sleep(0)
+        await look(0)  # it answered, and is asked again
+        worker._engine.steps.clear()
+        await look(0)
+        with pytest.raises(Ended):
+            await look(0)
+
+    asyncio.run(work())
+
+
 def test_log_of_serve_is_kept_while_vllm_closes_all_handlers() -> None:
     target = logging.NullHandler()
     handler = logging.handlers.MemoryHandler(1, target=target)

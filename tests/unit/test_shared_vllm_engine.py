@@ -180,6 +180,7 @@ def started(cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch) -> Ca
 
     def start(**given: Any) -> SharedVllmEngine:
         engine = make(**given)
+        engine.admitted()
         engine._start()
         return engine
 
@@ -364,6 +365,37 @@ def test_engine_that_is_gone_for_three_looks_ends_the_slice(
     with pytest.raises(SliceError, match="was ended while this slice used it") as caught:
         engine.check()
     assert caught.value.kind == "engine"
+
+
+def test_room_is_not_made_by_the_engine_that_it_is_for(
+    cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str | None] = []
+    monkeypatch.setattr(shared_engines, "end_an_idle_engine", lambda *, keep: kept.append(keep))
+    engine = make()
+    for there in ([ENGINE], [replace(ENGINE, deployment="workers-1-to-1-idle-600-s")], []):
+        cluster.engines = there
+        engine.make_room()
+    assert kept == [NAME, None, None]
+
+
+def test_engine_is_claimed_from_admission_on_and_every_round_looks_anew(
+    cluster: Cluster, started: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.kill", lambda actor: None)
+    engine = started()
+    assert cluster.used == [NAME]
+    cluster.engines = [ENGINE]
+    engine.check()
+    assert engine.started
+    engine.stop()
+    cluster.engines = []  # ended between two rounds
+    engine.admitted()
+    assert cluster.used == [NAME, NAME]
+    for _ in range(5):
+        engine.check()
+    assert not engine.started
+    assert not engine.loads()
 
 
 def test_engine_that_was_not_asked_for_yet_is_not_missed(cluster: Cluster, make: Make) -> None:

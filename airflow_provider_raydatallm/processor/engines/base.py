@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.processor.shared_engines import end_an_idle_engine
 from airflow_provider_raydatallm.processor.stall import an_engine_loads
 from airflow_provider_raydatallm.spec import SliceJob
 
@@ -167,6 +168,13 @@ class Engine(ABC):
 
     #: How the names of the actors begin that it has with other jobs.
     shared_actors: str | None = None
+
+    def make_room(self) -> None:
+        """Called every second while it is this job's turn and there is no room for what it needs."""
+        end_an_idle_engine()
+
+    def admitted(self) -> None:  # noqa: B027
+        """Called when there is room for what it needs, and before another job's turn."""
 
     def in_the_way(self) -> list[str]:
         """What keeps it from being started, whatever is free."""

@@ -73,6 +73,7 @@ class Repeats:
         self._bytes = 0
         self._claimed: dict[bytes, tuple[str, str]] = {}  # by whom, and in which call
         self._answers: dict[bytes, dict[str, Any]] = {}
+        self._failed: set[bytes] = set()
         self._groups: deque[tuple[list[bytes], int]] = deque()
         self._seen: dict[str, float] = {}
 
@@ -104,6 +105,10 @@ class Repeats:
         size = 0
         for key, answer in zip(keys, answers.select(ANSWER_COLUMNS).to_pylist(), strict=True):
             self._claimed.pop(key, None)
+            if answer["error"] is not None and key not in self._failed:
+                # One row's bad luck is not that of all who ask the same: the next of them tries.
+                self._failed.add(key)
+                continue
             self._answers[key] = answer
             size += _BYTES_PER_KEY + len(answer["text"] or "") + len(answer["error"] or "")
         self._groups.append((keys, size))

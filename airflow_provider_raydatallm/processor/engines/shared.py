@@ -46,6 +46,10 @@ class SharedVllmEngine(VllmEngine):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         self._user: tuple[ActorHandle[Any], str] | None = None
+        self._know_nothing()
+
+    def _know_nothing(self) -> None:
+        """Of the engine, as before a round: it may have been ended since the last one."""
         self._was_there = False
         self._seen: SharedEngine | None = None
         self._absent = self._workerless = 0
@@ -84,14 +88,26 @@ class SharedVllmEngine(VllmEngine):
     @property
     def needed(self) -> Resources:
         """Without its workers, when those are there: it is not ended by others then, whose turn it is not."""
-        there = shared_engines.shared_engine(self.name)
-        if there is None or not there.is_alive or not shared_engines.has_workers(there):
+        if not self._is_there:
             return self.resources
-        is_right = there.deployment == self._scaling.name and not there.fails_to_start
-        if not is_right and not there.users:
-            return self.resources  # it is started anew
         beside = self.resources.cpus - self.workers[0] * self.cpus_each
         return Resources(beside, 0, "beside a shared engine that is there")
+
+    @property
+    def _is_there(self) -> bool:
+        """Whether this slice will have the engine as it is."""
+        there = shared_engines.shared_engine(self.name)
+        if there is None or not there.is_alive or not shared_engines.has_workers(there):
+            return False
+        is_right = there.deployment == self._scaling.name and not there.fails_to_start
+        return is_right or bool(there.users)  # else it is started anew
+
+    def make_room(self) -> None:
+        shared_engines.end_an_idle_engine(keep=self.name if self._is_there else None)
+
+    def admitted(self) -> None:
+        # Until this job's turn is over nobody ends it for its place.
+        self._user = shared_engines.use(self.name, self.job.slice_path)
 
     def in_the_way(self) -> list[str]:
         most = self.job.max_shared_engines
@@ -111,7 +127,7 @@ class SharedVllmEngine(VllmEngine):
         return Scaling(self.workers, batches, self.job.engine_idle_timeout)
 
     def _start(self) -> OpenWorkers:
-        self._user = shared_engines.use(self.name, self.job.slice_path)
+        assert self._user is not None
         own = self._options()
         shared_engines.ensure(
             self.name,
@@ -205,6 +221,7 @@ class SharedVllmEngine(VllmEngine):
         if self._user is not None:
             ray.kill(self._user[0])
             self._user = None
+        self._know_nothing()
 
 
 class SharedWorkers:

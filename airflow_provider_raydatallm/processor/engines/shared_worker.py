@@ -7,6 +7,9 @@ import asyncio
 import contextlib
 import logging
 import logging.handlers
+import os
+import sys
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
@@ -21,6 +24,9 @@ from airflow_provider_raydatallm.processor.shared_engines import users
 #: Rows that vLLM is given for each that it runs at once: it must never wait for the next.
 _ROWS_PER_SEQUENCE = 2
 _LOOK_SECONDS = 3.0
+#: Seconds without an answer from vLLM's process, which it gives between two steps, after which it hangs. That
+#: is vLLM's own limit of a step, which it has only for workers in processes of their own.
+_HUNG_SECONDS = 300.0
 
 
 @contextlib.contextmanager
@@ -49,6 +55,8 @@ class SharedWorker(VllmWorker):
         self._asking: Counter[str] = Counter()
         self._gone: dict[str, asyncio.Event] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._heard = time.monotonic()
+        self._asked: asyncio.Future[bool] | None = None
 
     async def answer(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
         groups = super().answer(batch, user)
@@ -100,8 +108,16 @@ class SharedWorker(VllmWorker):
                 self._gone[user].set()
 
     async def check_health(self) -> None:
-        """For Ray Serve, which replaces a worker for which this raises."""
+        """For Ray Serve, which replaces a worker for which this raises, or that ends."""
         await self._engine.check_health()
+        if self._asked is None or self._asked.done():
+            self._heard = time.monotonic()
+            # Any question that vLLM's process answers itself.
+            self._asked = asyncio.ensure_future(self._engine.is_sleeping())
+        elif time.monotonic() - self._heard > _HUNG_SECONDS:
+            # Serve would wait for the rows that it has.
+            print(f"the engine hangs: it did not answer for {_HUNG_SECONDS:g} s", file=sys.stderr, flush=True)
+            os._exit(1)
 
     def __del__(self) -> None:
         # Ray Serve calls this, and no other, when a worker is to end.

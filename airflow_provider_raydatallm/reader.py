@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_raydatallm.processor import versions
-from airflow_provider_raydatallm.processor.store import Store
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import versions
 
 if TYPE_CHECKING:
     import pyarrow.dataset

@@ -26,14 +26,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.processor.answers import AnswerShape
-from airflow_provider_raydatallm.processor.fragments import FragmentWriter
-from airflow_provider_raydatallm.processor.pipeline import MakeRequests
-from airflow_provider_raydatallm.processor.plan import make_plan
-from airflow_provider_raydatallm.processor.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.processor.sizing import light_tasks, read_tasks
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.cluster.pipeline import MakeRequests
+from airflow_provider_raydatallm.processor.input.plan import make_plan
+from airflow_provider_raydatallm.processor.request.answer_shape import AnswerShape
+from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
+from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
 from benchmarks.embedded import local_ray
 from benchmarks.fresh import fresh
 from benchmarks.paced import Departures, Paced

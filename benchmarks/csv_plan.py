@@ -70,7 +70,7 @@ def run() -> bool:
 
 
 def plan_it(folder: str) -> dict[str, Any]:
-    from airflow_provider_raydatallm.processor.plan import make_plan
+    from airflow_provider_raydatallm.processor.input.plan import make_plan
 
     began = time.monotonic()
     plan = make_plan(_job(folder))
@@ -78,7 +78,7 @@ def plan_it(folder: str) -> dict[str, Any]:
 
 
 def read_it(folder: str, processes: int) -> dict[str, Any]:
-    from airflow_provider_raydatallm.processor.plan import make_plan
+    from airflow_provider_raydatallm.processor.input.plan import make_plan
 
     plan = make_plan(_job(folder))
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -90,7 +90,7 @@ def read_it(folder: str, processes: int) -> dict[str, Any]:
 
 
 def answer_it(folder: str) -> dict[str, Any]:
-    from airflow_provider_raydatallm.processor.run import run_slice
+    from airflow_provider_raydatallm.processor.slice_run import run_slice
     from benchmarks.embedded import local_ray
 
     said = 0.0
@@ -112,7 +112,7 @@ def _rows(plan: Any, unit: Any) -> int:
 
 
 def _job(folder: str) -> Any:
-    from airflow_provider_raydatallm.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec import SliceJob
 
     return SliceJob(
         slice_key="2026-01-31",

@@ -17,14 +17,14 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm import shipping
+from airflow_provider_raydatallm.contract.log_lines import progress_text
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.lines import progress_text
-from airflow_provider_raydatallm.local import stop_head
-from airflow_provider_raydatallm.polling import Finished, JobWatch, Wait
-from airflow_provider_raydatallm.spec import SliceJob
-from airflow_provider_raydatallm.submission import Shipment
+from airflow_provider_raydatallm.local_ray.head import stop_head
+from airflow_provider_raydatallm.submit import packages
+from airflow_provider_raydatallm.submit.ray_job import Shipment
+from airflow_provider_raydatallm.task.job_verdict import Finished, JobWatch, Wait
 
 ROWS = int(os.environ.get("BENCH_ROWS", 5_000_000))
 FILES = 10
@@ -65,7 +65,7 @@ def _write(folder: Path) -> None:
 
 def _measure(job: SliceJob) -> bool:
     hook = RayHook()
-    stub = shipping.user_packages([], [str(Path(__file__).parents[1] / "tests" / "stub_engine.py")], None)
+    stub = packages.user_packages([], [str(Path(__file__).parents[1] / "tests" / "stub_engine.py")], None)
     names = {"dag_id": "bench", "task_id": "driver_memory", "slice_key": job.slice_key}
     began = time.monotonic()
     name, nonce = f"driver-memory-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex

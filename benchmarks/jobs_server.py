@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_raydatallm.lines import encode_line
+from airflow_provider_raydatallm.contract.log_lines import encode_line
 
 _looks: dict[str, list[float]] = defaultdict(list)
 _requests: dict[str, int] = defaultdict(int)

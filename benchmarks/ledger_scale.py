@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.processor.checkpoint import Checkpoint, Progress
-from airflow_provider_raydatallm.processor.fragments import put_fragment
-from airflow_provider_raydatallm.processor.plan import Plan, make_plan
-from airflow_provider_raydatallm.processor.store import Store
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, Progress
+from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from benchmarks.fresh import fresh
 from benchmarks.table import Figure, say, show
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
+from airflow_provider_raydatallm.processor.engines.vllm.engine_base import CPU_ENV
 from benchmarks.embedded import local_ray
 from benchmarks.gpu.compare import CPU_ENGINE
 from benchmarks.table import print_rows, say

@@ -51,7 +51,7 @@ def run() -> bool:
 
 def _gauges() -> float:
     """CPU seconds a second of the gauges' thread."""
-    from airflow_provider_raydatallm.processor.gauges import NodeGauges
+    from airflow_provider_raydatallm.processor.metrics.node_usage import NodeGauges
 
     gauges = NodeGauges()
     [thread] = [t for t in threading.enumerate() if t.name == "ray-llm-gauges"]
@@ -65,9 +65,9 @@ def _watch(folder: str) -> float:
     """CPU seconds of a look, here and in the writer."""
     import ray
 
-    from airflow_provider_raydatallm.processor.measure import Meter, rows_in
-    from airflow_provider_raydatallm.processor.stall import StallWatch
-    from airflow_provider_raydatallm.processor.writers import Writers
+    from airflow_provider_raydatallm.processor.cluster.fragment_writers import Writers
+    from airflow_provider_raydatallm.processor.cluster.stall import StallWatch
+    from airflow_provider_raydatallm.processor.metrics.meter import Meter, rows_in
 
     writers = Writers.start(f"{folder}/slice", "_checkpoint", ["unit"], 1)
     [(_, handle)] = writers._by_node.items()
@@ -92,7 +92,7 @@ def _groups() -> float:
     import pyarrow as pa
 
     from airflow_provider_raydatallm.processor.engines.base import answers_to
-    from airflow_provider_raydatallm.processor.measure import Meter, News, summary
+    from airflow_provider_raydatallm.processor.metrics.meter import Meter, News, summary
 
     n, now = GROUP, time.time()
     ids: dict[str, Any] = {"__unit": pa.array([0] * n, pa.int32()), "__offset": range(n)}

@@ -74,8 +74,8 @@ def publish_it(root: str, files: int) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.processor.run import run_slice
-    from airflow_provider_raydatallm.processor.store import Store
+    from airflow_provider_raydatallm.processor.slice_run import run_slice
+    from airflow_provider_raydatallm.processor.storage import Store
     from tests.in_process import InProcess
 
     if root.startswith("s3:"):
@@ -135,7 +135,7 @@ def _status(spec: Path, env: dict[str, str]) -> float:
 
 
 def _job(root: str) -> Any:
-    from airflow_provider_raydatallm.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec import SliceJob
 
     return SliceJob(
         slice_key="2026-01-31",

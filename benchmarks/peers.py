@@ -17,7 +17,7 @@ import sys
 import tempfile
 from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
+from airflow_provider_raydatallm.processor.engines.vllm.engine_base import CPU_ENV
 from benchmarks.fresh import ROOT
 from benchmarks.table import print_rows, say
 

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.vllm.engine_base import CPU_ENV
 from benchmarks.gpu.compare import CPU_ENGINE
 from benchmarks.paced import Departures
 

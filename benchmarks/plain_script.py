@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
+from airflow_provider_raydatallm.processor.engines.vllm.engine_base import CPU_ENV
 from benchmarks.gpu.compare import CPU_ENGINE
 from benchmarks.runs import by_operator, by_script
 from benchmarks.table import print_rows, say
@@ -28,7 +28,7 @@ GOAL = 1.0
 
 
 def run() -> bool:
-    from airflow_provider_raydatallm.local import ensure_head, stop_head
+    from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
     from benchmarks.demo_work import write_customers_parquet
     from tests.tiny_model import tiny_model
 
@@ -99,7 +99,7 @@ def _by_operator(arguments: dict[str, Any]) -> float:
 def _by_script(arguments: dict[str, Any], option: str) -> float:
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec import SliceJob
 
     name = f"script-{uuid.uuid4().hex[:6]}"
     table, done = Path(arguments["output_path"], name), Path(f"{arguments['output_path']}-{name}.done")
@@ -114,7 +114,7 @@ def script(spec: str, done: str, option: str) -> None:
     import ray
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    from airflow_provider_raydatallm.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec import SliceJob
 
     job = SliceJob.model_validate_json(Path(spec).read_text())
     ray.init(logging_level="warning")

@@ -72,7 +72,7 @@ def _steps(result: dict[str, Any]) -> list[Figure]:
 
 
 def plan_it(folder: str) -> dict[str, Any]:
-    from airflow_provider_raydatallm.processor.plan import make_plan
+    from airflow_provider_raydatallm.processor.input.plan import make_plan
 
     began = time.monotonic()
     plan = make_plan(_job(folder))
@@ -83,10 +83,10 @@ def finish_most(folder: str) -> None:
     """What a run that died at 90% left behind: the plan, and a fragment for each unit but the last ones."""
     import pyarrow as pa
 
-    from airflow_provider_raydatallm.processor.checkpoint import Checkpoint
-    from airflow_provider_raydatallm.processor.fragments import put_fragment
-    from airflow_provider_raydatallm.processor.plan import make_plan
-    from airflow_provider_raydatallm.processor.store import Store
+    from airflow_provider_raydatallm.processor.input.plan import make_plan
+    from airflow_provider_raydatallm.processor.storage import Store
+    from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+    from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 
     class Unsynced(Store):
         """Writes without waiting for the disk each time: what is measured comes later."""
@@ -123,8 +123,8 @@ class _FirstRowError(Exception):
 
 
 def resume(folder: str) -> dict[str, Any]:
-    from airflow_provider_raydatallm.processor.cluster import RayCluster
-    from airflow_provider_raydatallm.processor.run import run_slice
+    from airflow_provider_raydatallm.processor.cluster.ray_cluster import RayCluster
+    from airflow_provider_raydatallm.processor.slice_run import run_slice
     from benchmarks.embedded import Workers, local_ray
 
     class UntilFirstRow(RayCluster):
@@ -189,7 +189,7 @@ class _StopAtFirst:
 
 
 def _job(folder: str) -> Any:
-    from airflow_provider_raydatallm.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec import SliceJob
 
     return SliceJob(
         slice_key="2026-01-31",

@@ -28,14 +28,14 @@ from typing import NamedTuple
 import psutil
 import pyarrow.parquet as pq
 
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local import ensure_head, stop_head
-from airflow_provider_raydatallm.processor.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.fragments import FLUSH_SECONDS
-from airflow_provider_raydatallm.processor.ledger import count, finished_rows
-from airflow_provider_raydatallm.processor.store import Store
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.fragments import FLUSH_SECONDS
+from airflow_provider_raydatallm.processor.store.ledger import count, finished_rows
 from benchmarks.demo_work import write_customers_parquet
 from benchmarks.fresh import ROOT
 from benchmarks.paced import Departures

@@ -50,8 +50,8 @@ def run() -> bool:
 
 
 def provider(folder: str, rows: int) -> dict[str, Any]:
-    from airflow_provider_raydatallm.processor.run import run_slice
-    from airflow_provider_raydatallm.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.processor.slice_run import run_slice
 
     job = SliceJob(
         slice_key="2026-01-31",

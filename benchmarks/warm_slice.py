@@ -34,7 +34,7 @@ def run() -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.local import ensure_head, stop_head
+    from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
     from tests.tiny_model import tiny_model
 
     taken: dict[str, list[float]] = {"cold": [], "warm": [], "script": []}
@@ -132,11 +132,11 @@ def script(source: str, model: str, target: str, done: str) -> None:
     import ray
     from ray.data import ActorPoolStrategy
 
-    from airflow_provider_raydatallm.processor import shared_engines
+    from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 
     ray.init(logging_level="warning")
-    (engine,) = shared_engines.shared_engines()
-    _, user = shared_engines.use(engine.name, "script")
+    (engine,) = serve_apps.shared_engines()
+    _, user = serve_apps.use(engine.name, "script")
     rows = ray.data.read_parquet(source)
     answers = rows.map_batches(
         _Asks,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.checks import Finding
-from airflow_provider_raydatallm.processor.cluster import Question, Task
-from airflow_provider_raydatallm.processor.fragments import FragmentWriter
-from airflow_provider_raydatallm.processor.ledger import Work
-from airflow_provider_raydatallm.processor.measure import News, summary
-from airflow_provider_raydatallm.processor.parts import Part, PartPlan
-from airflow_provider_raydatallm.processor.pipeline import MakeRequests
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.cluster.pipeline import MakeRequests
+from airflow_provider_raydatallm.processor.cluster.ray_cluster import Question, Task
+from airflow_provider_raydatallm.processor.metrics.meter import News, summary
+from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
+from airflow_provider_raydatallm.processor.sizing.checks import Finding
+from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
+from airflow_provider_raydatallm.processor.store.ledger import Work
 from tests.stub_engine import answer
 
 STUB = "tests.stub_engine:StubEngine"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources, answers_to
-from airflow_provider_raydatallm.spec import SliceJob
 
 if TYPE_CHECKING:
     import ray.data
@@ -104,7 +104,7 @@ def note(delivered: pa.Table, *, file: str) -> pa.Table:
 def count_stalls_when(is_time: Callable[[], bool]) -> None:
     """Have no time counted as a stall in this process before that: how long a busy machine takes to start
     what is to stall is not the matter."""
-    from airflow_provider_raydatallm.processor.stall import StallWatch
+    from airflow_provider_raydatallm.processor.cluster.stall import StallWatch
 
     look = StallWatch.look
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.engines.vllm import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm_worker import (
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.engines.vllm.worker import (
     GROUP_SCHEMA,
     GROUP_SECONDS,
     VllmWorker,
 )
-from airflow_provider_raydatallm.spec import SliceJob
 
 #: Of vLLM 0.29, shortened.
 _LAST_WORDS = """\

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
-from airflow_provider_raydatallm import shipping
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.processor.row_function import ROW
+from airflow_provider_raydatallm.processor.request.row_function import ROW
+from airflow_provider_raydatallm.submit import packages
 
 #: The operator's arguments that a call may give too, by name: those that a template could.
 _OPERATORS = tuple(name for name in RayLLMBatchOperator.template_fields if name != "prompt")
@@ -104,14 +104,14 @@ class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):
             **{**kwargs, **operators},
         )
 
-    def _user_packages(self, base: Path | None) -> list[shipping.Package]:
+    def _user_packages(self, base: Path | None) -> list[packages.Package]:
         # Parsing a DAG file pickles nothing: names that the function uses may not be there yet.
-        from airflow_provider_raydatallm import by_value
+        from airflow_provider_raydatallm.submit import pickled_function
 
-        shipped = by_value.ship(self._function, self._named, self.op_kwargs)
+        shipped = pickled_function.ship(self._function, self._named, self.op_kwargs)
         self.preprocess = shipped.reference
         others = [f for f in (self.postprocess, self.engine) if f and ":" in f]
-        users = shipping.user_packages([*others, *shipped.modules], self.code_paths, base)
+        users = packages.user_packages([*others, *shipped.modules], self.code_paths, base)
         return [*users, shipped.package]
 
     def _hook_apply_defaults(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import httpx
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
+from airflow_provider_raydatallm.hooks.connection import RaySettings, check_token
 from airflow_provider_raydatallm.hooks.masking import mask
-from airflow_provider_raydatallm.hooks.settings import RaySettings, check_token
 
 
 class Token(NamedTuple):

@@ -176,7 +176,7 @@ def _log(media: str, submission_id: str, node_id: str, how: str) -> Send:
 
 
 def beat(owner: str) -> Flow[None]:
-    """Let a job know that somebody waits for it (`processor/owner.py` listens).
+    """Let a job know that somebody waits for it (`processor/cluster/orphan_watch.py` listens).
 
     The Jobs API has no word for that. It stores packages of code in the cluster's key-value store, under any
     name, and a job can read them there.

@@ -19,9 +19,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__, as mask_secret is not
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
-from airflow_provider_raydatallm.hooks.clients import SharedClient
+from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT, RaySettings
+from airflow_provider_raydatallm.hooks.http_clients import SharedClient
 from airflow_provider_raydatallm.hooks.jobs_api import Flow, Pause, Send
-from airflow_provider_raydatallm.hooks.settings import CONNECT_TIMEOUT, RaySettings
 
 if TYPE_CHECKING:
     import httpx
@@ -134,7 +134,7 @@ class RayHook(BaseHook):
         """Whether the cluster can be used, and what it is or lacks, in words for people: the button "Test" of
         the UI and `airflow connections test`. Takes about 10 seconds at most, raises nothing, starts nothing.
         """
-        from airflow_provider_raydatallm.hooks.check import check
+        from airflow_provider_raydatallm.hooks.connection_test import check
 
         try:
             usable, says = check(self._given())
@@ -173,7 +173,7 @@ class RayHook(BaseHook):
     def _resolved(self, settings: RaySettings) -> RaySettings:
         if not settings.is_local:
             return settings
-        from airflow_provider_raydatallm.local import LocalHeadError, ensure_head
+        from airflow_provider_raydatallm.local_ray.head import LocalHeadError, ensure_head
 
         try:
             head = ensure_head()

@@ -25,8 +25,25 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_raydatallm import shipping
-from airflow_provider_raydatallm.arguments import (
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.exceptions import (
+    BY_KIND,
+    RayConnectionError,
+    RayJobStoppedError,
+    RayLLMInputError,
+    RayLLMJobError,
+    RayUnreachableError,
+)
+from airflow_provider_raydatallm.hooks.http_clients import close_clients
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events
+from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
+from airflow_provider_raydatallm.links.ray import RayJobLink
+from airflow_provider_raydatallm.submit import packages
+from airflow_provider_raydatallm.submit.aws_credentials import session_env
+from airflow_provider_raydatallm.submit.ray_job import Shipment
+from airflow_provider_raydatallm.task.arguments import (
     finish_at,
     finish_by_of,
     is_rendered_later,
@@ -36,23 +53,10 @@ from airflow_provider_raydatallm.arguments import (
     timezone_of,
     url_of,
 )
-from airflow_provider_raydatallm.assets import check_emit_partition, record_asset_events
-from airflow_provider_raydatallm.attempt import Attempt
-from airflow_provider_raydatallm.exceptions import (
-    BY_KIND,
-    RayConnectionError,
-    RayJobStoppedError,
-    RayLLMInputError,
-    RayLLMJobError,
-    RayUnreachableError,
-)
-from airflow_provider_raydatallm.hooks.clients import close_clients
-from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.job_failure import explain
-from airflow_provider_raydatallm.lineage import SliceLineage
-from airflow_provider_raydatallm.links.ray import RayJobLink
-from airflow_provider_raydatallm.ownership import TaskAttempt, stop_own_job
-from airflow_provider_raydatallm.polling import (
+from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
+from airflow_provider_raydatallm.task.job_failure import explain
+from airflow_provider_raydatallm.task.job_tracker import Attempt
+from airflow_provider_raydatallm.task.job_verdict import (
     Failed,
     Finished,
     Lost,
@@ -61,12 +65,8 @@ from airflow_provider_raydatallm.polling import (
     Verdict,
     from_event,
 )
-from airflow_provider_raydatallm.report import Report
-from airflow_provider_raydatallm.slices import SliceKey, SliceKeyError, resolve_slice_key
-from airflow_provider_raydatallm.spec import SliceJob
-from airflow_provider_raydatallm.storage import session_env
-from airflow_provider_raydatallm.submission import Shipment
-from airflow_provider_raydatallm.waiting import JobRef, wait_for_job
+from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
+from airflow_provider_raydatallm.task.slice_key import SliceKey, SliceKeyError, resolve_slice_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, ObjectStoragePath
@@ -528,7 +528,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     def _finished(self, shipment: Shipment) -> Report | None:
         """The report of a slice for which there is nothing to do, if this machine can tell."""
         # Parsing a DAG file opens no storage.
-        from airflow_provider_raydatallm.processor.status import finished_report
+        from airflow_provider_raydatallm.processor.store.published import finished_report
 
         return None if self._elsewhere(shipment) else finished_report(shipment.job)
 
@@ -590,7 +590,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         given = {**((shipment.runtime_env or {}).get("env_vars") or {}), **shipment.env_vars}
         return any(n.startswith("AWS_ENDPOINT_URL") and os.environ.get(n) != v for n, v in given.items())
 
-    def slice_job(self, context: Context) -> tuple[SliceJob, list[shipping.Package]]:
+    def slice_job(self, context: Context) -> tuple[SliceJob, list[packages.Package]]:
         """The run's spec, and the user's code that it needs.
 
         :raises RayLLMInputError: naming the argument that cannot work.
@@ -610,7 +610,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             )
         except SliceKeyError as e:
             raise RayLLMInputError(str(e)) from e
-        packages = self._user_packages(Path(dag.fileloc).parent if dag.fileloc else None)
+        user_packages = self._user_packages(Path(dag.fileloc).parent if dag.fileloc else None)
         scheduled = str(run.run_type) in ("scheduled", "backfill")
         instant = key.instant.isoformat() if key.instant is not None and scheduled else None
         job = self._job(
@@ -618,16 +618,16 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             key,
             slice_instant=instant,
             slice_timezone=str(timezone),
-            code_hash=shipping.code_hash(packages),
+            code_hash=packages.code_hash(user_packages),
         )
         if self.engine_scope is None and job.can_share_engine and RayHook(self.ray_conn_id).is_local:
             job = job.model_copy(update={"engine_scope": "shared"})
-        return job, packages
+        return job, user_packages
 
-    def _user_packages(self, base: Path | None) -> list[shipping.Package]:
+    def _user_packages(self, base: Path | None) -> list[packages.Package]:
         """The user's code. `base`: the DAG file's folder."""
         functions = [f for f in (self.preprocess, self.postprocess, self.engine) if f and ":" in f]
-        return shipping.user_packages(functions, self.code_paths, base)
+        return packages.user_packages(functions, self.code_paths, base)
 
     def _spec_arguments(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _SPEC_ARGUMENTS}

@@ -17,10 +17,10 @@ from typing import Any
 
 import pydantic
 
-from airflow_provider_raydatallm.lines import LineKind, encode_line, progress_text
-from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.log_lines import LineKind, encode_line, progress_text
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
-from airflow_provider_raydatallm.spec import SliceJob
 
 _MESSAGE_CHARACTERS = 8000
 
@@ -74,7 +74,7 @@ def load_spec(source: str) -> SliceJob:
             package = source.removeprefix("package:")
             text = importlib.resources.files(package).joinpath("spec.json").read_text()
         else:
-            from airflow_provider_raydatallm.processor.store import open_fs
+            from airflow_provider_raydatallm.processor.storage import open_fs
 
             fs, path = open_fs(source)
             text = fs.cat_file(path).decode()
@@ -94,10 +94,10 @@ def _retry(args: argparse.Namespace) -> int:
 
 
 def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
-    from airflow_provider_raydatallm.processor.cluster import Stopped, stop_on_sigterm
-    from airflow_provider_raydatallm.processor.own_start import process_seconds
-    from airflow_provider_raydatallm.processor.owner import end_when_nobody_waits
-    from airflow_provider_raydatallm.processor.run import run_slice
+    from airflow_provider_raydatallm.processor.cluster.orphan_watch import end_when_nobody_waits
+    from airflow_provider_raydatallm.processor.cluster.ray_cluster import Stopped, stop_on_sigterm
+    from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
+    from airflow_provider_raydatallm.processor.slice_run import run_slice
 
     stop_on_sigterm()
     orphaned = end_when_nobody_waits(args.owner, args.orphan_timeout) if args.owner else None
@@ -124,7 +124,7 @@ def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.status import slice_progress, slice_status
+    from airflow_provider_raydatallm.processor.store.published import slice_progress, slice_status
 
     try:
         job = load_spec(args.spec)
@@ -139,16 +139,16 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor import forecast
+    from airflow_provider_raydatallm.processor import run_plan
 
     try:
-        plan = forecast.forecast(load_spec(args.spec), forecast.reachable_cluster())
+        plan = run_plan.forecast(load_spec(args.spec), run_plan.reachable_cluster())
     except Exception as e:
         return _failed(e, None)
     said = (
-        json.dumps(forecast.as_json(plan), indent=2)
+        json.dumps(run_plan.as_json(plan), indent=2)
         if args.json
-        else forecast.as_table(plan, args.gpu_hour_price)
+        else run_plan.as_table(plan, args.gpu_hour_price)
     )
     print(said)
     return 1 if any(f.severity == "error" for f in plan.found) else 0
@@ -167,7 +167,7 @@ def _files(args: argparse.Namespace) -> int:
 
 
 def _gc(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.gc import abandoned, collect
+    from airflow_provider_raydatallm.processor.store.garbage import abandoned, collect
 
     try:
         for store, age in abandoned(load_spec(args.spec), args.days):
@@ -181,7 +181,7 @@ def _gc(args: argparse.Namespace) -> int:
 
 
 def _failed(error: Exception, nonce: str | None) -> int:
-    from airflow_provider_raydatallm.processor.cluster import log_of
+    from airflow_provider_raydatallm.processor.cluster.ray_cluster import log_of
 
     kind, message = root_error(error, log_of)
     if not isinstance(error, SliceError):

@@ -11,8 +11,8 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 
-from airflow_provider_raydatallm.processor.errors import Kind, SliceError
-from airflow_provider_raydatallm.processor.symptoms import (
+from airflow_provider_raydatallm.contract.errors import Kind, SliceError
+from airflow_provider_raydatallm.contract.failure_patterns import (
     CAUSES,
     clean,
     exceptions_in,

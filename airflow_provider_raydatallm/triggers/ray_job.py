@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_raydatallm.ownership import TaskAttempt, stop_own_job
-from airflow_provider_raydatallm.polling import TimedOut, to_event
-from airflow_provider_raydatallm.waiting import JobRef, wait_for_job
+from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
+from airflow_provider_raydatallm.task.job_verdict import TimedOut, to_event
+from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 
 #: The first question that a triggerer asks Airflow can take long: it loads the API for it.
 _STOP_SECONDS = 60.0

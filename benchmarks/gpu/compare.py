@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import cpu_dtype
-from airflow_provider_raydatallm.processor.engines.vllm_base import CPU_ENV
+from airflow_provider_raydatallm.processor.engines.vllm.arguments import cpu_dtype
+from airflow_provider_raydatallm.processor.engines.vllm.engine_base import CPU_ENV
 
 MODES = ("chat", "plain", "tuned", "daft", "vllm", "ray_data_llm")
 #: Of `prefix`: how many beginnings the rows share.
@@ -210,17 +210,17 @@ def processor(args: argparse.Namespace, rows: list[dict[str, Any]], engine: str)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.processor import make
-    from airflow_provider_raydatallm.processor.run import run_slice
-    from airflow_provider_raydatallm.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.processor import version_build
+    from airflow_provider_raydatallm.processor.slice_run import run_slice
 
-    class Noted(make.Meter):  # the report has the time between these two, and not when they were
+    class Noted(version_build.Meter):  # the report has the time between these two, and not when they were
         def figures(self, *given: Any) -> dict[str, Any]:
             times.extend([self._first_request, self._last_row])
             return super().figures(*given)
 
     times: list[Any] = []
-    setattr(make, "Meter", Noted)  # noqa: B010
+    setattr(version_build, "Meter", Noted)  # noqa: B010
     busy, began = GpuBusy(), time.time()
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.Table.from_pylist(rows), f"{folder}/in.parquet")

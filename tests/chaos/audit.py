@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.processor import versions
-from airflow_provider_raydatallm.processor.store import Store
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.reader import published_dataset
-from airflow_provider_raydatallm.report import Report
 
 Row = dict[str, Any]
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from airflow_provider_raydatallm.processor import make
-from airflow_provider_raydatallm.processor import store as store_module
-from airflow_provider_raydatallm.processor.store import Store
+from airflow_provider_raydatallm.processor import storage as store_module
+from airflow_provider_raydatallm.processor import version_build
+from airflow_provider_raydatallm.processor.storage import Store
 
 When = Literal["before", "in", "after"]
 
@@ -91,7 +91,7 @@ class _Strike:
     def install(self) -> None:
         for method in _METHODS:
             setattr(Store, method, self._around(method, getattr(Store, method)))
-        seed = make.seed
+        seed = version_build.seed
 
         def seeding(*args: Any) -> None:
             self._seeding = True
@@ -100,7 +100,7 @@ class _Strike:
             finally:
                 self._seeding = False
 
-        make.seed = seeding
+        version_build.seed = seeding
 
     def strike(self) -> None:
         """Once: who is only stopped goes on from there."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from airflow_provider_raydatallm.local import FOLDER_VARIABLE, LocalHead, ensure_head, stop_head
-from airflow_provider_raydatallm.local_processes import _members
+from airflow_provider_raydatallm.local_ray.head import FOLDER_VARIABLE, LocalHead, ensure_head, stop_head
+from airflow_provider_raydatallm.local_ray.processes import _members
 
 
 class Head:

@@ -24,12 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from airflow.sdk import DAG
 
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.processor.status import slice_status
-from airflow_provider_raydatallm.spec import SliceJob
-from airflow_provider_raydatallm.submission import Shipment
+from airflow_provider_raydatallm.processor.store.published import slice_status
+from airflow_provider_raydatallm.submit.ray_job import Shipment
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.head import Head, command_of

@@ -18,7 +18,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from tests.in_process import job_of
 
 #: Of the version before, of the one in the making, and of whoever replaces both.

@@ -14,8 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor import lease, run, store
-from airflow_provider_raydatallm.processor.store import open_fs
+from airflow_provider_raydatallm.processor import slice_run
+from airflow_provider_raydatallm.processor import storage as store_files
+from airflow_provider_raydatallm.processor.storage import open_fs
+from airflow_provider_raydatallm.processor.store import lease
 from tests import in_process, stub_engine
 from tests.chaos import audit, failpoints, storage
 from tests.chaos.failpoints import FailPoint
@@ -57,7 +59,7 @@ def prepare(place: Place) -> int:
     fs, path = open_fs(place.slice.root)
     place.slice.write_input(fs, path, new=False)
     if place.slice.scenario.before is not None:
-        run.run_slice(place.slice.job(before=True), lambda progress: None, InProcess(batch=BATCH))
+        slice_run.run_slice(place.slice.job(before=True), lambda progress: None, InProcess(batch=BATCH))
     place.slice.write_input(fs, path, new=True)
     return place.slice.to_answer
 
@@ -90,7 +92,7 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
     if how.point is not None:
         failpoints.install(how.point)
     time.sleep(max(0.0, how.begin - time.time()))
-    report = run.run_slice(place.slice.job(**change), told, cluster)
+    report = slice_run.run_slice(place.slice.job(**change), told, cluster)
     return {"outcome": report.outcome, "answered": cluster.answered}
 
 
@@ -152,14 +154,15 @@ def _audit_kept(s: Slice) -> list[str]:
 
 def sabotage(what: str) -> None:
     """Break the product in this process, to see that the audit notices."""
-    from airflow_provider_raydatallm.processor import checkpoint, fragments, parts
+    from airflow_provider_raydatallm.processor.publish import parts
+    from airflow_provider_raydatallm.processor.store import checkpoint, fragments
 
     if what == "nothing is fenced":
-        create = store.Store.create
+        create = store_files.Store.create
         lease.Lease.check = lambda self: None
         lease.Lease.lost = False
-        store.Store.replace = lambda self, name, source, check, **k: self.put(name, source.read_bytes())
-        store.Store.create = lambda self, name, data: create(self, name, data) or "commit-" in name
+        store_files.Store.replace = lambda self, name, source, check, **k: self.put(name, source.read_bytes())
+        store_files.Store.create = lambda self, name, data: create(self, name, data) or "commit-" in name
     elif what == "answers of the wrong place":
         window = fragments.FragmentReader.window
 

@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 from cryptography.fernet import Fernet
 
-from airflow_provider_raydatallm.local import _free_ports
+from airflow_provider_raydatallm.local_ray.head import _free_ports
 from tests.durable.database import Postgres
 from tests.durable.rest import LIMIT, RestApi, Task, wait_for
 

@@ -21,8 +21,8 @@ import httpx
 import psutil
 
 from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL
-from airflow_provider_raydatallm.local import LocalHead, _free_ports, ensure_head, stop_head
-from airflow_provider_raydatallm.local_processes import _members
+from airflow_provider_raydatallm.local_ray.head import LocalHead, _free_ports, ensure_head, stop_head
+from airflow_provider_raydatallm.local_ray.processes import _members
 
 #: Logical: enough for the small jobs of as many slices as Airflow runs at once.
 _CPUS = 32

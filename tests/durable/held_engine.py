@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from stub_engine import StubEngine, answer
 
-from airflow_provider_raydatallm.processor import lease
 from airflow_provider_raydatallm.processor.engines.base import Deliver
+from airflow_provider_raydatallm.processor.store import lease
 
 if TYPE_CHECKING:
     import ray.data

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_raydatallm.local import LocalHead, ensure_head, stop_head
+from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, stop_head
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.submission import Shipment
+from airflow_provider_raydatallm.submit.ray_job import Shipment
 from tests import tiny_model as trained
 from tests.context import context_of
 

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm import shipping
+from airflow_provider_raydatallm.contract.log_lines import progress_text
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.lines import progress_text
-from airflow_provider_raydatallm.local import LocalHead
-from airflow_provider_raydatallm.polling import Failed, Finished, JobWatch, Silent, Verdict, Wait
-from airflow_provider_raydatallm.submission import Shipment
+from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.submit import packages
+from airflow_provider_raydatallm.submit.ray_job import Shipment
+from airflow_provider_raydatallm.task.job_verdict import Failed, Finished, JobWatch, Silent, Verdict, Wait
 from tests.in_process import job_of
 from tests.integration.conftest import ROOT, wait_for
 
@@ -99,9 +99,9 @@ def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
             engine_kwargs={**BIG, **kwargs, "journal": f"{tmp_path}/journal"},
         )  # fmt: skip
         metadata = {"dag_id": "admission", "task_id": "t", "slice_key": key}
-        packages = shipping.user_packages([], code, None)
+        user_packages = packages.user_packages([], code, None)
         name, nonce = f"admission-{key}-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
-        Shipment(job, packages, None, {}, metadata).submit(hook, "run", name, nonce)
+        Shipment(job, user_packages, None, {}, metadata).submit(hook, "run", name, nonce)
         sent.append(Sent(key, tmp_path / "out", hook, name, nonce, JobWatch(nonce)))
         return sent[-1]
 

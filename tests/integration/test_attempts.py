@@ -16,15 +16,15 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_provider_raydatallm import attempt, ownership
-from airflow_provider_raydatallm.attempt import STATE_KEY
 from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.polling import Finished, to_event
-from airflow_provider_raydatallm.waiting import owner_key
+from airflow_provider_raydatallm.task import job_cancel, job_tracker
+from airflow_provider_raydatallm.task.job_tracker import STATE_KEY
+from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
+from airflow_provider_raydatallm.task.job_waiter import owner_key
 from tests.context import StateStore, context_of
 from tests.integration.conftest import STUB, wait_for
 
@@ -34,7 +34,7 @@ N = 100
 @pytest.fixture(autouse=True)
 def _airflow_that_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No supervisor is there to ask for the task's state and XCom."""
-    monkeypatch.setattr(ownership, "_ask_airflow", lambda attempt: (None, None))
+    monkeypatch.setattr(job_cancel, "_ask_airflow", lambda attempt: (None, None))
 
 
 @pytest.fixture
@@ -208,7 +208,9 @@ def test_job_that_somebody_else_stopped_fails_the_task_and_says_so(task: Any, su
 def test_late_stop_of_the_attempt_before_costs_nothing_but_time(
     task: Any, gate: Path, submitted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "_LATE_STOP_SECONDS", 600.0)  # a busy machine may take a minute to stop it
+    monkeypatch.setattr(
+        job_tracker, "_LATE_STOP_SECONDS", 600.0
+    )  # a busy machine may take a minute to stop it
     store = StateStore()
     run_until_submitted(task, store, submitted)
     results = in_background(task(), store)

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.integration.conftest import wait_for
 
 

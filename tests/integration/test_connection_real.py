@@ -19,7 +19,7 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.certificates import Authority
 from tests.integration.conftest import ROOT, STUB
 from tests.integration.wires import http_proxy, tls_front

@@ -18,7 +18,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import industry_of, write_customers
 from demo.spec import spec_of
 from tests.integration.conftest import ROOT

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm import by_value
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local import LocalHead
-from airflow_provider_raydatallm.processor import row_function
-from airflow_provider_raydatallm.submission import Shipment
+from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.processor.request import row_function
+from airflow_provider_raydatallm.submit import pickled_function
+from airflow_provider_raydatallm.submit.ray_job import Shipment
 from tests.in_process import job_of
 from tests.integration.conftest import STUB, Ask
 
@@ -96,8 +96,8 @@ def test_other_python_is_refused_before_submission_and_by_the_job(
     hook = RayHook("ray_default")
     assert hook.call(jobs_api.python_version()) == row_function.PYTHON
 
-    monkeypatch.setattr(by_value, "PYTHON", "3.9")  # of another worker
-    made = by_value.ship(lambda name: name, ["name"], {})  # type: ignore[arg-type]
+    monkeypatch.setattr(pickled_function, "PYTHON", "3.9")  # of another worker
+    made = pickled_function.ship(lambda name: name, ["name"], {})  # type: ignore[arg-type]
     job = job_of(input_path=f"{tmp_path}/in", output_path=f"{tmp_path}/out", preprocess=made.reference)
     metadata = {"dag_id": "d", "task_id": "t", "slice_key": "k"}
     with pytest.raises(RayLLMInputError, match=r"compiled by Python 3\.9"):

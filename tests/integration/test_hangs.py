@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError
-from airflow_provider_raydatallm.local import LocalHead
-from airflow_provider_raydatallm.local_processes import MARKER_VARIABLE
+from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
 from tests.integration.conftest import ROOT, Ask, wait_for
 from tests.integration.test_resume import fragments, in_thread, rows_in
 

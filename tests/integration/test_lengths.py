@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor.engines.encoder import Encoder
-from airflow_provider_raydatallm.processor.lengths import sample_lengths
-from airflow_provider_raydatallm.processor.listing import list_input
-from airflow_provider_raydatallm.processor.plan import make_plan
-from airflow_provider_raydatallm.processor.prompt import RequestBuilder
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_lengths
+from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import Encoder
+from airflow_provider_raydatallm.processor.input.listing import list_input
+from airflow_provider_raydatallm.processor.input.plan import make_plan
+from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
 from tests.in_process import changed, job_of
 from tests.integration.conftest import Ask
 

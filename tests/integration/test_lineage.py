@@ -20,7 +20,7 @@ from airflow.sdk.api.datamodels._generated import AssetReferenceAssetEventDagRun
 from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
 from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
-from airflow_provider_raydatallm.processor.run import run_slice
+from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests.in_process import InProcess, job_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,15 +20,21 @@ import httpx
 import psutil
 import pytest
 
-from airflow_provider_raydatallm import local
-from airflow_provider_raydatallm.local import LocalHead, LocalHeadError, ensure_head, head_status, stop_head
+from airflow_provider_raydatallm.local_ray import head as head_module
+from airflow_provider_raydatallm.local_ray.head import (
+    LocalHead,
+    LocalHeadError,
+    ensure_head,
+    head_status,
+    stop_head,
+)
 
 pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
 CALL = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from airflow_provider_raydatallm.local import ensure_head; print(ensure_head().pid)"
+    "from airflow_provider_raydatallm.local_ray.head import ensure_head; print(ensure_head().pid)"
 )
 
 
@@ -54,7 +60,7 @@ def starters() -> Iterator[tuple[Path, set[int]]]:
         "RAY_AUTH_TOKEN": "x",
         "AIRFLOW_CONN_X": "x",
     }
-    env = os.environ | snares | {local.FOLDER_VARIABLE: str(folder)}
+    env = os.environ | snares | {head_module.FOLDER_VARIABLE: str(folder)}
     try:
         callers = [
             subprocess.Popen([sys.executable, "-c", CALL], env=env, stdout=subprocess.PIPE) for _ in range(2)
@@ -101,7 +107,7 @@ def live(folder: Path) -> set[int]:
     found = set()
     for process in psutil.process_iter():
         try:
-            marked = process.environ().get(local.MARKER_VARIABLE) == str(folder)
+            marked = process.environ().get(head_module.MARKER_VARIABLE) == str(folder)
         except psutil.Error:
             continue
         if (marked or f"{folder}/tmp/session" in " ".join(process.cmdline())) and is_live(process.pid):
@@ -149,7 +155,7 @@ def test_two_callers_at_once_get_one_head_that_outlives_them(
 ) -> None:
     folder, pids = starters
     assert len(pids) == 1
-    monkeypatch.delattr(local, "_start")  # who joins starts nothing
+    monkeypatch.delattr(head_module, "_start")  # who joins starts nothing
     head = ensure_head(folder)
     assert {head.pid} == pids
     assert os.getsid(head.pid) == head.pid
@@ -207,7 +213,7 @@ def test_head_that_does_not_fit_is_named_and_left_alone(folder: Path) -> None:
 
 def test_head_is_not_ended_from_within(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = ensure_head(folder)
-    monkeypatch.setenv(local.MARKER_VARIABLE, str(folder))
+    monkeypatch.setenv(head_module.MARKER_VARIABLE, str(folder))
     with pytest.raises(LocalHeadError, match="inside"):
         stop_head(folder)
     is_status(folder, head)
@@ -274,7 +280,7 @@ def test_start_that_is_not_ready_in_time_shows_the_log_and_leaves_nothing(empty:
 
 
 def test_start_that_fails_says_why_and_leaves_nothing(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_free_ports", lambda count: [1] * count)
+    monkeypatch.setattr(head_module, "_free_ports", lambda count: [1] * count)
     with pytest.raises(
         LocalHeadError, match=r"ended by itself(.|\n)*must be an integer between 1024 and 65535"
     ):
@@ -311,7 +317,7 @@ def test_folder_that_cannot_be_used_is_refused(what: str, empty: Path) -> None:
 
 
 def test_environment_without_ray_is_told_what_to_install(empty: Path) -> None:
-    env = os.environ | {local.FOLDER_VARIABLE: str(empty)}
+    env = os.environ | {head_module.FOLDER_VARIABLE: str(empty)}
     bare = subprocess.run([sys.executable, "-I", "-S", "-c", CALL], env=env, capture_output=True, text=True)
     assert "pip install 'airflow-provider-raydatallm[local]'" in bare.stderr
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prometheus_client.parser import text_string_to_metric_families
 
-from airflow_provider_raydatallm.local import LocalHead
-from airflow_provider_raydatallm.processor.prometheus import METRICS, NAMESPACE
+from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.processor.metrics.prometheus import METRICS, NAMESPACE
 from tests.integration.conftest import ROOT, STUB, Ask, wait_for
 
 OURS = {f"{NAMESPACE}_{name}" for name, _ in METRICS.values()}

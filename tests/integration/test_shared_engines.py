@@ -18,8 +18,8 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJobError, RayModelNotFoundError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local import LocalHead
-from airflow_provider_raydatallm.local_processes import MARKER_VARIABLE
+from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
 from tests.integration.conftest import PROGRAM, Ask, wait_for
 from tests.integration.test_resume import fragments, in_thread, rows_in
 

@@ -21,7 +21,7 @@ import pytest
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local import LocalHead
+from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.integration.conftest import ROOT, STUB, Ask, moto_server
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.lines import progress_text
-from airflow_provider_raydatallm.processor.admission import admit, bundles_of
+from airflow_provider_raydatallm.contract.log_lines import progress_text
+from airflow_provider_raydatallm.processor.cluster.admission import admit, bundles_of
 from airflow_provider_raydatallm.processor.engines.base import Resources
 
 L4 = {"GPU": 1, "accelerator_type:L4": 0.001}
@@ -59,6 +59,6 @@ def test_engine_that_is_there_is_not_waited_for_and_asked_once(monkeypatch: pyte
         raise AssertionError("it waits")
 
     engine: Any = Engine()
-    monkeypatch.setattr("airflow_provider_raydatallm.processor.admission.claim", never)
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.cluster.admission.claim", never)
     admit(engine, name="a", timeout=0, say=never, make_room=never).give_up()
     assert engine.asked == 1

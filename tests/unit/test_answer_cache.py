@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.engines import repeats
-from airflow_provider_raydatallm.processor.engines.answer_cache import AnswerCache, check_address
-from airflow_provider_raydatallm.processor.engines.answer_files import AnswerFiles, AnswerSpace
-from airflow_provider_raydatallm.processor.engines.answer_index import ENTRY_SCHEMA, AnswerIndex
-from airflow_provider_raydatallm.processor.engines.repeats import TOLD_COLUMNS, Repeats, key_of
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.store import Store
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.dedup import coordinator
+from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache, check_address
+from airflow_provider_raydatallm.processor.engines.dedup.cache_files import AnswerFiles, AnswerSpace
+from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, AnswerIndex
+from airflow_provider_raydatallm.processor.engines.dedup.coordinator import TOLD_COLUMNS, Repeats, key_of
+from airflow_provider_raydatallm.processor.storage import Store
 
 MB = 1 << 20
 DAY = 86_400
@@ -420,7 +420,7 @@ def test_slice_waits_for_what_is_kept_but_not_for_long(
         hub = Repeats(space(tmp_path))
         claiming = asyncio.ensure_future(hub.claim("one", "1", [key_of("a")]))
         await asyncio.sleep(0)  # it begins to wait
-        monkeypatch.setattr(repeats, "_LOAD_SECONDS", 0.0)
+        monkeypatch.setattr(coordinator, "_LOAD_SECONDS", 0.0)
         late = Repeats(space(tmp_path))
         assert await late.claim("one", "1", [key_of("a")]) == [True]  # it goes without
         assert not claiming.done()

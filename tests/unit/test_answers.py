@@ -5,10 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.answers import COUNT_FIELDS, AnswerShape, arrow_type
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import answers_to
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.processor.request.answer_shape import COUNT_FIELDS, AnswerShape, arrow_type
 
 SCHEMA = {
     "type": "object",

@@ -6,9 +6,9 @@ import pytest
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_provider_raydatallm.assets import check_emit_partition, record_asset_events
-from airflow_provider_raydatallm.report import Counts, Report
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.report import Counts, Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events
 
 JOB = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
 RESULT: dict[str, Any] = Report(

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.processor.checks import ClusterFacts, Finding, check
+from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.base import Resources, Sizes
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.model_shape import ModelShape, shape_of
-from airflow_provider_raydatallm.processor.preflight import refuse
+from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts, Finding, check
+from airflow_provider_raydatallm.processor.sizing.cluster_probe import refuse
+from airflow_provider_raydatallm.processor.sizing.model_config import ModelShape, shape_of
 from tests.unit.test_model_shape import LLAMA_8B, LLAMA_70B
 
 EIGHT_H100 = ClusterFacts({"CPU": 64, "GPU": 8, "accelerator_type:H100": 1}, {}, 8, 80_000_000_000)

@@ -27,9 +27,9 @@ from cryptography.hazmat.primitives import serialization
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.auth import Token, read_token
-from airflow_provider_raydatallm.hooks.check import check
+from airflow_provider_raydatallm.hooks.connection import EXTRAS, RaySettings
+from airflow_provider_raydatallm.hooks.connection_test import check
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.hooks.settings import EXTRAS, RaySettings
 from tests.certificates import Authority
 
 

@@ -22,14 +22,14 @@ from airflow.sdk import DAG, task
 from airflow.sdk.bases.decorator import DecoratedMappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_raydatallm import by_value, shipping
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.identity import identify
-from airflow_provider_raydatallm.processor import row_function
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.processor.request import row_function
+from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.submit import packages, pickled_function
+from airflow_provider_raydatallm.submit.function_hash import identify
 from tests.in_process import InProcess, job_of
 
 ARGUMENTS: dict[str, Any] = {"input_path": "/in", "output_path": "/out", "model_source": "m"}
@@ -94,12 +94,12 @@ def parsed(path: Path, text: str) -> DAG:
     return found  # type: ignore[return-value]
 
 
-def sent(dag: DAG, task_id: str = "ask", operator: Any = None) -> tuple[SliceJob, list[shipping.Package]]:
+def sent(dag: DAG, task_id: str = "ask", operator: Any = None) -> tuple[SliceJob, list[packages.Package]]:
     context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}}
     return (operator or dag.get_task(task_id)).slice_job(context)  # type: ignore[no-any-return]
 
 
-def elsewhere(job: SliceJob, packages: list[shipping.Package], folder: Path, code: str) -> str:
+def elsewhere(job: SliceJob, packages: list[packages.Package], folder: Path, code: str) -> str:
     """What code prints in a process that has the packages and no DAG file; `function` is the function."""
     paths = []
     for package in packages:
@@ -289,7 +289,7 @@ def test_what_cannot_travel_is_named_with_what_uses_it(
     function: Callable[..., Any], given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(RayLLMInputError, match=says):
-        by_value.ship(function, ["row"], given)  # type: ignore[arg-type]
+        pickled_function.ship(function, ["row"], given)  # type: ignore[arg-type]
 
 
 def test_dag_with_what_cannot_travel_still_parses(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_return_annotation_does_not_split_the_report() -> None:
 
 
 def shipped(function: Callable[..., Any], named: list[str], folder: Path) -> str:
-    made = by_value.ship(function, named, {})  # type: ignore[arg-type]
+    made = pickled_function.ship(function, named, {})  # type: ignore[arg-type]
     zipfile.ZipFile(io.BytesIO(made.package.content)).extractall(folder)
     return made.reference
 
@@ -429,11 +429,11 @@ def test_other_python_is_told_before_anything_is_spent(
     assert (e.value.kind, cluster.answered) == ("input", 0)
     assert not (tmp_path / "out").exists()
 
-    package = by_value.ship(lambda name: name, ["name"], {}).package  # type: ignore[arg-type]
+    package = pickled_function.ship(lambda name: name, ["name"], {}).package  # type: ignore[arg-type]
     for same in (here, None):
-        shipping.check_python([package, shipping.processor_package()], same)
+        packages.check_python([package, packages.processor_package()], same)
     with pytest.raises(RayLLMInputError, match=rf"compiled by Python {here}.*runs Python 3\.9"):
-        shipping.check_python([package], "3.9")
+        packages.check_python([package], "3.9")
 
 
 def test_module_that_the_cluster_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

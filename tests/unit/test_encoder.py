@@ -7,7 +7,7 @@ import sys
 
 _LOAD = """
 import importlib.util, sys
-from airflow_provider_raydatallm.processor.engines.encoder import _without_torch
+from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import _without_torch
 with _without_torch():
     from transformers import AutoTokenizer
 print(AutoTokenizer.__name__, "torch" in sys.modules, importlib.util.find_spec("torch") is not None)

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_raydatallm import engines_cli
 from airflow_provider_raydatallm.cli import main
-from airflow_provider_raydatallm.processor import shared_engines
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.shared_engines import SharedEngine
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.shared import serve_apps
+from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
 
 IDLE = SharedEngine("ray-llm-idle-0", "RUNNING", "", "workers-1-to-1-idle-600-s", {}, ())
 USED = SharedEngine(
@@ -26,14 +25,14 @@ def see(monkeypatch: pytest.MonkeyPatch) -> See:
 
     def seen(*engines: SharedEngine | None) -> None:
         found = None if None in engines else list(engines)
-        monkeypatch.setattr(engines_cli, "_engines", lambda: found)
+        monkeypatch.setattr(engines, "_engines", lambda: found)
 
     def end(name: str, *, although_used: bool = False) -> bool:
         if name == STUCK.name and not although_used:
             raise SliceError("it does not end", kind="engine")
         return although_used or name == IDLE.name
 
-    monkeypatch.setattr(shared_engines, "end", end)
+    monkeypatch.setattr(serve_apps, "end", end)
     return seen
 
 
@@ -112,7 +111,7 @@ def test_cluster_that_is_gone_is_told_at_once(
     def another() -> None:
         raise AssertionError("which cluster it is was said")
 
-    monkeypatch.setattr("airflow_provider_raydatallm.local.head_status", another)
+    monkeypatch.setattr("airflow_provider_raydatallm.local_ray.head.head_status", another)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody there
     assert main(["engines", "list"]) == 1
     assert capsys.readouterr().err.startswith("error: no Ray cluster can be reached; is RAY_ADDRESS right?")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from airflow_provider_raydatallm.processor.engines.fair_share import FairShare
+from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
 
 
 class Engine:

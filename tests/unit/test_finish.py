@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.arguments import finish_at, finish_by_of
-from airflow_provider_raydatallm.lines import progress_text
-from airflow_provider_raydatallm.processor import make
-from airflow_provider_raydatallm.processor.finish import lateness
-from airflow_provider_raydatallm.processor.run import run_slice
+from airflow_provider_raydatallm.contract.log_lines import progress_text
+from airflow_provider_raydatallm.processor import version_build
+from airflow_provider_raydatallm.processor.metrics.deadline import lateness
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.task.arguments import finish_at, finish_by_of
 from tests.in_process import InProcess, job_of
 
 BEGAN = datetime(2026, 3, 28, 4, 30, tzinfo=UTC)  # 05:30 in Berlin, the night before its clocks go forward
@@ -65,7 +65,7 @@ def test_late_is_told_early_with_the_workers_that_would_do() -> None:
 def test_run_says_that_it_is_late_and_is_finished_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(make, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(version_build, "PROGRESS_SECONDS", 0.0)
     pq.write_table(pa.table({"name": ["a"] * 30}), tmp_path / "in.parquet")
     job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out")
     said: list[dict[str, Any]] = []

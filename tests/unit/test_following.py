@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from airflow_provider_raydatallm.following import Lines, Throttle
+from airflow_provider_raydatallm.task.log_follower import Lines, Throttle
 
 
 def test_stream_is_cut_into_lines_wherever_its_chunks_end() -> None:

@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
-from airflow_provider_raydatallm.processor.checks import ClusterFacts
 from airflow_provider_raydatallm.processor.engines.base import Facts
-from airflow_provider_raydatallm.processor.engines.vllm import VllmEngine
-from airflow_provider_raydatallm.processor.forecast import as_json, as_table, forecast
-from airflow_provider_raydatallm.processor.lengths import Lengths
-from airflow_provider_raydatallm.processor.pace import Pace
-from airflow_provider_raydatallm.processor.preflight import findings
-from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import Lengths
+from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, forecast
+from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts
+from airflow_provider_raydatallm.processor.sizing.cluster_probe import findings
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.store.past_speed import Pace
 from tests.in_process import InProcess, changed, job_of
 from tests.unit.test_model_shape import LLAMA_8B
 
@@ -26,7 +26,7 @@ from tests.unit.test_model_shape import LLAMA_8B
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SliceJob:
     """10,000 rows, and a GPU build of vLLM as far as the engine can tell."""
     monkeypatch.setattr(
-        "airflow_provider_raydatallm.processor.engines.vllm_base.vllm_is_cpu_build", lambda kind: False
+        "airflow_provider_raydatallm.processor.engines.vllm.engine_base.vllm_is_cpu_build", lambda kind: False
     )
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA_8B))

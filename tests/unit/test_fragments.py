@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.processor import fragments as fragments_module
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.fragments import (
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store import fragments as fragments_module
+from airflow_provider_raydatallm.processor.store.fragments import (
     FragmentReader,
     FragmentWriter,
     fields_of,
     put_fragment,
     ranges_of,
 )
-from airflow_provider_raydatallm.processor.ledger import read_ledger
-from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.ledger import read_ledger
 
 IDS = [f"{i:016x}" for i in range(4)]
 FIELDS = [pa.field("answer", pa.string())]

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor import gc
-from airflow_provider_raydatallm.processor import lease as lease_module
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.lease import Lease
-from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.processor.store import Store
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import garbage
+from airflow_provider_raydatallm.processor.store import lease as lease_module
+from airflow_provider_raydatallm.processor.store.lease import Lease
 from tests.in_process import InProcess, changed, job_of
 
 
@@ -44,11 +44,11 @@ def test_old_checkpoints_go_and_young_ones_stay(job: SliceJob) -> None:
     trial = half_finished(changed(job, max_rows=5))
     age(old, 8)
     age(trial, 8)
-    found = {store.url for store, _ in gc.abandoned(job, 7)}
+    found = {store.url for store, _ in garbage.abandoned(job, 7)}
     assert found == {f"file://{p.parent}" for p in (old, trial)}
-    for store, days in gc.abandoned(job, 7):
+    for store, days in garbage.abandoned(job, 7):
         assert 7.9 < days < 8.1
-        gc.collect(store)
+        garbage.collect(store)
     assert not old.exists()
     assert not trial.exists()
     assert any(p.suffix == ".arrow" for p in young.rglob("*"))
@@ -58,8 +58,8 @@ def test_key_inside_the_path_is_any_key(job: SliceJob, tmp_path: Path) -> None:
     named = changed(job, output_path=f"{tmp_path}/tables/{{slice}}/day={{slice}}")
     folder = half_finished(named)
     age(folder, 8)
-    [(store, _)] = gc.abandoned(changed(named, slice_key="another"), 7)
-    gc.collect(store)
+    [(store, _)] = garbage.abandoned(changed(named, slice_key="another"), 7)
+    garbage.collect(store)
     assert not folder.exists()
 
 
@@ -73,7 +73,7 @@ def test_checkpoint_whose_run_lives_is_not_abandoned(job: SliceJob, monkeypatch:
     try:
         while not store.read(f"{lease_module.CHECKPOINT}/beat-{lease.epoch:06}"):
             time.sleep(0.01)
-        assert list(gc.abandoned(job, 7)) == []
+        assert list(garbage.abandoned(job, 7)) == []
     finally:
         lease.close()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_raydatallm.contract.log_lines import encode_line
 from airflow_provider_raydatallm.exceptions import (
     RayEngineDiedError,
     RayJobStoppedError,
@@ -16,8 +17,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayModelNotFoundError,
     RayOutOfMemoryError,
 )
-from airflow_provider_raydatallm.job_failure import explain
-from airflow_provider_raydatallm.lines import encode_line
+from airflow_provider_raydatallm.task.job_failure import explain
 
 JOBS = json.loads((Path(__file__).parent / "data" / "failures" / "jobs.json").read_text())
 

@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.processor import lease as lease_module
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.lease import CHECKPOINT, Holder, Lease, LeaseLostError, holder
-from airflow_provider_raydatallm.processor.store import Store
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import lease as lease_module
+from airflow_provider_raydatallm.processor.store.lease import (
+    CHECKPOINT,
+    Holder,
+    Lease,
+    LeaseLostError,
+    holder,
+)
 
 
 @pytest.fixture(autouse=True)

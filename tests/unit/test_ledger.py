@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.processor.ledger import (
+from airflow_provider_raydatallm.processor.store.ledger import (
     Fragment,
     Span,
     UnitRows,

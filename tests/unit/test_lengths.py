@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from airflow_provider_raydatallm.processor.ledger import count
-from airflow_provider_raydatallm.processor.lengths import _spread
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import _spread
+from airflow_provider_raydatallm.processor.store.ledger import count
 
 
 def test_sample_is_of_the_whole_slice() -> None:

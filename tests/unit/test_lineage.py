@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.facets import SLICE_FACET, slice_lineage
-from airflow_provider_raydatallm.report import Counts, Report
-from airflow_provider_raydatallm.spec import SliceJob
-from airflow_provider_raydatallm.tables import DatasetName, dataset_name, input_table, output_table
+from airflow_provider_raydatallm.contract.report import Counts, Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
+from airflow_provider_raydatallm.lineage.table_names import (
+    DatasetName,
+    dataset_name,
+    input_table,
+    output_table,
+)
 
 
 def job(**given: Any) -> SliceJob:
@@ -120,7 +125,7 @@ def test_operator_works_where_openlineage_is_not_installed() -> None:
         "import sys; sys.modules['openlineage'] = None\n"
         "from airflow_provider_raydatallm import assets, lineage, tables\n"
         "class Task(lineage.SliceLineage): pass\n"
-        "from airflow_provider_raydatallm.spec import SliceJob\n"
+        "from airflow_provider_raydatallm.contract.spec import SliceJob\n"
         "job = SliceJob(slice_key='k', input_path='/i', output_path='/o', model_source='m', prompt='x')\n"
         "Task().note_run(job, result={})"
     )

@@ -8,11 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor import gauges
-from airflow_provider_raydatallm.processor.answers import TRUNCATED_ANSWER, failed_table
+from airflow_provider_raydatallm.contract.report import Balance, Throughput, Utilisation
 from airflow_provider_raydatallm.processor.engines.base import answers_to
-from airflow_provider_raydatallm.processor.gauges import Gpu, Sample, held_gpus
-from airflow_provider_raydatallm.processor.measure import (
+from airflow_provider_raydatallm.processor.metrics import node_usage
+from airflow_provider_raydatallm.processor.metrics.meter import (
     RECENT_SECONDS,
     Meter,
     News,
@@ -21,7 +20,8 @@ from airflow_provider_raydatallm.processor.measure import (
     rows_in,
     summary,
 )
-from airflow_provider_raydatallm.report import Balance, Throughput, Utilisation
+from airflow_provider_raydatallm.processor.metrics.node_usage import Gpu, Sample, held_gpus
+from airflow_provider_raydatallm.processor.request.answer_shape import TRUNCATED_ANSWER, failed_table
 
 
 def group(
@@ -222,5 +222,5 @@ def test_worker_knows_the_gpus_that_it_holds(
 
 
 def test_worker_without_gpus_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauges, "_nvml_devices", lambda: (None, {}))
+    monkeypatch.setattr(node_usage, "_nvml_devices", lambda: (None, {}))
     assert held_gpus.__wrapped__() is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.processor.model_shape import (
+from airflow_provider_raydatallm.processor.sizing.model_config import (
     ModelShape,
     cache_bytes,
     is_quantized_model,

@@ -13,10 +13,10 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, literal
 
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.spec import SliceJob
-from airflow_provider_raydatallm.submission import submission_id_of
+from airflow_provider_raydatallm.submit.ray_job import submission_id_of
 
 HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
 DAGS = sorted((Path(__file__).parents[2] / "dags").glob("*.py"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.ownership import TaskAttempt, is_waited_for
+from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, is_waited_for
 
 FIRST = TaskAttempt("d", "t", "r", -1, 1)
 SECOND = TaskAttempt("d", "t", "r", -1, 2)

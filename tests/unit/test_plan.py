@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor import read_text
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.plan import Plan, make_plan
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.input import text as text_module
+from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 
 
 def plan_of(path: Path | str, **given: Any) -> Plan:
@@ -35,7 +35,7 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_text, "TEXT_RANGE_BYTES", 64)
+    monkeypatch.setattr(text_module, "TEXT_RANGE_BYTES", 64)
 
 
 def test_same_files_give_the_same_plan(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_nothing_there_is_an_empty_plan(tmp_path: Path) -> None:
 
 
 def test_broken_csv_line_names_file_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_text, "TEXT_RANGE_BYTES", 1000)
+    monkeypatch.setattr(text_module, "TEXT_RANGE_BYTES", 1000)
     lines = [f"{i},x" for i in range(1, 1001)]
     lines[699] = "700,x,too many"
     (tmp_path / "a.csv").write_text("\n".join(["n,x", *lines]))
@@ -256,7 +256,7 @@ def test_broken_csv_line_names_file_and_record(tmp_path: Path, monkeypatch: pyte
 
 
 def test_broken_json_line_names_file_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_text, "TEXT_RANGE_BYTES", 1000)
+    monkeypatch.setattr(text_module, "TEXT_RANGE_BYTES", 1000)
     lines = [f'{{"n": {i}}}' for i in range(1, 1001)]
     lines[699] = '{"n": 700'
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
@@ -325,7 +325,7 @@ def test_storage_that_cannot_be_opened_says_what_is_missing(url: str, says: str)
 def test_csv_in_another_dialect_is_read_as_the_options_say(
     tmp_path: Path, data: bytes, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_text, "TEXT_RANGE_BYTES", 16)
+    monkeypatch.setattr(text_module, "TEXT_RANGE_BYTES", 16)
     (tmp_path / "a.csv").write_bytes(data)
     plan = plan_of(tmp_path / "a.csv", csv_options=options)
     wanted = {

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from airflow_provider_raydatallm.lines import encode_line, progress_text
-from airflow_provider_raydatallm.polling import (
+from airflow_provider_raydatallm.contract.log_lines import encode_line, progress_text
+from airflow_provider_raydatallm.task.job_verdict import (
     Failed,
     Finished,
     JobWatch,

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor import gc
-from airflow_provider_raydatallm.processor import progress as progress_module
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.lease import Lease, LeaseLostError
-from airflow_provider_raydatallm.processor.progress import Reporter
-from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.processor.store import Store
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.processor.metrics import progress as progress_module
+from airflow_provider_raydatallm.processor.metrics.progress import Reporter
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import garbage
+from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from tests.in_process import InProcess, job_of
 
 
@@ -127,8 +127,8 @@ def test_failed_run_leaves_how_far_it_came_until_the_next_one_publishes(
 def test_progress_goes_with_an_abandoned_checkpoint(job: SliceJob) -> None:
     with pytest.raises(SliceError):
         run(job, break_at_third_batch(job))
-    for store, _ in gc.abandoned(job, 0):
-        gc.collect(store)
+    for store, _ in garbage.abandoned(job, 0):
+        garbage.collect(store)
     assert not file_of(job).exists()
 
 

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.prompt import RequestBuilder, Template, as_text, structured_outputs
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.request.prompt import (
+    RequestBuilder,
+    Template,
+    as_text,
+    structured_outputs,
+)
 
 COLUMNS = ["Company", "First Name", "budget"]
 

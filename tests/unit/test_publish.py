@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor import publish
-from airflow_provider_raydatallm.processor import store as store_module
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.fragments import put_fragment
-from airflow_provider_raydatallm.processor.plan import make_plan
-from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.processor.store import Store
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor import storage as store_module
+from airflow_provider_raydatallm.processor.input.plan import make_plan
+from airflow_provider_raydatallm.processor.publish import publication
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from airflow_provider_raydatallm.reader import published_dataset, published_files
-from airflow_provider_raydatallm.report import Report
-from airflow_provider_raydatallm.spec import SliceJob
 from tests.in_process import InProcess, changed, job_of
 from tests.stub_engine import answer
 
@@ -151,9 +151,9 @@ def test_folder_of_somebody_else_is_not_touched(job: SliceJob) -> None:
 def test_answer_column_never_overwrites_an_input_column(job: SliceJob) -> None:
     plan = make_plan(job)
     with pytest.raises(SliceError, match="'x'"):
-        publish.check_columns(job, plan, [pa.field("x", pa.string())])
+        publication.check_columns(job, plan, [pa.field("x", pa.string())])
     with pytest.raises(SliceError, match="slice folder"):
-        publish.check_columns(job, plan, [pa.field("ds", pa.string())])
+        publication.check_columns(job, plan, [pa.field("ds", pa.string())])
 
 
 def test_columns_that_parquet_cannot_hold_are_found_before_anything_is_spent(
@@ -162,7 +162,7 @@ def test_columns_that_parquet_cannot_hold_are_found_before_anything_is_spent(
     (tmp_path / "in.jsonl").write_text('{"meta": {}}\n')
     other = changed(job, input_path=str(tmp_path / "in.jsonl"))
     with pytest.raises(SliceError, match=r"cannot be written as Parquet.*columns="):
-        publish.check_columns(other, make_plan(other), [])
+        publication.check_columns(other, make_plan(other), [])
 
 
 def test_sealed_slice_publishes_what_was_sealed(job: SliceJob) -> None:
@@ -254,7 +254,7 @@ def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
         monkeypatch.setattr("tests.in_process.answer", _mended)
     first = InProcess()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publish.Publication, "_commit", lambda *a: (_ for _ in ()).throw(OSError("killed")))
+        patch.setattr(publication.Publication, "_commit", lambda *a: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(OSError, match="killed"):
             run(again, first)
     assert first.answered > 0
@@ -276,7 +276,7 @@ def test_checkpoint_that_a_dying_run_left_is_removed_by_the_next(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "airflow_provider_raydatallm.processor.versions.remove_checkpoints",
+            "airflow_provider_raydatallm.processor.store.versions.remove_checkpoints",
             lambda *a: (_ for _ in ()).throw(OSError("killed")),
         )
         with pytest.raises(OSError, match="killed"):

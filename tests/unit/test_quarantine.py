@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.report import Report
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests import stub_engine
 from tests.in_process import InProcess, changed, job_of
 

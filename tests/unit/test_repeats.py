@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.engines import repeats
-from airflow_provider_raydatallm.processor.engines.repeats import (
+from airflow_provider_raydatallm.processor.engines.dedup import coordinator
+from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
     ANSWER_COLUMNS,
     Repeats,
     is_decided,
@@ -104,7 +104,7 @@ def test_what_is_given_up_or_whose_feeder_died_is_asked_again(monkeypatch: pytes
         known, _, lost = await asyncio.wait_for(taking, 60)
         assert (known, lost) == ([], [0])
         assert await hub.claim("two", "1", [A, B]) == [True, False]
-        monkeypatch.setattr(repeats, "_DEAD_SECONDS", 0.0)
+        monkeypatch.setattr(coordinator, "_DEAD_SECONDS", 0.0)
         assert (await hub.take([B]))[2] == [0]
         assert await hub.claim("two", "1", [B]) == [True]
 

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.processor import read_text
-from airflow_provider_raydatallm.processor.answers import COUNT_FIELDS
-from airflow_provider_raydatallm.processor.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.fragments import put_fragment
-from airflow_provider_raydatallm.processor.plan import Plan, make_plan
-from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.processor.store import Store
-from airflow_provider_raydatallm.report import Report
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.input import text
+from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.request.answer_shape import COUNT_FIELDS
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from tests.in_process import InProcess, job_of
 
 
@@ -90,7 +90,7 @@ def test_whatever_is_finished_only_the_rest_is_answered_and_all_is_published_in_
     rng = random.Random(seed)
     root = Path(tempfile.mkdtemp())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_text, "TEXT_RANGE_BYTES", 64)
+        patch.setattr(text, "TEXT_RANGE_BYTES", 64)
         try:
             (root / "in").mkdir()
             names = write_input(root / "in", kind, sizes, rng)

@@ -13,7 +13,7 @@ from airflow.sdk import DAG, ExceptionRetryPolicy, RetryAction
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_raydatallm import exceptions
-from airflow_provider_raydatallm.processor.errors import Kind
+from airflow_provider_raydatallm.contract.errors import Kind
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operator.md"
 

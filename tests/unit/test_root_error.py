@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError, UserCodeException
 
-from airflow_provider_raydatallm.processor import cluster
-from airflow_provider_raydatallm.processor.errors import SliceError
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.cluster import ray_cluster
 from airflow_provider_raydatallm.processor.root_error import root_error
 
 FAILURES = Path(__file__).parent / "data" / "failures"
@@ -248,7 +248,7 @@ def test_log_of_a_process_on_a_busy_node_is_asked_for_again(monkeypatch: pytest.
         return iter([answer])
 
     monkeypatch.setattr("ray.util.state.get_log", get_log)
-    monkeypatch.setattr(cluster.time, "sleep", lambda seconds: None)
-    assert cluster.log_of(node_id="n", pid=1) == "it broke"
+    monkeypatch.setattr(ray_cluster.time, "sleep", lambda seconds: None)
+    assert ray_cluster.log_of(node_id="n", pid=1) == "it broke"
     answers[:] = [ConnectionError()] * 9
-    assert cluster.log_of(node_id="n", pid=1) == ""
+    assert ray_cluster.log_of(node_id="n", pid=1) == ""

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from airflow_provider_raydatallm.processor import named, shared_engines
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.shared import serve_apps
+from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
+from airflow_provider_raydatallm.processor.ray_runtime import named_actors
 
 #: Ray's own, while it imports.
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
@@ -61,10 +62,10 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(shared_engines, "shared_engines", lambda: made.there)
-    monkeypatch.setattr(shared_engines, "only_one", made.only_one)
-    monkeypatch.setattr(shared_engines, "_delete", made.delete)
-    monkeypatch.setattr(shared_engines, "_start_serve", lambda: None)
+    monkeypatch.setattr(serve_apps, "shared_engines", lambda: made.there)
+    monkeypatch.setattr(serve_apps, "only_one", made.only_one)
+    monkeypatch.setattr(serve_apps, "_delete", made.delete)
+    monkeypatch.setattr(serve_apps, "_start_serve", lambda: None)
     monkeypatch.setattr("ray.serve.api.run_many", made.deploy)
     return made
 
@@ -75,7 +76,7 @@ class Worker:
 
 
 def ensure(scaling: Scaling) -> None:
-    shared_engines.ensure("ray-llm-m-0", scaling, Worker, ({"model": "m"},), num_cpus=1, runtime_env={})
+    serve_apps.ensure("ray-llm-m-0", scaling, Worker, ({"model": "m"},), num_cpus=1, runtime_env={})
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_engine_in_use_is_ended_by_force_only(
     cluster: Cluster, there: SharedEngine | None, how: dict[str, bool], is_ended: bool
 ) -> None:
     cluster.there = [there] if there is not None else []
-    assert shared_engines.end("ray-llm-m-0", **how) == is_ended
+    assert serve_apps.end("ray-llm-m-0", **how) == is_ended
     is_deleted = is_ended and there is not None
     assert cluster.deleted == ([("ray-llm-m-0", how.get("although_used", False))] if is_deleted else [])
 
@@ -143,8 +144,8 @@ def test_room_is_made_by_one_idle_engine(cluster: Cluster, monkeypatch: pytest.M
 
     idle = [engine("b"), engine("c")]
     cluster.there = [engine("none", workers={}), engine("used", users=("a",)), *idle]
-    shared_engines.end_an_idle_engine(keep="b")  # what it is asked for would be started anew
-    shared_engines.end_an_idle_engine()
+    serve_apps.end_an_idle_engine(keep="b")  # what it is asked for would be started anew
+    serve_apps.end_an_idle_engine()
     assert cluster.deleted == [("c", False), ("b", False)]
 
     def stuck(name: str, *, at_once: bool = False) -> None:
@@ -152,16 +153,16 @@ def test_room_is_made_by_one_idle_engine(cluster: Cluster, monkeypatch: pytest.M
             raise SliceError("it does not end", kind="engine")
         cluster.deleted.append((name, at_once))
 
-    monkeypatch.setattr(shared_engines, "_delete", stuck)
+    monkeypatch.setattr(serve_apps, "_delete", stuck)
     cluster.there = idle
-    shared_engines.end_an_idle_engine()  # one that does not end keeps no other
+    serve_apps.end_an_idle_engine()  # one that does not end keeps no other
     assert cluster.deleted[2:] == [("c", False)]
 
     def unknown() -> list[SharedEngine]:
         raise RayActorError
 
-    monkeypatch.setattr(shared_engines, "shared_engines", unknown)
-    shared_engines.end_an_idle_engine()  # whoever waits for room waits on
+    monkeypatch.setattr(serve_apps, "shared_engines", unknown)
+    serve_apps.end_an_idle_engine()  # whoever waits for room waits on
 
 
 def test_engine_that_scaled_to_none_is_forgotten_when_another_starts(cluster: Cluster) -> None:
@@ -196,19 +197,19 @@ def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.Mon
         ),
         "ray-llm-b-0": app("DELETING"),
     }
-    monkeypatch.setattr(shared_engines, "claimed", claimed)
-    monkeypatch.setattr(shared_engines, "_status", lambda: SimpleNamespace(applications=apps))
-    monkeypatch.setattr(shared_engines, "_serve_runs", lambda: True)
+    monkeypatch.setattr(serve_apps, "claimed", claimed)
+    monkeypatch.setattr(serve_apps, "_status", lambda: SimpleNamespace(applications=apps))
+    monkeypatch.setattr(serve_apps, "_serve_runs", lambda: True)
     workers = {"RUNNING": 2, "STARTING": 1}
-    assert shared_engines.shared_engines() == [
+    assert serve_apps.shared_engines() == [
         SharedEngine(
             "ray-llm-a-0", "DEPLOYING", "on its way: slow", "d0", workers, ("s3://out/ds=b c",), "RUNNING"
         ),
         SharedEngine("ray-llm-b-0", "DELETING", "", "", {}, ()),
     ]
     assert len(asked) == 1
-    monkeypatch.setattr(shared_engines, "_serve_runs", lambda: False)
-    assert shared_engines.shared_engines() == []
+    monkeypatch.setattr(serve_apps, "_serve_runs", lambda: False)
+    assert serve_apps.shared_engines() == []
 
 
 @pytest.mark.parametrize(
@@ -232,17 +233,18 @@ def test_worker_that_waits_for_its_place_counts_as_none(
         return [SimpleNamespace(name=name, state=state, pid=pid) for name, state, pid in actors]
 
     monkeypatch.setattr("ray.util.state.list_actors", list_actors)
-    assert shared_engines.has_workers(replace(ENGINE, workers=workers)) == has
+    assert serve_apps.has_workers(replace(ENGINE, workers=workers)) == has
 
 
 def test_only_names_of_this_provider_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [(named.NAMESPACE, "user b 2"), ("serve", "user c"), (named.NAMESPACE, "user a 1")]
+    names = [(named_actors.NAMESPACE, "user b 2"), ("serve", "user c"), (named_actors.NAMESPACE, "user a 1")]
     found = [
-        {"namespace": namespace, "name": name} for namespace, name in [*names, (named.NAMESPACE, "turn")]
+        {"namespace": namespace, "name": name}
+        for namespace, name in [*names, (named_actors.NAMESPACE, "turn")]
     ]
     monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: found)
-    assert named.claimed("user ") == ["a 1", "b 2"]
-    assert shared_engines.users("a") == ["1"]
+    assert named_actors.claimed("user ") == ["a 1", "b 2"]
+    assert serve_apps.users("a") == ["1"]
 
 
 def test_who_comes_second_waits_for_the_first_and_a_failure_keeps_nobody_out(
@@ -250,12 +252,12 @@ def test_who_comes_second_waits_for_the_first_and_a_failure_keeps_nobody_out(
 ) -> None:
     claims: list[Any] = [None, None, "lock", "lock"]
     killed: list[Any] = []
-    monkeypatch.setattr(named, "claim", lambda name: claims.pop(0))
-    monkeypatch.setattr(named, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(named_actors, "claim", lambda name: claims.pop(0))
+    monkeypatch.setattr(named_actors, "_LOOK_SECONDS", 0)
     monkeypatch.setattr("ray.kill", killed.append)
-    with named.only_one("x"):
+    with named_actors.only_one("x"):
         assert (claims, killed) == (["lock"], [])
-    with pytest.raises(ValueError, match="broken"), named.only_one("x"):
+    with pytest.raises(ValueError, match="broken"), named_actors.only_one("x"):
         raise ValueError("broken")
     assert killed == ["lock", "lock"]
 
@@ -270,13 +272,13 @@ def test_engine_that_does_not_end_is_told_and_force_ends_no_other(monkeypatch: p
     monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: found)
     monkeypatch.setattr("ray.get_actor", lambda name, namespace: (namespace, name))
     monkeypatch.setattr("ray.kill", killed.append)
-    monkeypatch.setattr(shared_engines, "_DELETE_SECONDS", -1)
-    monkeypatch.setattr(shared_engines, "shared_engines", list)
-    shared_engines._delete(ENGINE.name)
+    monkeypatch.setattr(serve_apps, "_DELETE_SECONDS", -1)
+    monkeypatch.setattr(serve_apps, "shared_engines", list)
+    serve_apps._delete(ENGINE.name)
     assert killed == []
-    monkeypatch.setattr(shared_engines, "shared_engines", lambda: [ENGINE])
+    monkeypatch.setattr(serve_apps, "shared_engines", lambda: [ENGINE])
     with pytest.raises(SliceError, match="does not end"):
-        shared_engines._delete(ENGINE.name, at_once=True)
+        serve_apps._delete(ENGINE.name, at_once=True)
     assert killed == [("serve", ours)]
     assert deleted == [ENGINE.name] * 2
 
@@ -294,17 +296,17 @@ def test_serve_is_started_without_what_is_the_jobs_own(monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", "/of/the/node")
     context = SimpleNamespace(runtime_env={"env_vars": {"SECRET": "of the job"}}, gcs_address="head:6379")
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
-    monkeypatch.setattr(shared_engines, "_serve_runs", lambda: False)
+    monkeypatch.setattr(serve_apps, "_serve_runs", lambda: False)
     monkeypatch.setattr("subprocess.run", run)
-    shared_engines._start_serve()
+    serve_apps._start_serve()
     [environment] = runs
     assert (environment["HOME"], environment["RAY_ADDRESS"]) == ("/of/the/node", "head:6379")
     assert not environment.keys() & {"SECRET", "RAY_JOB_CONFIG_JSON_ENV_VAR"}
     done.returncode, done.stderr = 1, "no ray[serve]"
     with pytest.raises(SliceError, match=r"Ray Serve could not be started: no ray\[serve\]"):
-        shared_engines._start_serve()
-    monkeypatch.setattr(shared_engines, "_serve_runs", lambda: True)
-    shared_engines._start_serve()
+        serve_apps._start_serve()
+    monkeypatch.setattr(serve_apps, "_serve_runs", lambda: True)
+    serve_apps._start_serve()
     assert len(runs) == 2
 
 
@@ -322,9 +324,9 @@ def test_serve_that_is_started_anew_is_waited_for_but_not_for_ever(monkeypatch: 
         return answer
 
     monkeypatch.setattr("ray.serve.status", status)
-    monkeypatch.setattr(shared_engines, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
-    assert shared_engines._status() == "there"
+    monkeypatch.setattr(serve_apps, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    assert serve_apps._status() == "there"
     answers = [RayActorError()] * 3
     with pytest.raises(RayActorError):
-        shared_engines._status()
+        serve_apps._status()
     assert answers == []

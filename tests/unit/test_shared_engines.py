@@ -11,12 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor import shared_engines
-from airflow_provider_raydatallm.processor.engines import shared_worker
-from airflow_provider_raydatallm.processor.engines.fair_share import FairShare
-from airflow_provider_raydatallm.processor.engines.shared import SharedVllmEngine
-from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine, name_of
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.shared import replica, serve_apps
+from airflow_provider_raydatallm.processor.engines.shared.engine import SharedVllmEngine
+from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
+from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine, name_of
 
 GIVEN: dict[str, Any] = {"slice_key": "a", "input_path": "in", "output_path": "out", "prompt": "p"}
 
@@ -89,7 +88,7 @@ class Vllm:
             raise
 
 
-class Worker(shared_worker.SharedWorker):
+class Worker(replica.SharedWorker):
     def __del__(self) -> None:
         """Ends no process, and this one's logging goes on."""
 
@@ -106,9 +105,9 @@ def test_rows_of_a_job_that_is_gone_are_dropped_and_those_of_others_are_not(
             raise ConnectionError  # that it is not known who is there ends nobody, nor the looking
         return list(there)
 
-    monkeypatch.setattr(shared_worker, "users", users)
-    monkeypatch.setattr(shared_worker, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm_worker._sampling_params", str)
+    monkeypatch.setattr(replica, "users", users)
+    monkeypatch.setattr(replica, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.worker._sampling_params", str)
     worker: Any = Worker.__new__(Worker)
     worker.__dict__ |= {
         "_engine": Vllm(), "_app": "e", "_name": "w", "_share": FairShare(3), "_asking": Counter(),
@@ -161,7 +160,7 @@ def test_worker_whose_engine_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None
     worker: Any = Worker.__new__(Worker)
 
     async def look(limit: float) -> None:
-        monkeypatch.setattr(shared_worker, "_HUNG_SECONDS", limit)
+        monkeypatch.setattr(replica, "_HUNG_SECONDS", limit)
         await worker.check_health()
         await asyncio.sleep(0.05)
 
@@ -186,7 +185,7 @@ def test_log_of_serve_is_kept_while_vllm_closes_all_handlers() -> None:
     logger = logging.getLogger("ray.serve")
     logger.addHandler(handler)
     try:
-        with shared_worker._serve_logging_kept():
+        with replica._serve_logging_kept():
             handler.close()
         assert handler.target is target
     finally:
@@ -202,9 +201,9 @@ def test_engine_whose_place_another_took_gets_it_back_when_that_is_idle(
 ) -> None:
     there = SharedEngine("e", "RUNNING", "", "workers-1-to-1-idle-kept", workers, ("1 slice",))
     ends: list[str] = []
-    monkeypatch.setattr(shared_engines, "shared_engine", lambda name: there)
-    monkeypatch.setattr(shared_engines, "has_workers", lambda engine: has_place)
-    monkeypatch.setattr(shared_engines, "end_an_idle_engine", lambda: ends.append("an idle one"))
+    monkeypatch.setattr(serve_apps, "shared_engine", lambda name: there)
+    monkeypatch.setattr(serve_apps, "has_workers", lambda engine: has_place)
+    monkeypatch.setattr(serve_apps, "end_an_idle_engine", lambda: ends.append("an idle one"))
     engine: Any = SharedVllmEngine.__new__(SharedVllmEngine)
     engine.__dict__ |= {
         "name": "e",
@@ -228,7 +227,7 @@ def test_engine_counts_that_has_a_worker_or_is_to_get_one(
     monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], users: tuple[str, ...], is_in_the_way: bool
 ) -> None:
     there = SharedEngine("other", "RUNNING", "", "workers-1-to-1-idle-600-s", workers, users)
-    monkeypatch.setattr(shared_engines, "shared_engines", lambda: [there])
+    monkeypatch.setattr(serve_apps, "shared_engines", lambda: [there])
     engine: Any = SharedVllmEngine.__new__(SharedVllmEngine)
     engine.job = SliceJob(**GIVEN, model_source="m", engine_scope="shared", max_shared_engines=1)
     engine.__dict__["name"] = "e"
@@ -248,5 +247,5 @@ def test_controller_that_is_started_anew_is_asked_again(monkeypatch: pytest.Monk
         return f"{answer} of {name}"
 
     monkeypatch.setattr("ray.serve.get_app_handle", ask)
-    monkeypatch.setattr(shared_engines.time, "sleep", lambda seconds: None)
-    assert shared_engines.handle_of("e") == "handle of e"
+    monkeypatch.setattr(serve_apps.time, "sleep", lambda seconds: None)
+    assert serve_apps.handle_of("e") == "handle of e"

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from ray.exceptions import RayActorError
 
-from airflow_provider_raydatallm.processor import shared_engines
-from airflow_provider_raydatallm.processor.checks import ClusterFacts
-from airflow_provider_raydatallm.processor.engines import shared
+from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.base import Facts, Resources
-from airflow_provider_raydatallm.processor.engines.shared import SharedVllmEngine, SharedWorkers
-from airflow_provider_raydatallm.processor.engines.vllm import _threaded_pool
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.preflight import files_of_model
-from airflow_provider_raydatallm.processor.shared_engines import Scaling, SharedEngine
+from airflow_provider_raydatallm.processor.engines.shared import engine as engine_module
+from airflow_provider_raydatallm.processor.engines.shared import serve_apps
+from airflow_provider_raydatallm.processor.engines.shared.engine import SharedVllmEngine, SharedWorkers
+from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
+from airflow_provider_raydatallm.processor.engines.vllm.engine import _threaded_pool
+from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts
+from airflow_provider_raydatallm.processor.sizing.cluster_probe import files_of_model
 from tests.in_process import job_of
 
 NAME = "ray-llm-m-0"
@@ -72,8 +72,8 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     for name in ("shared_engines", "shared_engine", "has_workers", "use", "ensure", "end"):
-        monkeypatch.setattr(shared_engines, name, getattr(made, name))
-    monkeypatch.setattr(shared, "_start_of", made.start_of)
+        monkeypatch.setattr(serve_apps, name, getattr(made, name))
+    monkeypatch.setattr(engine_module, "_start_of", made.start_of)
     return made
 
 
@@ -84,7 +84,7 @@ Make = Callable[..., SharedVllmEngine]
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """An engine of 2 to 4 workers on GPUs, as far as it can tell."""
     monkeypatch.setattr(
-        "airflow_provider_raydatallm.processor.engines.vllm_base.vllm_is_cpu_build", lambda kind: False
+        "airflow_provider_raydatallm.processor.engines.vllm.engine_base.vllm_is_cpu_build", lambda kind: False
     )
 
     def engine(rows: int = 10_000, **given: Any) -> SharedVllmEngine:
@@ -209,7 +209,7 @@ def test_engine_on_cpus_holds_no_gpu(
 ) -> None:
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     monkeypatch.setattr(
-        "airflow_provider_raydatallm.processor.engines.vllm_base.vllm_is_cpu_build", lambda kind: True
+        "airflow_provider_raydatallm.processor.engines.vllm.engine_base.vllm_is_cpu_build", lambda kind: True
     )
     started()
     assert cluster.options.keys() == {"num_cpus", "runtime_env"}
@@ -258,7 +258,9 @@ def test_environment_makes_another_engine_but_not_its_jobs_own_part(
 def test_model_with_other_files_makes_another_engine(started: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
     for age in (1, 1, 2):
-        monkeypatch.setattr(shared, "files_of_model", lambda source, age=age: [[("config.json", 2, age)]])
+        monkeypatch.setattr(
+            engine_module, "files_of_model", lambda source, age=age: [[("config.json", 2, age)]]
+        )
         engine = started()
         del engine.__dict__["name"]
         names.append(engine.name)
@@ -371,7 +373,7 @@ def test_room_is_not_made_by_the_engine_that_it_is_for(
     cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[str | None] = []
-    monkeypatch.setattr(shared_engines, "end_an_idle_engine", lambda *, keep: kept.append(keep))
+    monkeypatch.setattr(serve_apps, "end_an_idle_engine", lambda *, keep: kept.append(keep))
     engine = make()
     for there in ([ENGINE], [replace(ENGINE, deployment="workers-1-to-1-idle-600-s")], []):
         cluster.engines = there
@@ -413,7 +415,7 @@ def test_what_was_seen_last_holds_while_serve_cannot_tell(
     engine = started()
     cluster.engines = [ENGINE]
     engine.check()
-    monkeypatch.setattr(shared_engines, "shared_engine", unknown)
+    monkeypatch.setattr(serve_apps, "shared_engine", unknown)
     for _ in range(5):
         engine.check()
     assert engine.loads()
@@ -443,7 +445,7 @@ def test_slice_goes_on_without_a_cache_whose_model_nobody_can_look_at(
     def gone(source: str) -> Any:
         raise ConnectionError("the node is gone")
 
-    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.files_of_model", gone)
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.engine.files_of_model", gone)
     assert make(answer_cache="/answers")._next_answer_space() is None
     assert "answer_cache: the node is gone. The slice goes on without it" in capsys.readouterr().err
 
@@ -493,7 +495,7 @@ def test_hub_id_has_no_files_here() -> None:
 
 
 def test_package_of_the_code_is_known_where_ray_brought_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shared._package_of_this_code() is None
+    assert engine_module._package_of_this_code() is None
     there = "/tmp/ray/session/runtime_resources/py_modules_files/_ray_pkg_0a/airflow_provider_raydatallm/x.py"
-    monkeypatch.setattr(shared, "__file__", there)
-    assert shared._package_of_this_code() == "gcs://_ray_pkg_0a.zip"
+    monkeypatch.setattr(engine_module, "__file__", there)
+    assert engine_module._package_of_this_code() == "gcs://_ray_pkg_0a.zip"

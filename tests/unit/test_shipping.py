@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raydatallm import shipping
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.submit import packages
 
 
-def names(package: shipping.Package) -> set[str]:
+def names(package: packages.Package) -> set[str]:
     return set(zipfile.ZipFile(io.BytesIO(package.content)).namelist())
 
 
 def test_processor_travels_whole_and_equal_code_makes_an_equal_package() -> None:
-    package = shipping.processor_package()
+    package = packages.processor_package()
     assert "airflow_provider_raydatallm/processor/__main__.py" in names(package)
     assert not [n for n in names(package) if n.endswith(".pyc")]
-    shipping.processor_package.cache_clear()
-    assert shipping.processor_package().name == package.name
+    packages.processor_package.cache_clear()
+    assert packages.processor_package().name == package.name
 
 
 def test_spec_travels_as_a_package() -> None:
@@ -31,7 +31,7 @@ def test_spec_travels_as_a_package() -> None:
         model_source="m",
         prompt="ünï 'quotes' \"and\" $(that)",
     )
-    name, package = shipping.spec_package(job)
+    name, package = packages.spec_package(job)
     text = zipfile.ZipFile(io.BytesIO(package.content)).read(f"{name}/spec.json").decode()
     assert SliceJob.model_validate_json(text) == job
 
@@ -40,19 +40,19 @@ def test_code_paths_keep_a_packages_name(tmp_path: Path) -> None:
     for file in ("pkg/__init__.py", "pkg/m.py", "pkg/__pycache__/m.pyc", "plain/m2.py", "single.py"):
         (tmp_path / file).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / file).write_text("x = 1")
-    found = shipping.user_packages([], ["pkg", "plain", "single.py"], tmp_path)
+    found = packages.user_packages([], ["pkg", "plain", "single.py"], tmp_path)
     assert [names(p) for p in found] == [{"pkg/__init__.py", "pkg/m.py"}, {"m2.py"}, {"single.py"}]
-    before = shipping.code_hash(found)
+    before = packages.code_hash(found)
     (tmp_path / "single.py").write_text("x = 2")
-    assert shipping.code_hash(shipping.user_packages([], ["pkg", "plain", "single.py"], tmp_path)) != before
+    assert packages.code_hash(packages.user_packages([], ["pkg", "plain", "single.py"], tmp_path)) != before
     with pytest.raises(RayLLMInputError, match="nope"):
-        shipping.user_packages([], ["nope"], tmp_path)
+        packages.user_packages([], ["nope"], tmp_path)
 
 
 def test_functions_own_package_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_llm_functions.py").write_text("def f(row): return row")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = shipping.user_packages(
+    found = packages.user_packages(
         ["my_llm_functions:f", "my_llm_functions:g", "only_on_the_cluster:h"], None, None
     )
     assert [names(p) for p in found] == [{"my_llm_functions.py"}]
@@ -60,25 +60,25 @@ def test_functions_own_package_is_the_default(tmp_path: Path, monkeypatch: pytes
 
 def test_users_runtime_env_is_merged_and_conflicts_are_named() -> None:
     user = {"env_vars": {"A": "1"}, "py_modules": ["s3://b/x.zip"], "pip": ["y"]}
-    merged = shipping.merged_runtime_env(user, py_modules=["gcs://p.zip"], env_vars={"HF_TOKEN": "t"})
+    merged = packages.merged_runtime_env(user, py_modules=["gcs://p.zip"], env_vars={"HF_TOKEN": "t"})
     assert merged == {
         "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "30", "A": "1", "HF_TOKEN": "t"},
         "py_modules": ["gcs://p.zip", "s3://b/x.zip"],
         "pip": ["y"],
     }
     stops = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "5"}}
-    assert shipping.merged_runtime_env(stops, py_modules=[], env_vars={})["env_vars"] == stops["env_vars"]
+    assert packages.merged_runtime_env(stops, py_modules=[], env_vars={})["env_vars"] == stops["env_vars"]
     with pytest.raises(RayLLMInputError, match="HF_TOKEN"):
-        shipping.merged_runtime_env(
+        packages.merged_runtime_env(
             {"env_vars": {"HF_TOKEN": "x"}}, py_modules=[], env_vars={"HF_TOKEN": "t"}
         )
     for local in ({"working_dir": "/here"}, {"py_modules": ["./x"]}):
         with pytest.raises(RayLLMInputError, match="code_paths"):
-            shipping.merged_runtime_env(local, py_modules=[], env_vars={})
+            packages.merged_runtime_env(local, py_modules=[], env_vars={})
 
 
 def test_package_that_is_far_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "MAX_PACKAGE_BYTES", 10)
+    monkeypatch.setattr(packages, "MAX_PACKAGE_BYTES", 10)
     (tmp_path / "big.py").write_text("#" * 100)
     with pytest.raises(RayLLMInputError, match=r"big\.py"):
-        shipping.user_packages([], ["big.py"], tmp_path)
+        packages.user_packages([], ["big.py"], tmp_path)

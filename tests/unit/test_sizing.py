@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import (
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     check_arguments,
     cpu_dtype,
     sampling_defaults,
 )
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.sizing import (
+from airflow_provider_raydatallm.processor.sizing.sizes import (
     Work,
     batch_size_for,
     batches_in_flight,

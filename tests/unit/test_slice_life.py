@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import load_spec, main
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.run import run_slice
-from airflow_provider_raydatallm.processor.status import finished_report, slice_status
-from airflow_provider_raydatallm.report import Report
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.store.published import finished_report, slice_status
 from tests.in_process import InProcess, changed, job_of
 
 

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from airflow_provider_raydatallm.slices import SliceKey, SliceKeyError, resolve_slice_key
+from airflow_provider_raydatallm.task.slice_key import SliceKey, SliceKeyError, resolve_slice_key
 
 MIDNIGHT_IN_TAIPEI = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pydantic
 import pytest
 
-from airflow_provider_raydatallm.report import Counts, Report
-from airflow_provider_raydatallm.spec import SliceJob, encode_slice_key
+from airflow_provider_raydatallm.contract.report import Counts, Report
+from airflow_provider_raydatallm.contract.spec import SliceJob, encode_slice_key
 
 
 def job(**given: Any) -> SliceJob:

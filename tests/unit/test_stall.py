@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.stall import StallWatch
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.cluster.stall import StallWatch
 
 
 class Clock:

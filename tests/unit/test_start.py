@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_raydatallm.processor import own_start
-from airflow_provider_raydatallm.processor.engines import vllm_log
-from airflow_provider_raydatallm.processor.engines.vllm import VllmEngine
-from airflow_provider_raydatallm.processor.measure import Meter
-from airflow_provider_raydatallm.report import Start
+from airflow_provider_raydatallm.contract.report import Start
+from airflow_provider_raydatallm.processor.engines.vllm import startup_log
+from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.metrics import startup_time
+from airflow_provider_raydatallm.processor.metrics.meter import Meter
 from tests.in_process import job_of
 
 #: Of vLLM 0.29 and 0.26, shortened.
@@ -49,18 +49,18 @@ took 1.50 s
     ],
 )
 def test_parts_of_an_engines_start_are_what_vllm_tells(log: str, told: dict[str, float] | None) -> None:
-    assert vllm_log.start_seconds(log) == (told if told is not None else vllm_log.start_seconds(GPU))
+    assert startup_log.start_seconds(log) == (told if told is not None else startup_log.start_seconds(GPU))
 
 
 def test_log_is_read_where_it_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(tmp_path / "worker.out", "w") as log:
         log.write("said before\n")
         log.flush()
-        monkeypatch.setattr(vllm_log, "_STDOUT", log.fileno())
-        assert vllm_log.own_log() == "said before\n"
+        monkeypatch.setattr(startup_log, "_STDOUT", log.fileno())
+        assert startup_log.own_log() == "said before\n"
     reading, writing = os.pipe()
-    monkeypatch.setattr(vllm_log, "_STDOUT", writing)
-    assert vllm_log.own_log() == ""  # and does not wait for more
+    monkeypatch.setattr(startup_log, "_STDOUT", writing)
+    assert startup_log.own_log() == ""  # and does not wait for more
     os.close(reading)
     os.close(writing)
 
@@ -68,7 +68,7 @@ def test_log_is_read_where_it_is_a_file(tmp_path: Path, monkeypatch: pytest.Monk
 def test_process_knows_for_how_long_it_has_been_there() -> None:
     now = time.time()
     # The kernel's seconds since its boot are whole ones there.
-    assert own_start.process_seconds() == pytest.approx(now - psutil.Process().create_time(), abs=2)
+    assert startup_time.process_seconds() == pytest.approx(now - psutil.Process().create_time(), abs=2)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_process_knows_for_how_long_it_has_been_there() -> None:
 def test_time_of_the_environment_is_from_submission_to_process(
     monkeypatch: pytest.MonkeyPatch, config: Any, job: Any, seconds: float | None
 ) -> None:
-    monkeypatch.setattr(own_start, "process_seconds", lambda: 2.0)
-    monkeypatch.setattr(own_start, "time", SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr(startup_time, "process_seconds", lambda: 2.0)
+    monkeypatch.setattr(startup_time, "time", SimpleNamespace(time=lambda: 1000.0))
     monkeypatch.setattr("ray.util.state.get_job", lambda id, timeout: job if id == "j" else None)
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
     if config is not None:
         monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(config))
-    assert own_start.environment_seconds() == seconds
+    assert startup_time.environment_seconds() == seconds
 
 
 def test_start_is_that_of_the_worker_that_was_there_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.log import redact
 
-from airflow_provider_raydatallm import shipping
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.storage import session_env
+from airflow_provider_raydatallm.submit import packages
+from airflow_provider_raydatallm.submit.aws_credentials import session_env
 
 KEY, SECRET, TOKEN = "AKIASTATICKEYOFTEST1", "static/Secret+of+the+connection+0123456789", "token-of-its-own"
 ROLE = "arn:aws:iam::123456789012:role/slices"
@@ -317,7 +317,7 @@ def test_credentials_given_twice_are_refused(lend: Lend) -> None:
     lend(aws_session_token=TOKEN)
     sent = shipment(operator(storage_conn_id="lake", runtime_env={"env_vars": {"AWS_SESSION_TOKEN": "x"}}))
     with pytest.raises(RayLLMInputError, match=r"env_vars'\] sets 'AWS_SESSION_TOKEN'.*leave it out"):
-        shipping.merged_runtime_env(sent.runtime_env, py_modules=[], env_vars=sent.env_vars)
+        packages.merged_runtime_env(sent.runtime_env, py_modules=[], env_vars=sent.env_vars)
 
 
 def test_worker_does_not_look_for_the_jobs_buckets_in_another_store(

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.processor import store as store_module
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.store import CorruptFileError, Store
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor import storage as store_module
+from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 
 
 @pytest.fixture(params=["local", "memory"])

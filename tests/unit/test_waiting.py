@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm import waiting
+from airflow_provider_raydatallm.contract.log_lines import encode_line
 from airflow_provider_raydatallm.hooks import jobs_api
-from airflow_provider_raydatallm.hooks.clients import close_clients
-from airflow_provider_raydatallm.lines import encode_line
-from airflow_provider_raydatallm.polling import Finished, Lost, Silent, TimedOut, Verdict
-from airflow_provider_raydatallm.waiting import JobRef, wait_for_job
+from airflow_provider_raydatallm.hooks.http_clients import close_clients
+from airflow_provider_raydatallm.task import job_waiter
+from airflow_provider_raydatallm.task.job_verdict import Finished, Lost, Silent, TimedOut, Verdict
+from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 
 REPORT = encode_line("report", "n", {"outcome": "published"})
 
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     monkeypatch.setattr(jobs_api, "_BACKOFF", (0.1,))
-    monkeypatch.setattr("airflow_provider_raydatallm.following._RECONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("airflow_provider_raydatallm.task.log_follower._RECONNECT_SECONDS", 0.2)
     server = FakeCluster()
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     host = f"http://127.0.0.1:{server.server_port}"
@@ -174,7 +174,7 @@ def test_whoever_takes_over_begins_at_the_end_of_the_log(cluster: FakeCluster) -
 def test_cluster_that_fails_many_times_in_a_row_is_waited_for(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_WARNING_SECONDS", 600.0)
+    monkeypatch.setattr(job_waiter, "_WARNING_SECONDS", 600.0)
     cluster.http = 503
     log = Log()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.processor.watch import Watch
+from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import Watch
 
 
 def wait(seconds: float = 300.0) -> None:

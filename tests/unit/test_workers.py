@@ -13,14 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.engines import vllm_worker, workers
-from airflow_provider_raydatallm.processor.engines.workers import OwnWorkers
+from airflow_provider_raydatallm.processor.engines.vllm import worker as worker_module
+from airflow_provider_raydatallm.processor.engines.vllm import worker_pool
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OwnWorkers
 
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[], OwnWorkers]:
     """Three workers that are ready, as a feeder opens them."""
-    monkeypatch.setattr(workers, "ready", lambda handle: f"ready {handle}")
+    monkeypatch.setattr(worker_pool, "ready", lambda handle: f"ready {handle}")
     monkeypatch.setattr("ray.wait", lambda refs, num_returns, timeout=None: (refs[:num_returns], []))
     monkeypatch.setattr("ray.get", lambda ref: {"process": {"pid": ref}})
     handles: Any = ["a", "b", "c"]
@@ -55,8 +56,8 @@ class Vllm:
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, *tokens: int) -> list[dict[str, Any]]:
-    monkeypatch.setattr(vllm_worker, "_sampling_params", str)
-    worker: Any = vllm_worker.VllmWorker.__new__(vllm_worker.VllmWorker)
+    monkeypatch.setattr(worker_module, "_sampling_params", str)
+    worker: Any = worker_module.VllmWorker.__new__(worker_module.VllmWorker)
     worker._engine = Vllm()
     batch = pa.table({"tokens": [[t] for t in tokens], "params": ["{}"] * len(tokens)})
 
@@ -91,8 +92,8 @@ def test_rows_of_a_small_batch_leave_together(monkeypatch: pytest.MonkeyPatch) -
             async for output in super().generate({"prompt_token_ids": [0]}, params, request):
                 yield output
 
-    monkeypatch.setattr(vllm_worker, "_sampling_params", str)
-    worker: Any = vllm_worker.VllmWorker.__new__(vllm_worker.VllmWorker)
+    monkeypatch.setattr(worker_module, "_sampling_params", str)
+    worker: Any = worker_module.VllmWorker.__new__(worker_module.VllmWorker)
     worker._engine = OneAfterAnother()
     batch = pa.table({"tokens": [[t] for t in range(6)], "params": ["{}"] * 6})
 

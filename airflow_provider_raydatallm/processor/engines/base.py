@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.shared_engines import end_an_idle_engine
-from airflow_provider_raydatallm.processor.stall import an_engine_loads
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.cluster.stall import an_engine_loads
+from airflow_provider_raydatallm.processor.engines.shared.serve_apps import end_an_idle_engine
 
 if TYPE_CHECKING:
     import ray.data
 
-    from airflow_provider_raydatallm.processor.checks import ClusterFacts
-    from airflow_provider_raydatallm.processor.lengths import Lengths
-    from airflow_provider_raydatallm.processor.pace import Pace
+    from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import Lengths
+    from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts
+    from airflow_provider_raydatallm.processor.store.past_speed import Pace
 
 ROW_ID_FIELDS = [pa.field("__unit", pa.int32()), pa.field("__offset", pa.int64())]
 ANSWER_FIELDS = [
@@ -220,10 +220,10 @@ class Engine(ABC):
 
 
 _ENGINES = {
-    "vllm": "airflow_provider_raydatallm.processor.engines.vllm:VllmEngine",
+    "vllm": "airflow_provider_raydatallm.processor.engines.vllm.engine:VllmEngine",
     "ray_data_llm": "airflow_provider_raydatallm.processor.engines.ray_data_llm:RayDataLLM",
 }
-_SHARED = "airflow_provider_raydatallm.processor.engines.shared:SharedVllmEngine"
+_SHARED = "airflow_provider_raydatallm.processor.engines.shared.engine:SharedVllmEngine"
 
 
 def load_engine(job: SliceJob) -> type[Engine]:

@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS, Deliver
-from airflow_provider_raydatallm.processor.engines.vllm_arguments import SLEEPING_EXECUTOR, sampling_defaults
-from airflow_provider_raydatallm.processor.engines.vllm_base import VllmBased
-from airflow_provider_raydatallm.processor.errors import SliceError
-from airflow_provider_raydatallm.processor.sizing import engine_batch_size
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR, sampling_defaults
+from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmBased
+from airflow_provider_raydatallm.processor.sizing.sizes import engine_batch_size
 
 if TYPE_CHECKING:
     import ray.data

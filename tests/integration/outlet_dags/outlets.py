@@ -13,11 +13,11 @@ from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import DAG, Asset, AssetAlias, BaseOperator, CronPartitionTimetable
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_raydatallm.assets import check_emit_partition, record_asset_events
+from airflow_provider_raydatallm.contract.report import Counts, Report, Tokens
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMJobError
-from airflow_provider_raydatallm.lineage import SliceLineage
-from airflow_provider_raydatallm.report import Counts, Report, Tokens
-from airflow_provider_raydatallm.spec import SliceJob
+from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events
+from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
 
 
 class Answered(SliceLineage, BaseOperator):

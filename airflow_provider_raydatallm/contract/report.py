@@ -1,0 +1,144 @@
+"""The contract between the two sides, from Ray to Airflow: `Report`, what was done.
+
+This module imports only pydantic and the standard library.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from airflow_provider_raydatallm.contract.spec import Contract
+
+
+class Counts(Contract):
+    """Rows. `planned = succeeded + quarantined`; the others overlap these. None: not measured."""
+
+    planned: int
+    succeeded: int
+    resumed: int | None = None
+    quarantined: int = 0
+    invalid_output: int | None = None
+    truncated: int | None = None
+    shortened: int | None = None
+    deduplicated: int | None = None
+    cached: int | None = None
+
+
+class Tokens(Contract):
+    """`cached`: of `input`, those that the engine had computed before. `saved`: neither in `input` nor in
+    `output`, what the prompts and answers of `Counts.cached` rows took when they were inferred."""
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+    saved: int | None = None
+
+
+class Start(Contract):
+    """Parts of the time before the first request, in seconds; None: not known, or not spent.
+
+    environment: from the job's submission to its process, while Ray gets its code and packages.
+    imports: from there to its first step.
+    worker_imports: of vLLM and torch, by the first worker that was there. Like what follows, of a shared
+        engine that the slice waited for, whoever had it started; None of one that was there.
+    engine: from there until it can answer. Parts of it, as far as vLLM tells them:
+    load: the model.
+    compile: 0 where nothing was compiled.
+    warm_up: profiling, the cache, CUDA graphs.
+    """
+
+    environment: float | None = None
+    imports: float | None = None
+    worker_imports: float | None = None
+    engine: float | None = None
+    load: float | None = None
+    compile: float | None = None
+    warm_up: float | None = None
+
+    def __str__(self) -> str:
+        known = {name: value for name, value in self if value is not None}
+        return ", ".join(f"{name.replace('_', ' ')} {seconds:,.1f} s" for name, seconds in known.items())
+
+
+class Seconds(Contract):
+    """Wall-clock seconds. `engine_start` runs from the plan to the first request in the engine, without the
+    time in which there was no room for it, and `inference` from there to the last row out of it. `start` says
+    what the time before was spent on."""
+
+    start: Start | None = None
+    engine_start: float | None = None
+    inference: float | None = None
+    publish: float | None = None
+
+
+class Throughput(Contract):
+    """Rates over `Seconds.inference`."""
+
+    rows_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+
+
+class Utilisation(Contract):
+    """Percent, over `Seconds.inference`: of the GPUs that the engine's workers hold where those are known,
+    else all of the nodes'; CPUs and memory are the nodes'."""
+
+    gpu_mean: float | None = None
+    gpu_p10: float | None = None
+    gpu_memory_max: float | None = None
+    cpu_mean: float | None = None
+    memory_max: float | None = None
+
+
+class Balance(Contract):
+    workers: int | None = None
+    max_over_mean: float | None = None
+
+
+class Advice(Contract):
+    """What the figures of a run say about the next: a stable code, the numbers, and the setting to change."""
+
+    code: str
+    evidence: str
+    change: str
+
+    def __str__(self) -> str:
+        return f"{self.evidence}: {self.change} [{self.code}]"
+
+
+class Report(Contract):
+    """What was published. `_report.json` holds exactly this; XCom adds the job's id and links and Airflow's
+    own timings."""
+
+    version: Literal[1] = 1
+    outcome: Literal["published", "unchanged", "attached", "empty"]
+    slice_key: str
+    output_path: str
+    fingerprint: str
+    counts: Counts
+    tokens: Tokens = Tokens()
+    seconds: Seconds = Seconds()
+    throughput: Throughput = Throughput()
+    utilisation: Utilisation = Utilisation()
+    balance: Balance = Balance()
+    advice: tuple[Advice, ...] | None = None
+
+    def to_xcom(
+        self,
+        *,
+        report_path: str,
+        ray_job_id: str | None,
+        dashboard_url: str | None,
+        queued: float | None,
+        total: float | None,
+    ) -> dict[str, Any]:
+        """The operator's `return_value`: this report, plus what only the Airflow side knows (seconds
+        `queued`, `total`)."""
+        result = self.model_dump(mode="json", exclude={"version"})
+        result["advice"] = None if self.advice is None else [a.code for a in self.advice]
+        result["report_path"] = report_path
+        result["ray_job_id"] = ray_job_id
+        result["dashboard_url"] = dashboard_url
+        result["seconds"] = {"queued": queued, **result["seconds"], "total": total}
+        return result

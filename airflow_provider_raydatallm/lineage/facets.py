@@ -1,0 +1,99 @@
+"""A run as OpenLineage says it. Needs `apache-airflow-providers-openlineage`; only `lineage` imports this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from airflow.providers.openlineage.extractors import OperatorLineage
+from openlineage.client.event_v2 import InputDataset, OutputDataset
+from openlineage.client.facet_v2 import (
+    InputDatasetFacet,
+    OutputDatasetFacet,
+    RunFacet,
+    base_subset_dataset,
+    input_statistics_input_dataset,
+    output_statistics_output_dataset,
+)
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.lineage.table_names import Table, dataset_name, input_table, output_table
+
+#: The key of the provider's facet in a run's facets.
+SLICE_FACET = "rayDataLLM_slice"
+
+
+@attrs.define
+class RayDataLLMSliceRunFacet(RunFacet):
+    """The slice that a run answered, by whom, and with what result; None is what is not known (yet)."""
+
+    sliceKey: str
+    fingerprint: str
+    model: str
+    engine: str
+    outcome: str | None = None
+    #: Rows: planned, succeeded, quarantined, ... as in the report.
+    counts: dict[str, int | None] | None = None
+    #: Tokens: input, output, cached, saved.
+    tokens: dict[str, int | None] | None = None
+    rayJobId: str | None = None
+    reportPath: str | None = None
+    #: Where rows that failed for their own reasons lie with their errors, if there are any.
+    quarantinePath: str | None = None
+
+
+def slice_lineage(
+    job: SliceJob, result: Mapping[str, Any] | None, *, ray_job_id: str | None = None
+) -> OperatorLineage[Any, Any]:
+    """The lineage of a run. Statistics are of what it read and wrote itself: a slice that another run
+    published has none.
+
+    :param result: the operator's `return_value`; None while there is none, and of a run that failed.
+    :param ray_job_id: of a run without a result.
+    """
+    read: dict[str, InputDatasetFacet] = {}
+    written: dict[str, OutputDatasetFacet] = {}
+    if result is not None and result["outcome"] in ("published", "empty"):
+        counts = result["counts"]
+        read["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+            rowCount=counts["planned"]
+        )
+        written["outputStatistics"] = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+            rowCount=counts["succeeded"]
+        )
+    source, target = input_table(job), output_table(job)
+    if (part := _subset(source)) is not None:
+        read["subset"] = base_subset_dataset.InputSubsetInputDatasetFacet(inputCondition=part)
+    if (part := _subset(target)) is not None:
+        written["subset"] = base_subset_dataset.OutputSubsetOutputDatasetFacet(outputCondition=part)
+    return OperatorLineage(
+        inputs=[InputDataset(*dataset_name(source.address), inputFacets=read)],
+        outputs=[OutputDataset(*dataset_name(target.address), outputFacets=written)],
+        run_facets={SLICE_FACET: _slice_facet(job, result or {"ray_job_id": ray_job_id})},
+    )
+
+
+def _slice_facet(job: SliceJob, result: Mapping[str, Any]) -> RayDataLLMSliceRunFacet:
+    counts = result.get("counts")
+    return RayDataLLMSliceRunFacet(
+        sliceKey=job.slice_key,
+        fingerprint=job.fingerprint(),
+        model=job.model_source,
+        engine=job.engine,
+        outcome=result.get("outcome"),
+        counts=counts,
+        tokens=result.get("tokens"),
+        rayJobId=result.get("ray_job_id"),
+        reportPath=result.get("report_path"),
+        quarantinePath=f"{job.slice_path}/_quarantine" if counts and counts["quarantined"] else None,
+    )
+
+
+def _subset(table: Table) -> base_subset_dataset.BaseSubsetCondition | None:
+    if table.location is not None:
+        return base_subset_dataset.LocationSubsetCondition(locations=[table.location])
+    if not table.partition:
+        return None
+    part = base_subset_dataset.Partition(dimensions=dict(table.partition))
+    return base_subset_dataset.PartitionSubsetCondition(partitions=[part])

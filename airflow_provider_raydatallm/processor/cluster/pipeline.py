@@ -1,0 +1,143 @@
+"""The streaming pipeline on Ray Data: missing rows -> requests -> engine -> answers -> the node's fragment
+writer.
+
+Only the row id and the columns that the request needs enter it: Ray Data LLM carries rows as Python dicts,
+which changes or breaks many Arrow types. Answers do not come back to the driver, which sees counts only.
+Memory is bounded by the work in flight.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.cluster.fragment_writers import Writers
+from airflow_provider_raydatallm.processor.engines.base import ROW_ID_FIELDS, Engine
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.metrics.meter import summary
+from airflow_provider_raydatallm.processor.request.answer_shape import AnswerShape, failed_table
+from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder, as_text
+from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks
+from airflow_provider_raydatallm.processor.store.ledger import Span, Work
+
+if TYPE_CHECKING:
+    import ray.data
+
+#: Blocks as they are.
+_BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
+
+
+class MakeRequests:
+    """Reads units and yields the requests of their missing rows. Rows without a request have failed."""
+
+    def __init__(self, plan: Plan, builder: RequestBuilder, *, carry_row: bool) -> None:
+        self._plan = plan
+        self._builder = builder
+        self._carry_row = carry_row
+        self._schema = pa.schema(
+            [*ROW_ID_FIELDS, pa.field("__request", pa.string())]
+            + [pa.field("__row", pa.string())] * carry_row
+        )
+
+    def __call__(self, index: int, spans: Sequence[Span]) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Tables of requests and of failed rows."""
+        offset, last = 0, spans[-1][1]
+        starts, stops = np.array([s for s, _ in spans]), np.array([s for _, s in spans])
+        for table in self._plan.read(self._plan.units[index], self._builder.columns):
+            here = np.arange(offset, offset + table.num_rows)
+            at = np.searchsorted(starts, here, side="right") - 1
+            wanted = here[(at >= 0) & (here < stops[at])]
+            if len(wanted):
+                rows = table if len(wanted) == len(here) else table.take(pa.array(wanted - offset))
+                yield self._requests(index, wanted, rows, len(wanted))
+            offset += table.num_rows
+            if offset >= last:
+                return
+
+    def _requests(
+        self, index: int, offsets: np.ndarray, table: pa.Table, count: int
+    ) -> tuple[pa.Table, pa.Table]:
+        rows = table.to_pylist() if table.num_columns else [{}] * count
+        requests: list[str | None] = []
+        failures: list[tuple[int, str, str]] = []
+        for i, row in enumerate(rows):
+            try:
+                requests.append(json.dumps(self._builder.build(row), default=as_text))
+            except Exception as e:
+                requests.append(None)
+                kind = "InvalidRequest" if isinstance(e, SliceError) else type(e).__name__
+                failures.append((i, kind, str(e) if isinstance(e, SliceError) else f"preprocess: {e}"))
+        columns: list[Any] = [[index] * count, offsets, requests]
+        if self._carry_row:
+            columns.append([json.dumps(row, default=as_text) for row in rows])
+        made = pa.table(
+            [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)], schema=self._schema
+        )
+        return made.filter(made.column("__request").is_valid()), failed_table(made, failures)
+
+
+class _Read:
+    def __init__(self, make_requests: MakeRequests, writers: Writers) -> None:
+        self._make_requests = make_requests
+        self._writers = writers
+
+    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
+        for item in batch.to_pylist():
+            for requests, failed in self._make_requests(item["index"], item["spans"]):
+                self._writers.take(None, failed, None)
+                yield requests
+
+
+class _Deliver:
+    """Shapes answers and hands them to the node's writer."""
+
+    def __init__(self, shape: AnswerShape, writers: Writers, tasks: int) -> None:
+        self._shape = shape
+        self._writers = writers
+        self._tasks = tasks
+
+    def __call__(self, answers: pa.Table) -> pa.Table:
+        rows, failed = self._shape(answers)
+        self._writers.take(rows, failed, summary(answers, rows, failed))
+        return pa.table({"rows": [answers.num_rows]})
+
+    def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
+        from ray.data import TaskPoolStrategy
+
+        return answers.map_batches(self.__call__, compute=TaskPoolStrategy(self._tasks), **_BLOCKS)
+
+
+def answer_rows(
+    plan: Plan, work: Work, builder: RequestBuilder, engine: Engine, shape: AnswerShape, writers: Writers
+) -> None:
+    """Have the missing rows answered and taken by the writers."""
+    import ray
+    from ray.data import DataContext, TaskPoolStrategy
+
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    # What a step raises comes back as it is, with its kind, and not only as text.
+    context.raise_original_map_exception = True
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+
+    cpus = ray.cluster_resources().get("CPU", 1)
+    tasks = read_tasks(len(work), cpus)
+    units = ray.data.from_items([{"index": i, "spans": list(s)} for i, s in work], override_num_blocks=tasks)
+    make_requests = MakeRequests(plan, builder, carry_row=shape.needs_row)
+    requests = units.map_batches(
+        _Read(make_requests, writers).__call__,
+        compute=TaskPoolStrategy(min(tasks, light_tasks(cpus))),
+        **_BLOCKS,
+    )
+    # The block is the grain at which a stage takes and releases rows: one batch, unless asked otherwise.
+    requests = requests.repartition(target_num_rows_per_block=engine.block_rows)
+    delivered = engine.answer(requests, _Deliver(shape, writers, light_tasks(cpus)))
+    for _ in delivered.iter_batches(prefetch_batches=0, **_BLOCKS):
+        pass

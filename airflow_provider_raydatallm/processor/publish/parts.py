@@ -1,0 +1,248 @@
+"""Building the published files: the input is read again and the answers are placed beside it by position.
+
+Order, types and memory are right by construction: nothing is sorted or collected. A part that would be short
+of one row is never finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
+from airflow_provider_raydatallm.processor.request.answer_shape import (
+    COUNT_FIELDS,
+    FAILED_FIELDS,
+    INVALID_ANSWER,
+    PROMPT_TOO_LONG,
+    TRUNCATED_ANSWER,
+)
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.fragments import FragmentReader
+from airflow_provider_raydatallm.processor.store.ledger import Fragment
+
+_ROW_GROUP_ROWS = 65_536
+_ROW_GROUP_BYTES = 64 << 20
+
+_ERROR_FIELDS = [f for f in FAILED_FIELDS if not f.name.startswith("__")]
+_QUARANTINE_FIELDS = [
+    pa.field("__file", pa.string()),
+    pa.field("__row", pa.int64()),  # from 1; with slice_column it counts the slice's rows of the unit
+    pa.field("__unit", pa.string()),
+    pa.field("__offset", pa.int64()),
+    pa.field("__error_type", pa.string()),
+    pa.field("__error", pa.string()),
+]
+
+
+@dataclass
+class Totals:
+    """What parts hold. What an engine does not tell is None."""
+
+    rows: int = 0
+    quarantined: int = 0
+    invalid: int = 0
+    input_tokens: int | None = 0
+    output_tokens: int | None = 0
+    cached_tokens: int | None = 0
+    saved_tokens: int | None = 0
+    truncated: int | None = 0
+    shortened: int | None = 0
+    deduplicated: int | None = 0
+    cached: int | None = 0
+    too_long: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            self.rows + other.rows,
+            self.quarantined + other.quarantined,
+            self.invalid + other.invalid,
+            _sum(self.input_tokens, other.input_tokens),
+            _sum(self.output_tokens, other.output_tokens),
+            _sum(self.cached_tokens, other.cached_tokens),
+            _sum(self.saved_tokens, other.saved_tokens),
+            _sum(self.truncated, other.truncated),
+            _sum(self.shortened, other.shortened),
+            _sum(self.deduplicated, other.deduplicated),
+            _sum(self.cached, other.cached),
+            self.too_long + other.too_long,
+        )
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """All that a task needs to build one published file. The plan has the file's units only."""
+
+    url: str
+    plan: Plan
+    folder: str
+    fragments: Sequence[Fragment]
+    fields: Sequence[pa.Field]
+    data_name: str
+    quarantine_name: str
+
+
+@dataclass
+class Part:
+    """A published file and its quarantine, as the manifest names them."""
+
+    data: dict[str, Any]
+    quarantine: dict[str, Any] | None
+    totals: Totals = field(default_factory=Totals)
+
+
+def put_part(part: PartPlan) -> Part:
+    """Build a part and put it under its name."""
+    with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as folder:
+        built, data = build_part(part, Path(folder))
+        Store(part.url).put_file(part.data_name, data)
+    return built
+
+
+def build_part(part: PartPlan, folder: Path) -> tuple[Part, Path]:
+    """Build a part as a local file, and put its quarantine.
+
+    :raises SliceError: when a row has neither an answer nor an error, or the input changed.
+    :raises CorruptFileError: naming a damaged fragment.
+    """
+    plan, store = part.plan, Store(part.url)
+    schema = pa.schema([*plan.schema, *part.fields])
+    quarantine_schema = pa.schema([*_QUARANTINE_FIELDS, *plan.schema])
+    data, aside = folder / "data.parquet", folder / "quarantine.parquet"
+    totals = Totals()
+    plan.check_unchanged(plan.units)
+    with _Rows(data, schema) as rows, _Rows(aside, quarantine_schema) as failed:
+        for beside, bad, more in _placed(part, store, schema, quarantine_schema):
+            rows.write(beside)
+            failed.write(bad)
+            totals += more
+    plan.check_unchanged(plan.units)
+    quarantine = None
+    if totals.quarantined:
+        quarantine = _entry(aside, part.quarantine_name, totals.quarantined)
+        store.put_file(part.quarantine_name, aside)
+    return Part(_entry(data, part.data_name, totals.rows), quarantine, totals), data
+
+
+def _placed(
+    part: PartPlan, store: Store, schema: pa.Schema, quarantine_schema: pa.Schema
+) -> Iterator[tuple[pa.Table, pa.Table, Totals]]:
+    plan = part.plan
+    ids = {unit.id: i for i, unit in enumerate(plan.units)}
+    answers, errors = (
+        FragmentReader(store, part.folder, [f for f in part.fragments if f.kind == kind], ids, fields)
+        for kind, fields in (("rows", [*part.fields, *COUNT_FIELDS]), ("failed", _ERROR_FIELDS))
+    )
+    for index, unit in enumerate(plan.units):
+        offset = 0
+        for table in plan.read(unit):
+            stop = offset + table.num_rows
+            found, answered = answers.window(index, offset, stop)
+            failed, why = errors.window(index, offset, stop)
+            left = ~np.isin(failed, found)
+            failed, why = failed[left], why.filter(pa.array(left))
+            if len(found) + len(failed) != table.num_rows:
+                raise SliceError(
+                    f"{unit.file.path} has {table.num_rows} rows from offset {offset} of unit {unit.id}, and "
+                    f"{len(found)} answers and {len(failed)} failures for them",
+                    kind="run",
+                )
+            good = table if not len(failed) else table.take(pa.array(found - offset))
+            columns = answered.columns[: len(part.fields)]
+            beside = pa.Table.from_arrays([*good.columns, *columns], schema=schema)
+            bad = _quarantined(
+                plan, unit, failed, why, table.take(pa.array(failed - offset)), quarantine_schema
+            )
+            yield beside, bad, _totals(answered, why)
+            offset = stop
+
+
+def _quarantined(
+    plan: Plan, unit: Unit, offsets: np.ndarray, why: pa.Table, rows: pa.Table, schema: pa.Schema
+) -> pa.Table:
+    count = len(offsets)
+    first = 1 if plan.slice_filter is not None else unit.range.first_row + 1
+    columns = [[unit.file.path] * count, offsets + first, [unit.id] * count, offsets]
+    made = [pa.array(c, f.type) for c, f in zip(columns, _QUARANTINE_FIELDS, strict=False)]
+    return pa.Table.from_arrays([*made, *why.columns, *rows.columns], schema=schema)
+
+
+def _totals(answered: pa.Table, why: pa.Table) -> Totals:
+    columns = {f.name.removeprefix("__"): answered.column(f.name) for f in COUNT_FIELDS}
+    sums = {n: pc.sum(c, min_count=0).as_py() if not c.null_count else None for n, c in columns.items()}
+    invalid, cut, too_long = (
+        pc.sum(pc.equal(why.column("error_type"), kind), min_count=0).as_py()
+        for kind in (INVALID_ANSWER, TRUNCATED_ANSWER, PROMPT_TOO_LONG)
+    )
+    return Totals(
+        rows=answered.num_rows,
+        quarantined=why.num_rows,
+        invalid=invalid + cut,
+        too_long=too_long,
+        **sums | {"truncated": _sum(sums["truncated"], cut)},
+    )
+
+
+class _Rows:
+    """A Parquet file that is written in row groups of a good size, whatever the sizes of the tables."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._schema = schema
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._pending: list[pa.Table] = []
+        self._groups = 0
+
+    def __enter__(self) -> _Rows:
+        return self
+
+    def write(self, table: pa.Table) -> None:
+        if table.num_rows:
+            self._pending.append(table)
+        rows, size = sum(t.num_rows for t in self._pending), sum(t.nbytes for t in self._pending)
+        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._put(pa.concat_tables(self._pending))
+        self._pending = []
+        self._groups += 1
+
+    def _put(self, table: pa.Table) -> None:
+        try:
+            self._writer.write_table(table)
+        except OSError as e:
+            raise SliceError(
+                f"cannot write {self._path}: {e.strerror or e}. Free space there (or set TMPDIR) and run the "
+                "slice again: its finished rows are kept",
+                kind="run",
+            ) from e
+
+    def __exit__(self, kind: Any, *rest: object) -> None:
+        try:
+            if kind is None and self._pending:
+                self._flush()
+            if kind is None and not self._groups:
+                self._put(self._schema.empty_table())
+        finally:
+            self._writer.close()
+
+
+def _entry(path: Path, name: str, rows: int) -> dict[str, Any]:
+    with open(path, "rb") as f:
+        digest = hashlib.file_digest(f, "sha256").hexdigest()
+    return {"path": name, "rows": rows, "bytes": path.stat().st_size, "sha256": digest}
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other

@@ -1,0 +1,325 @@
+"""Publishing a slice: seal, parts, commit, and what derives from the commit.
+
+Invariants:
+
+* `seal-<plan>.json` (create-only) names the exact fragments that count: whoever publishes this plan publishes
+  the same rows.
+* `commit-<version>.json` (create-only) is the publish. Manifest, report and `_SUCCESS` derive from it, in
+  this order.
+* A slice of one file replaces it in one step, for every reader. With several files `_SUCCESS` is gone from
+  before the first new part to after the last old one; parts carry the version and the seal in their names.
+* Nothing of what is published is removed before its successor's manifest is there.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import math
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raydatallm import __version__
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.input.listing import folder_column
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, build_part, put_part
+from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.fragments import fields_of
+from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError, holder
+from airflow_provider_raydatallm.processor.store.ledger import Fragment
+from airflow_provider_raydatallm.processor.store.versions import (
+    MANIFEST,
+    PROGRESS,
+    REPORT,
+    SUCCESS,
+    VERSIONS,
+    Version,
+    commit_name,
+    current,
+    is_whole,
+    plan_name,
+)
+
+PART = "part-00000.parquet"
+QUARANTINE = "_quarantine"
+
+#: Files of one version (`part-00000.parquet` is of none), and the folder of one that is kept.
+_VERSIONED = re.compile(r"(?:part|plan|commit)-(\d{6})[-.].*|(\d{6})")
+
+#: Runs a function on each of some values, anywhere, and gives the results in their order.
+Map = Callable[[Callable[[PartPlan], Part], Sequence[PartPlan]], Iterable[Part]]
+
+
+def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None:
+    """:raises SliceError: when the answer columns cannot stand beside the input's, or the whole cannot be
+    Parquet."""
+    names = [f.name for f in fields]
+    if taken := [n for n in names if n in plan.columns]:
+        raise SliceError(
+            f"the answer column {taken[0]!r} is also a column of the input: choose another output_column"
+        )
+    if (folder := folder_column(job.slice_path)) in names:
+        raise SliceError(
+            f"the answer column {folder!r} is also the slice folder's: choose another output_column"
+        )
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([*plan.schema, *fields])).close()
+    except pa.ArrowException as e:
+        raise SliceError(
+            f"the slice's columns cannot be written as Parquet: {e}. Leave them out with columns="
+        ) from e
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The fragments that count, and the published columns that their answers make."""
+
+    name: str
+    fragments: tuple[str, ...]
+    fields: tuple[pa.Field, ...]
+
+    @property
+    def tag(self) -> str:
+        """Tells files of this seal from those of others."""
+        return hashlib.sha256("\n".join(self.fragments).encode()).hexdigest()[:8]
+
+
+def seal(
+    store: Store, folder: str, plan: Plan, fragments: Sequence[Fragment], fields: Sequence[pa.Field] | None
+) -> Seal:
+    """Decide which fragments count; whoever is first decides.
+
+    :param fields: the published columns; None to take them from the fragments.
+    """
+    known = list(fields) if fields is not None else fields_of(store, folder, fragments)
+    schema = base64.b64encode(pa.schema(known).serialize()).decode()
+    body = {"fragments": [f.name for f in fragments], "schema": schema}
+    store.create_document(f"{folder}/seal-{plan.input_hash}.json", body)
+    found = read_seal(store, folder, plan)
+    assert found is not None
+    return found
+
+
+def read_seal(store: Store, folder: str, plan: Plan) -> Seal | None:
+    """What was decided before; None when nothing was, or its file is damaged."""
+    name = f"{folder}/seal-{plan.input_hash}.json"
+    try:
+        body = store.read_document(name)
+    except CorruptFileError as e:
+        store.set_aside(name, e, "the slice is sealed again")
+        return None
+    if body is None:
+        return None
+    schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(body["schema"])))
+    return Seal(name, tuple(body["fragments"]), tuple(schema))
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A sealed slice on its way to its readers."""
+
+    store: Store
+    job: SliceJob
+    plan: Plan
+    folder: str
+    fragments: Sequence[Fragment]
+    seal: Seal
+    number: int
+    lease: Lease
+    previous: Version | None
+
+    def publish(self, run_all: Map, report: Callable[[Totals], Report]) -> Report:
+        """Build the parts and commit them.
+
+        :param report: the report of what the parts hold.
+        :raises CorruptFileError: naming a damaged fragment; nothing was published then.
+        :raises LeaseLostError: when another run has the slice now.
+        """
+        check_columns(self.job, self.plan, self.seal.fields)
+        groups = self._groups()
+        single = len(groups) <= 1 and not self.job.file_per_input
+        plans = self._part_plans(groups, single)
+        try:
+            return self._publish(plans, single, run_all, report)
+        except Exception:
+            # A run that slept while another took its turn finds things changed or gone: that is no damage.
+            try:
+                self.lease.check()
+            except LeaseLostError:
+                put = [name for p in plans for name in (p.data_name, p.quarantine_name)]
+                give_way(self.store, [*put, self._plan_file])
+                raise
+            raise
+
+    @property
+    def _plan_file(self) -> str:
+        return plan_name(self.number, self.seal.tag)
+
+    def _publish(
+        self, plans: Sequence[PartPlan], single: bool, run_all: Map, report: Callable[[Totals], Report]
+    ) -> Report:
+        with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as scratch:
+            before = self.store.version(PART)
+            if single:
+                built = [build_part(p, Path(scratch)) for p in plans]
+                parts, ready = [p for p, _ in built], [path for _, path in built]
+            self.lease.check()
+            self._keep_previous()
+            if (
+                not single
+                or self.previous is None
+                or any(f["path"] != PART for f in self.previous.data_files)
+            ):
+                self.store.remove(SUCCESS)
+            if single:
+                for path in ready:
+                    self.store.replace(PART, path, self.lease.check, expected=before)
+            else:
+                parts = list(run_all(put_part, plans))
+        result = report(sum((p.totals for p in parts), Totals()))
+        self._commit(parts, result)
+        return result
+
+    def _groups(self) -> list[list[int]]:
+        """Units of each published file, in plan order."""
+        units = self.plan.units
+        if not self.plan.columns:
+            return []
+        if self.job.file_per_input:
+            by_file: dict[str, list[int]] = {}
+            for index, unit in enumerate(units):
+                by_file.setdefault(unit.file.path, []).append(index)
+            return list(by_file.values())
+        names = {f.name for f in self.fragments}
+        answers = sum(f.size for f in self.store.files(self.folder) if f.name in names)
+        rows = max(self.plan.rows, 1)
+        in_file: dict[str, int] = {}
+        for unit in units:
+            in_file[unit.file.path] = in_file.get(unit.file.path, 0) + unit.rows
+        sizes = [u.file.size * u.rows / in_file[u.file.path] + answers * u.rows / rows for u in units]
+        count = max(1, math.ceil(sum(sizes) / self.job.max_file_bytes))
+        groups: list[list[int]] = [[]]
+        limit, filled = sum(sizes) / count, 0.0
+        for index, size in enumerate(sizes):
+            if groups[-1] and filled + size / 2 > limit * len(groups):
+                groups.append([])
+            groups[-1].append(index)
+            filled += size
+        return groups
+
+    def _part_plans(self, groups: Sequence[Sequence[int]], single: bool) -> list[PartPlan]:
+        group_of = {self.plan.units[i].id: g for g, units in enumerate(groups) for i in units}
+        fragments: list[list[Fragment]] = [[] for _ in groups]
+        for fragment in self.fragments:
+            for group in dict.fromkeys(group_of[r.unit] for r in fragment.ranges if r.unit in group_of):
+                fragments[group].append(fragment)
+        plans = []
+        for index, units in enumerate(groups):
+            name = f"part-{self.number:06}-{self.seal.tag}-{index:05}.parquet"
+            plans.append(
+                PartPlan(
+                    url=self.store.url,
+                    plan=replace(self.plan, units=tuple(self.plan.units[i] for i in units)),
+                    folder=self.folder,
+                    fragments=fragments[index],
+                    fields=self.seal.fields,
+                    data_name=PART if single else name,
+                    quarantine_name=f"{QUARANTINE}/{name}",
+                )
+            )
+        return plans
+
+    def _keep_previous(self) -> None:
+        if self.previous is not None and self.job.keep_versions:
+            for file in self.previous.files:
+                kept = f"{VERSIONS}/{self.previous.number:06}/{file['path']}"
+                self.store.remove_scratch(kept.rpartition("/")[0])
+                if self.store.version(kept) is None:
+                    self.store.copy(file["path"], kept)
+
+    def _commit(self, parts: Sequence[Part], report: Report) -> None:
+        self.store.create_document(self._plan_file, self.plan.to_json())
+        manifest = {
+            "version": 1,
+            "number": self.number,
+            "epoch": self.lease.epoch,
+            "slice_key": self.job.slice_key,
+            "slice_instant": self.job.slice_instant,
+            "fingerprint": self.job.fingerprint(),
+            "input": {
+                "path": self.job.resolved_input_path,
+                "files": self.plan.files,
+                "rows": self.plan.rows,
+                "hash": self.plan.input_hash,
+            },
+            "model_source": self.job.model_source,
+            "output_column": self.job.output_column,
+            "files": [p.data for p in parts],
+            "quarantine": [p.quarantine for p in parts if p.quarantine],
+            "plan": self._plan_file,
+            "published_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "provider_version": __version__,
+        }
+        body = {"manifest": manifest, "report": report.model_dump(mode="json")}
+        self.lease.check()
+        if not self.store.create_document(commit_name(self.number), body):
+            raise LeaseLostError(f"another run published version {self.number} of {self.store.url} first")
+        derive(self.store, Version(self.number, manifest, body["report"]), self.lease, self.job.keep_versions)
+
+
+def derive(store: Store, version: Version, lease: Lease, keep_versions: int) -> None:
+    """Write what derives from a commit and remove what it replaced; again and again, if need be."""
+    lease.check()
+    store.put_json(MANIFEST, version.manifest)
+    store.put_json(REPORT, version.report)
+    lease.check()
+    named = {f["path"] for f in version.files} | {version.manifest["plan"], commit_name(version.number)}
+    for folder, keep in (("", 0), (QUARANTINE, 0), (VERSIONS, keep_versions)):
+        store.remove_scratch(folder)
+        for name in store.names(folder):
+            path = f"{folder}/{name}".lstrip("/")
+            if path in named or not (path in (PART, PROGRESS) or _VERSIONED.fullmatch(name)):
+                continue
+            number = _number_of(name)
+            if number is None or number > version.number:
+                lease.check()  # it may be a later version's: of a run that died before its commit, or not
+                store.remove(path)
+            elif number == version.number or number < version.number - keep:
+                store.remove(path)
+    store.remove_empty(QUARANTINE)
+    store.put(SUCCESS, b"")
+    lease.check()
+
+
+def give_way(store: Store, own: Iterable[str] = ()) -> None:
+    """Undo what a run did when it was another's turn: it slept between its last check and that step.
+
+    While the other is at work it sees to that itself, at its end (`derive`).
+
+    :param own: files that this run may have put.
+    """
+    version = current(store)
+    if version is None or holder(store) is not None:
+        return
+    for name in set(own) - {f["path"] for f in version.files} - {PART, version.manifest["plan"]}:
+        store.remove(name)
+    if is_whole(store, version):
+        store.put_json(MANIFEST, version.manifest)
+        store.put_json(REPORT, version.report)
+        store.put(SUCCESS, b"")
+
+
+def _number_of(name: str) -> int | None:
+    """The version that a file is of; None for the one file of a slice, which any version may have."""
+    found = _VERSIONED.fullmatch(name)
+    return int(found[1] or found[2]) if found else None

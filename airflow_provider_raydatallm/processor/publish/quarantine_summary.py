@@ -1,0 +1,36 @@
+"""Saying in a line or two what rows failed of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.fragments import FragmentReader
+from airflow_provider_raydatallm.processor.store.ledger import Fragment
+
+#: Fragments that are looked into for examples: an error that fails a slice is in each of them.
+_LOOKED_AT = 20
+
+
+def describe_failures(store: Store, folder: str, plan: Plan, fragments: Sequence[Fragment]) -> str:
+    """The kinds of errors with the first row of each: "12 KeyError, such as row 7 of a.csv: ..."."""
+    index = {u.id: i for i, u in enumerate(plan.units)}
+    failed = [f for f in fragments if f.kind == "failed"][:_LOOKED_AT]
+    fields = [pa.field("error_type", pa.string()), pa.field("error", pa.string())]
+    reader = FragmentReader(store, folder, failed, index, fields)
+    kinds: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    places = sorted({(index[r.unit], r.start, r.stop) for f in failed for r in f.ranges if r.unit in index})
+    for unit, start, stop in places:
+        try:
+            offsets, table = reader.window(unit, start, stop)
+        except CorruptFileError:  # one of the others will do
+            continue
+        for offset, kind, error in zip(offsets, *(c.to_pylist() for c in table.columns), strict=True):
+            kinds[kind] += 1
+            examples.setdefault(kind, f"{plan.locate(unit, int(offset))}: {kind}: {error}")
+    return "; ".join(f"{n:,} {kind}, such as {examples[kind]}" for kind, n in kinds.most_common(3))

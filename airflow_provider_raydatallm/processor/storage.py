@@ -1,0 +1,377 @@
+"""Files of a slice, on any filesystem fsspec knows.
+
+Invariants: a file appears whole or not at all; `create` never replaces, and of any number of writers exactly
+one succeeds; nothing is committed by rename on an object store; and listings are never answered from a cache,
+since other clients write here too. Documents (`create_document`) carry a checksum, so that a damaged one is
+noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+
+# s3fs and its kin answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
+# instance
+# for each set of options, so that nobody else's, with such a cache, is met.
+_FRESH: dict[str, Any] = {"use_listings_cache": False}
+_S3 = _FRESH | {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": 8}}}
+_OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), _FRESH)
+
+#: What a file is called on a disk until it is whole.
+_SCRATCH = "_tmp-"
+#: Seconds that a publisher waits for another one that is in the middle of its last step.
+_REPLACE_WAIT_SECONDS = 60.0
+
+
+def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The filesystem of a URL or path, and the path inside it.
+
+    :raises SliceError: when no filesystem has such URLs, or its package is not installed here.
+    """
+    protocol = url.split("://", 1)[0] if "://" in url else "file"
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **_OPTIONS.get(protocol, {}))
+    except ImportError as e:
+        raise SliceError(f"{url} cannot be opened: {e}, on every node of the cluster", kind="cluster") from e
+    except ValueError as e:
+        raise SliceError(f"{url} cannot be opened: {e}") from e
+    return fs, path
+
+
+def file_version(info: dict[str, Any]) -> str:
+    """What tells one content of a file from the next: its etag, or its modification time where there is
+    none."""
+    for name in ("ETag", "etag", "mtime", "LastModified", "updated", "last_modified", "created"):
+        if info.get(name) is not None:
+            return str(info[name]).strip('"')
+    return ""
+
+
+class CorruptFileError(SliceError):
+    """A file of the slice is not what was written: cut short, or with other bytes."""
+
+    def __init__(self, store: Store, name: str, why: str) -> None:
+        super().__init__(f"{store.path(name)} is damaged: {why}", kind="run")
+        self.name = name
+
+    def __reduce__(self) -> Any:  # travels from a Ray task to the driver
+        return _corrupt, (str(self), self.name)
+
+
+def _corrupt(message: str, name: str) -> CorruptFileError:
+    error = CorruptFileError.__new__(CorruptFileError)
+    SliceError.__init__(error, message, kind="run")
+    error.name = name
+    return error
+
+
+class File(NamedTuple):
+    name: str
+    size: int
+
+
+class Store:
+    """One folder of a slice. Names are relative to it; `/` separates."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.fs, self.root = open_fs(self.url)
+        self.is_local = isinstance(self.fs, LocalFileSystem)
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else self.root
+
+    # Reading
+
+    def read(self, name: str) -> bytes | None:
+        """The file's content, or None when it does not exist."""
+        try:
+            return bytes(self.fs.cat_file(self.path(name)))
+        except FileNotFoundError:
+            return None
+
+    def read_start(self, name: str, size: int) -> bytes:
+        """Up to `size` bytes from the file's beginning."""
+        return bytes(self.fs.cat_file(self.path(name), start=0, end=size))
+
+    def read_json(self, name: str) -> Any | None:
+        """The parsed file, or None when it does not exist. A file that does not parse is an error, not
+        absence."""
+        data = self.read(name)
+        return None if data is None else json.loads(data)
+
+    def read_document(self, name: str) -> Any | None:
+        """The body of a document, or None when it does not exist.
+
+        :raises CorruptFileError: when its checksum does not hold.
+        """
+        data = self.read(name)
+        if data is None:
+            return None
+        try:
+            document = json.loads(data)
+            body, digest = document["body"], document["sha256"]
+        except (ValueError, KeyError, TypeError) as e:
+            raise CorruptFileError(self, name, f"{type(e).__name__}: {e}") from e
+        if _digest(body) != digest:
+            raise CorruptFileError(self, name, "its checksum does not hold")
+        return body
+
+    def files(self, folder: str = "") -> list[File]:
+        """Files and folders directly in `folder`, sorted; [] when it does not exist."""
+        try:
+            found = self.fs.ls(self.path(folder), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        names = (File(i["name"].rstrip("/").rsplit("/", 1)[-1], int(i.get("size") or 0)) for i in found)
+        return sorted(f for f in names if f.name and not f.name.startswith(_SCRATCH))
+
+    def names(self, folder: str = "") -> list[str]:
+        if not self.is_local:
+            return [f.name for f in self.files(folder)]
+        try:  # a look at each file's size is what listing costs on a disk
+            return sorted(n for n in os.listdir(self.path(folder)) if not n.startswith(_SCRATCH))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def version(self, name: str) -> str | None:
+        """`file_version` of a file; None when it does not exist."""
+        try:
+            return file_version(self.fs.info(self.path(name)))
+        except FileNotFoundError:
+            return None
+
+    # Writing
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file unless it exists: True for the one writer whose file it now is.
+
+        `data` must be unique to the caller (hold a nonce): a put that was retried after its answer was lost
+        finds its own file.
+        """
+        with self._errors("write", name):
+            try:
+                if self.is_local:
+                    self._link(name, data)
+                else:
+                    self.fs.pipe_file(self.path(name), data, mode="create")
+                return True
+            except FileExistsError:
+                return self.read(name) == data
+
+    def _link(self, name: str, data: bytes) -> None:
+        for left in (2, 1, 0):
+            try:
+                with self._scratch(name) as (scratch, target):
+                    _write(scratch, data)
+                    os.link(scratch, target)
+                    _sync(target.parent)
+                return
+            except FileNotFoundError:  # another run removed the empty folder just now
+                if not left:
+                    raise
+
+    def create_document(self, name: str, body: Any) -> bool:
+        """`create` of a JSON document with a checksum and a nonce."""
+        document = {"nonce": uuid.uuid4().hex, "sha256": _digest(body), "body": body}
+        return self.create(name, json.dumps(document, ensure_ascii=False).encode())
+
+    def put(self, name: str, data: bytes) -> None:
+        with self._errors("write", name):
+            if not self.is_local:
+                self.fs.pipe_file(self.path(name), data)
+                return
+            with self._scratch(name) as (scratch, target):
+                _write(scratch, data)
+                os.replace(scratch, target)
+                _sync(target.parent)
+
+    def put_json(self, name: str, value: Any) -> None:
+        self.put(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def put_file(self, name: str, source: Path) -> None:
+        """Copy a finished local file to `name`, which appears in one step."""
+        self.replace(name, source, lambda: None, expected=None, fenced=False)
+
+    def replace(
+        self,
+        name: str,
+        source: Path,
+        check: Callable[[], None],
+        *,
+        expected: str | None,
+        fenced: bool = True,
+    ) -> None:
+        """Put a finished local file in the place of the one whose `version` is `expected` (None: of none), in
+        one step.
+
+        :param check: called directly before that step; whatever it raises keeps the file as it was. Nobody
+            can replace the file between the check and the step: a lock sees to it on a disk, the expected
+            etag on S3. Other object stores have that one moment.
+        """
+        with self._errors("write", name):
+            if self.is_local:
+                with self._scratch(name) as (scratch, target):
+                    with open(source, "rb") as i, open(scratch, "xb") as o:
+                        shutil.copyfileobj(i, o, 1 << 20)
+                        o.flush()
+                        os.fsync(o.fileno())
+                    with _only_one(target.parent) if fenced else contextlib.nullcontext():
+                        check()
+                        os.replace(scratch, target)
+                    _sync(target.parent)
+            elif fenced and "s3" in self.fs.protocol:
+                match = {"IfMatch": f'"{expected}"'} if expected else {"IfNoneMatch": "*"}
+                with (
+                    open(source, "rb") as i,
+                    self.fs.open(self.path(name), "wb", autocommit=False, **match) as o,
+                ):
+                    shutil.copyfileobj(i, o, 16 << 20)
+                try:
+                    check()
+                except BaseException:
+                    o.discard()
+                    raise
+                try:
+                    o.commit()
+                except OSError:  # another file is there by now: whose turn is it?
+                    check()
+                    raise
+            else:
+                check()
+                # One multipart upload: an object store shows it only when it is complete.
+                self.fs.put_file(str(source), self.path(name))
+
+    def copy(self, name: str, to: str) -> None:
+        with self._errors("write", to):
+            if not self.is_local:
+                self.fs.cp_file(self.path(name), self.path(to))
+                return
+            self.put_file(to, Path(self.path(name)))
+
+    def set_aside(self, name: str, why: Exception | str, then: str) -> None:
+        """Rename a damaged file, so that nothing takes it for whole and people can look at it, and say so.
+
+        :param then: what happens now.
+        """
+        folder, _, base = name.rpartition("/")
+        aside = f"{folder}/_damaged-{uuid.uuid4().hex[:8]}-{base}".lstrip("/")
+        with self._errors("write", aside), contextlib.suppress(FileNotFoundError):
+            self.fs.mv(self.path(name), self.path(aside))
+        # Standard output is the report's.
+        print(f"warning: {why}; it is kept as {self.path(aside)}, and {then}", file=sys.stderr, flush=True)
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a folder with all in it; absent is fine."""
+        with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
+            self.fs.rm(self.path(name), recursive=True)
+
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder if nothing is in it: object stores have no such thing, disks do."""
+        if self.is_local:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path(folder))
+
+    def remove_scratch(self, folder: str = "", older_than: float = 0) -> None:
+        """Remove what writers that were killed left half written. Who has not the folder for itself says from
+        which age on (seconds) nobody can be at work on it."""
+        if self.is_local:
+            for path in Path(self.path(folder)).glob(f"{_SCRATCH}*"):
+                with contextlib.suppress(FileNotFoundError):
+                    if not older_than or time.time() - path.stat().st_mtime > older_than:
+                        path.unlink()
+
+    @contextlib.contextmanager
+    def _scratch(self, name: str) -> Iterator[tuple[Path, Path]]:
+        target = Path(self.path(name))
+        scratch = target.with_name(f"{_SCRATCH}{uuid.uuid4().hex}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield scratch, target
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _errors(self, what: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except SliceError:
+            raise
+        except OSError as e:
+            why = e.strerror or str(e) or type(e).__name__
+            raise SliceError(
+                f"cannot {what} {self.path(name)}: {why}. Mend that and run the slice again: its finished "
+                "rows are kept",
+                kind="run",
+            ) from e
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Make what was just linked or renamed in a folder outlive a loss of power."""
+    with contextlib.suppress(OSError):  # not every filesystem syncs folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _digest(body: Any) -> str:
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, which the system takes back from a process that dies."""
+    import fcntl
+
+    path, deadline = folder / "_lock", time.monotonic() + _REPLACE_WAIT_SECONDS
+    while True:
+        with open(path, "w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise SliceError(
+                        f"another process has been about to publish into {folder} for "
+                        f"{_REPLACE_WAIT_SECONDS:g} s and does not go on: end it, then run the slice again",
+                        kind="run",
+                    ) from None
+                time.sleep(0.05)
+                continue
+            except OSError:  # a filesystem without locks
+                pass
+            try:
+                held = path.exists() and os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+            except FileNotFoundError:
+                held = False
+            if not held:
+                continue  # the holder before removed the file that this lock is on
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return

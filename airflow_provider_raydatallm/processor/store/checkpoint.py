@@ -1,0 +1,126 @@
+"""What an unfinished slice has so far: the plan and the fragments of one version in the making.
+
+Its folder is named after the version and the fingerprint, and units after the content of their files, so that
+whatever is in it answers the question that is asked now, whichever run wrote it. Damaged files are set aside
+with a message; what they held is missing then, and answered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.fragments import ranges_of
+from airflow_provider_raydatallm.processor.store.lease import CHECKPOINT
+from airflow_provider_raydatallm.processor.store.ledger import (
+    Fragment,
+    Span,
+    UnitRows,
+    count,
+    finished_rows,
+    missing_rows,
+    quarantined_rows,
+    read_ledger,
+)
+
+SEEDED = "seeded.json"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a plan has come, by the fragments that there are.
+
+    `max_attempts`: failures that put a row into quarantine; those of runs before `failed_since` (an epoch) do
+    not count.
+    """
+
+    plan: Plan
+    fragments: Sequence[Fragment]
+    max_attempts: int
+    failed_since: int = 0
+
+    @cached_property
+    def finished(self) -> Mapping[str, Sequence[Span]]:
+        return finished_rows(self.fragments)
+
+    @cached_property
+    def quarantined(self) -> Mapping[str, Sequence[Span]]:
+        counted = [f for f in self.fragments if f.epoch >= self.failed_since]
+        return quarantined_rows(counted, self.finished, self.max_attempts)
+
+    @cached_property
+    def missing(self) -> list[tuple[int, list[Span]]]:
+        units = [(u.id, u.rows) for u in self.plan.units]
+        return missing_rows(units, [self.finished, self.quarantined])
+
+    @property
+    def rows_missing(self) -> int:
+        return sum(count(spans) for _, spans in self.missing)
+
+    @property
+    def rows_quarantined(self) -> int:
+        """Of this plan: fragments may hold rows of files that are gone."""
+        ids = {u.id for u in self.plan.units}
+        return sum(count(spans) for unit, spans in self.quarantined.items() if unit in ids)
+
+
+class Checkpoint:
+    """The folder of one version in the making."""
+
+    def __init__(self, store: Store, number: int, fingerprint: str, mode: str) -> None:
+        """:param mode: why this version is made: a slice that is forced must not take over rows of one that
+        is not."""
+        self.store = store
+        self.number = number
+        self.folder = f"{CHECKPOINT}/v{number:06}-{fingerprint}-{mode}"
+
+    def planned_inputs(self) -> set[str]:
+        """Hashes of the inputs that were planned here."""
+        names = self.store.names(self.folder)
+        return {n[5:-5] for n in names if n.startswith("plan-") and n.endswith(".json")}
+
+    def is_sealed(self, input_hash: str) -> bool:
+        return f"seal-{input_hash}.json" in self.store.names(self.folder)
+
+    def has_fragments(self) -> bool:
+        return any(n.endswith(".arrow") for n in self.store.names(self.folder))
+
+    def load_plan(self, input_hash: str) -> Plan | None:
+        return load_plan(self.store, f"{self.folder}/plan-{input_hash}.json")
+
+    def save_plan(self, plan: Plan) -> None:
+        self.store.create_document(f"{self.folder}/plan-{plan.input_hash}.json", plan.to_json())
+
+    def fragments(self, only: Iterable[str] | None = None) -> list[Fragment]:
+        """:param only: names of the fragments to look at; all that there are by default."""
+        return read_ledger(self.store.names(self.folder) if only is None else only, self._ranges)
+
+    def set_aside(self, name: str, why: Exception) -> None:
+        self.store.set_aside(name, why, "its rows are answered again")
+
+    def seeded(self) -> dict[str, Any] | None:
+        """What was taken over from the version before: its report's tokens and its truncated rows."""
+        body: dict[str, Any] | None = self.store.read_document(f"{self.folder}/{SEEDED}")
+        return body
+
+    def _ranges(self, name: str) -> tuple[UnitRows, ...] | None:
+        path = f"{self.folder}/{name}"
+        try:
+            return ranges_of(self.store, path)
+        except CorruptFileError as e:
+            self.set_aside(path, e)
+            return None
+
+
+def load_plan(store: Store, name: str) -> Plan | None:
+    """The stored plan; None when there is none, or it is damaged."""
+    try:
+        body = store.read_document(name)
+        return None if body is None else Plan.from_json(body)
+    except CorruptFileError as e:
+        store.set_aside(name, e, "the slice is planned again")
+        return None

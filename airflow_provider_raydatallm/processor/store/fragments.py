@@ -1,0 +1,261 @@
+"""Finished rows on disk: fragments, which a writer puts and publishing reads.
+
+A fragment is one immutable file: an Arrow stream of answer columns, whose schema's metadata holds the row ids
+of its rows as ranges. It is put in one step and named after its rows, the lease's epoch and its content's
+hash (`ledger.py`), so that a damaged one is noticed when it is read and a late one harms nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.ledger import (
+    Fragment,
+    FragmentKind,
+    UnitRows,
+    content_hash,
+    fragment_name,
+    hash_in,
+)
+
+#: A fragment is put when it has so many rows, so many bytes, or when its oldest row has waited so long.
+FRAGMENT_ROWS = 65_536
+FRAGMENT_BYTES = 64 << 20
+FLUSH_SECONDS = 2.0
+
+_RANGES = b"ranges"
+#: Enough for the schema of nearly every fragment; the others are read as a whole.
+_HEAD_BYTES = 64 << 10
+
+
+class FragmentWriter:
+    """Collects finished rows and puts them as fragments. Safe to use from several threads.
+
+    Tables have `__unit` (index into the plan), `__offset` and the columns to keep.
+    """
+
+    def __init__(self, url: str, folder: str, unit_ids: Sequence[str], epoch: int) -> None:
+        self._store = Store(url)
+        self._folder = folder
+        self._unit_ids = unit_ids
+        self._epoch = epoch
+        self._pending: dict[FragmentKind, list[pa.Table]] = {"rows": [], "failed": []}
+        self._oldest: float | None = None
+        self._error: Exception | None = None
+        self._lock, self._putting = threading.Lock(), threading.Lock()
+        self._closed = threading.Event()
+        self._clock = threading.Thread(target=self._flush_in_time, name="ray-llm-flush", daemon=True)
+        self._clock.start()
+
+    def add(self, kind: FragmentKind, table: pa.Table) -> None:
+        """Take finished rows. They are safe after at most `FLUSH_SECONDS` and one put.
+
+        :raises SliceError: when fragments cannot be put: no row is taken that could not be kept.
+        """
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if not table.num_rows:
+                return
+            self._pending[kind].append(table)
+            self._oldest = self._oldest or time.monotonic()
+            waiting = self._pending[kind]
+            full = (
+                sum(t.num_rows for t in waiting) >= FRAGMENT_ROWS
+                or sum(t.nbytes for t in waiting) >= FRAGMENT_BYTES
+            )
+        if full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put what is pending.
+
+        :raises SliceError: when that fails; the rows stay pending, for the next try.
+        """
+        with self._putting:
+            with self._lock:
+                taken = self._pending
+                self._pending = {"rows": [], "failed": []}
+                self._oldest = None
+            try:
+                for kind, tables in taken.items():
+                    if tables:
+                        table = _united(tables)
+                        put_fragment(self._store, self._folder, kind, table, self._unit_ids, self._epoch)
+                        taken[kind] = []
+            except Exception as e:
+                with self._lock:
+                    self._pending = {k: [*tables, *self._pending[k]] for k, tables in taken.items()}
+                    self._oldest = time.monotonic()
+                    self._error = e
+                raise
+            with self._lock:
+                self._error = None
+
+    def close(self) -> None:
+        self._closed.set()
+        self.flush()
+
+    def _flush_in_time(self) -> None:
+        while not self._closed.wait(FLUSH_SECONDS / 4):
+            oldest = self._oldest
+            if oldest is not None and time.monotonic() - oldest >= FLUSH_SECONDS * 3 / 4:
+                try:
+                    self.flush()
+                except Exception:
+                    self._closed.wait(FLUSH_SECONDS)  # `_error` tells whoever adds next
+
+
+def put_fragment(
+    store: Store, folder: str, kind: FragmentKind, table: pa.Table, unit_ids: Sequence[str], epoch: int
+) -> None:
+    """Put rows, in any order, as one fragment."""
+    units, offsets = table.column("__unit").to_numpy(), table.column("__offset").to_numpy()
+    order = np.lexsort((offsets, units))
+    units, offsets = units[order], offsets[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (units[1:] != units[:-1]) | (offsets[1:] != offsets[:-1])
+    order, units, offsets = order[new], units[new], offsets[new]
+    breaks = np.flatnonzero((units[1:] != units[:-1]) | (offsets[1:] != offsets[:-1] + 1)) + 1
+    starts, stops = np.concatenate([[0], breaks]), np.concatenate([breaks, [len(order)]])
+    ranges = [
+        UnitRows(unit_ids[int(units[a])], int(offsets[a]), int(offsets[b - 1]) + 1)
+        for a, b in zip(starts, stops, strict=True)
+    ]
+    kept = table.drop_columns(["__unit", "__offset"]).take(pa.array(order)).combine_chunks()
+    metadata = {_RANGES: json.dumps(ranges)}
+    if kind == "failed":  # a row that fails twice in the same way has failed twice
+        metadata[b"attempt"] = uuid.uuid4().hex
+    kept = kept.replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, kept.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_table(kept)
+    content = sink.getvalue().to_pybytes()
+    store.put(f"{folder}/{fragment_name(kind, ranges, epoch, content)}", content)
+
+
+def _united(tables: Sequence[pa.Table]) -> pa.Table:
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
+        raise SliceError(f"postprocess returned values of different types for one column: {e}") from e
+
+
+def read_head(store: Store, name: str) -> pa.Schema:
+    """A fragment's schema, from its first bytes.
+
+    :raises CorruptFileError: when it is none.
+    """
+    for content in (store.read_start(name, _HEAD_BYTES), store.read(name) or b""):
+        try:
+            return pa.ipc.read_schema(pa.BufferReader(content))
+        except (pa.ArrowException, OSError, EOFError) as e:
+            error = e
+    raise CorruptFileError(store, name, str(error)) from error
+
+
+def ranges_of(store: Store, name: str) -> tuple[UnitRows, ...]:
+    schema = read_head(store, name)
+    try:
+        return tuple(UnitRows(*r) for r in json.loads((schema.metadata or {})[_RANGES]))
+    except (KeyError, ValueError, TypeError) as e:
+        raise CorruptFileError(store, name, f"{type(e).__name__}: {e}") from e
+
+
+def fields_of(store: Store, folder: str, fragments: Sequence[Fragment]) -> list[pa.Field]:
+    """The published columns of all fragments, with the types that fit them all.
+
+    :raises SliceError: when no type fits a column's values.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    names = [f"{folder}/{f.name}" for f in fragments if f.kind == "rows"]
+    with ThreadPoolExecutor(32) as pool:
+        heads = list(pool.map(lambda n: read_head(store, n).remove_metadata(), names))
+    try:
+        schema = pa.unify_schemas(list(dict.fromkeys(heads)), promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
+        raise SliceError(f"postprocess returned values of different types for one column: {e}") from e
+    return [f for f in schema if not f.name.startswith("__")]
+
+
+class FragmentReader:
+    """Answers by position, for whoever asks for one window of rows after another, in plan order.
+
+    Only the fragments of the windows in hand are in memory. Where fragments overlap, the first by name
+    counts.
+
+    :param units: plan indices by unit id.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        fragments: Sequence[Fragment],
+        units: dict[str, int],
+        fields: Sequence[pa.Field],
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._schema = pa.schema(fields)
+        self._pieces: dict[int, list[tuple[int, int, str, int]]] = {}  # start, stop, fragment, its row
+        self._last: dict[str, tuple[int, int]] = {}
+        self._open: dict[str, pa.Table] = {}
+        for fragment in fragments:
+            row = 0
+            for unit, start, stop in fragment.ranges:
+                if (index := units.get(unit)) is not None:
+                    self._pieces.setdefault(index, []).append((start, stop, fragment.name, row))
+                    self._last[fragment.name] = max(self._last.get(fragment.name, (0, 0)), (index, stop))
+                row += stop - start
+
+    def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, pa.Table]:
+        """Offsets of the rows found in `[start, stop)` of a unit, sorted, and those rows.
+
+        :raises CorruptFileError: naming the fragment.
+        """
+        offsets, tables, names = [], [], []
+        for first, end, name, row in self._pieces.get(index, []):
+            low, high = max(first, start), min(end, stop)
+            if low < high:
+                tables.append(self._table(name).slice(row + low - first, high - low))
+                offsets.append(np.arange(low, high))
+                names.append(name)
+        for name in dict.fromkeys(names):
+            if self._last[name] <= (index, stop):
+                self._open.pop(name, None)
+        if not tables:
+            return np.empty(0, np.int64), self._schema.empty_table()
+        found, at = np.unique(np.concatenate(offsets), return_index=True)
+        return found, pa.concat_tables(tables).take(pa.array(at))
+
+    def _table(self, name: str) -> pa.Table:
+        if name not in self._open:
+            path = f"{self._folder}/{name}"
+            content = self._store.read(path)
+            if content is None or content_hash(content) != hash_in(name):
+                raise CorruptFileError(
+                    self._store,
+                    path,
+                    "it is gone" if content is None else "its content is not what its name says",
+                )
+            with pa.ipc.open_stream(pa.BufferReader(content)) as stream:
+                table = stream.read_all()
+            columns = [
+                table.column(f.name).cast(f.type)
+                if f.name in table.schema.names
+                else pa.nulls(table.num_rows, f.type)
+                for f in self._schema
+            ]
+            self._open[name] = pa.Table.from_arrays(columns, schema=self._schema)
+        return self._open[name]

@@ -1,0 +1,67 @@
+"""Removing what abandoned runs left: checkpoints of slices that nobody went on with."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.storage import Store, open_fs
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.lease import CHECKPOINT, Lease
+
+_ANY_KEY = "any-slice-key"
+
+
+def abandoned(job: SliceJob, days: float) -> Iterator[tuple[Store, float]]:
+    """Slices of the job's table with a checkpoint in which nothing was written for `days`, and its age in
+    days.
+
+    A checkpoint that is worked on is never among them: its lease beats every few seconds.
+    """
+    any_slice = job.model_copy(update={"slice_key": _ANY_KEY})
+    for one in (any_slice, any_slice.model_copy(update={"max_rows": 1 if job.max_rows is None else None})):
+        fs, pattern = open_fs(f"{one.slice_path.replace(_ANY_KEY, '*')}/{CHECKPOINT}")
+        for path in sorted(fs.glob(pattern)):
+            newest = max(map(_written, fs.find(path, detail=True).values()), default=0.0)
+            age = (time.time() - newest) / 86400
+            if age >= days:
+                yield Store(fs.unstrip_protocol(path.rpartition("/")[0])), age
+
+
+def collect(store: Store) -> None:
+    """Remove a slice's checkpoint, and its last progress, under its lease, so that no run is met that begins
+    just now."""
+    lease = Lease.acquire(
+        store,
+        me="gc",
+        floor=lambda: versions.epoch(store),
+        wait=False,
+        waiting=lambda other: False,
+        stale_seconds=0,
+    )
+    assert lease is not None
+    try:
+        for name in store.names(CHECKPOINT):
+            if not name.startswith(("epoch-", "beat-")):
+                lease.check()
+                store.remove(f"{CHECKPOINT}/{name}")
+        lease.check()
+        store.remove(versions.PROGRESS)
+    finally:
+        lease.close()
+
+
+def _written(info: dict[str, Any]) -> float:
+    """Epoch seconds of a file's last change; now, when the storage does not tell."""
+    for name in ("mtime", "LastModified", "updated", "last_modified", "created"):
+        value = info.get(name)
+        if isinstance(value, dt.datetime):
+            return value.timestamp()
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, str):
+            return dt.datetime.fromisoformat(value).timestamp()
+    return time.time()

@@ -1,0 +1,45 @@
+"""How fast earlier slices of a table were, by their reports."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.storage import open_fs
+
+#: How many published slices of the table are looked at, newest keys first.
+_SLICES = 20
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What an earlier slice of the table showed. rows_per_s is of one worker, and of rows that it was asked:
+    what a cache had of one slice says nothing of the next."""
+
+    slice_key: str
+    rows_per_s: float
+    engine_start: float
+
+
+def newest_pace(job: SliceJob) -> Pace | None:
+    """Of the newest slice of the same table that was answered in the same way."""
+    fs, path = open_fs(job.slice_path)
+    table = path.rstrip("/").rpartition("/")[0]
+    try:
+        folders = [f["name"] for f in fs.ls(table, detail=True) if f["type"] == "directory"]
+    except OSError:  # nothing is there, or it may not be listed
+        return None
+    for folder in sorted(folders, reverse=True)[:_SLICES]:
+        try:
+            report = json.loads(fs.cat_file(f"{folder.rstrip('/')}/_report.json"))
+            if report["fingerprint"] != job.fingerprint():
+                continue
+            rate, start = report["throughput"]["rows_per_s"], report["seconds"]["engine_start"]
+            workers = report["balance"]["workers"] or 1
+            asked = 1 - (report["counts"].get("cached") or 0) / (report["counts"]["planned"] or 1)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if rate and asked and start is not None:
+            return Pace(report["slice_key"], rate * asked / workers, start)
+    return None

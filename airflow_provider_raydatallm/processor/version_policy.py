@@ -1,0 +1,110 @@
+"""Whether a slice is finished, and if not, which version of it is to be made: the policies."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal, get_args
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.input.listing import Listing
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.published import is_same
+from airflow_provider_raydatallm.processor.store.versions import Version
+
+#: Why a version is made: `extend` and `retry` take over the rows of the version before.
+Mode = Literal["new", "forced", "extend", "retry"]
+
+
+def published(job: SliceJob, store: Store) -> Version | None:
+    """The published version, if its files are there."""
+    version = versions.current(store, ignore_damage=job.force_rerun)
+    if version is not None and not versions.is_whole(store, version):
+        print(
+            f"warning: files of version {version.number} in {store.url} are missing or were changed: "
+            "the slice is made anew",
+            file=sys.stderr,
+            flush=True,
+        )
+        return None
+    return version
+
+
+def as_published(
+    job: SliceJob, store: Store, listing: Listing, version: Version | None, before: int
+) -> Report | None:
+    """The report of what is published, when it is what this run would publish.
+
+    :param before: the newest version when this run began: a later one was made by a run that this one waited
+        for.
+    """
+    if version is None:
+        return None
+    then, now = version.manifest.get("slice_instant"), job.slice_instant
+    if then and now and then != now:
+        raise SliceError(
+            f"slice {job.slice_key!r} was published for {then} and this run is for {now}: two runs share "
+            f"one key. slice_format {job.slice_format!r} is too coarse for this schedule; an hourly DAG "
+            "needs '%Y-%m-%dT%H', say"
+        )
+    if not is_same(version, job, listing) or not versions.is_complete(store, version):
+        return None
+    if version.number > before:
+        return version.to_report("attached")
+    return None if to_be_made_again(job, version) else version.to_report("unchanged")
+
+
+def to_be_made_again(job: SliceJob, version: Version) -> bool:
+    """Whether a finished slice is to be worked on again."""
+    return job.force_rerun or (job.retry_quarantined and bool(version.manifest["quarantine"]))
+
+
+def next_version(job: SliceJob, listing: Listing, store: Store, version: Version | None) -> tuple[int, Mode]:
+    """The number of the version to make, and why it is made.
+
+    :raises SliceError: when something else is published, or half finished, and the policy is to fail.
+    """
+    number = versions.highest(store) + 1
+    mode: Mode = "new"
+    if version is None:
+        # A run that died between its last part and its commit leaves the files of neither version whole.
+        for begun in get_args(Mode):
+            if Checkpoint(store, number, job.fingerprint(), begun).is_sealed(listing.hash):
+                return number, begun
+    if version is not None:
+        same_question = version.manifest["fingerprint"] == job.fingerprint()
+        same_input = version.manifest["input"]["hash"] == listing.hash
+        if not same_question and job.on_config_change == "fail":
+            raise SliceError(
+                f"slice {job.slice_key!r} is published with another configuration (fingerprint "
+                f"{version.manifest['fingerprint']}, now {job.fingerprint()}): model, prompt, sampling, "
+                "schema or code changed. Set on_config_change='recompute' to replace it"
+            )
+        if not same_input and job.on_input_change == "fail":
+            then = version.manifest["input"]
+            raise SliceError(
+                f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now "
+                f"holds (then {then['files']} file(s) of {then['rows']:,} rows; now {len(listing.files)}). "
+                "Set on_input_change='recompute' to replace it, or 'extend' to add what is new"
+            )
+        if same_question and not same_input and job.on_input_change == "extend":
+            mode = "extend"
+        elif same_question and same_input:
+            mode = "forced" if job.force_rerun else "retry"
+    checkpoint = Checkpoint(store, number, job.fingerprint(), mode)
+    planned = checkpoint.planned_inputs()
+    if (
+        planned
+        and listing.hash not in planned
+        and job.on_input_change == "fail"
+        and checkpoint.has_fragments()
+    ):
+        raise SliceError(
+            f"slice {job.slice_key!r} is half finished, and {job.resolved_input_path} is no longer what it "
+            "was when it was begun. Set on_input_change='recompute' or 'extend' to go on with what is "
+            "there now: the finished rows of files that did not change are kept"
+        )
+    return number, mode

@@ -1,0 +1,75 @@
+"""Sending a slice's job to the cluster: code and spec are uploaded, then the processor is started as a Ray
+job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.submit import packages
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.hooks.ray import RayHook
+
+#: Parts of a runtime environment by which a job may run another Python than its cluster.
+_OWN_PYTHON = frozenset({"conda", "container", "image_uri", "py_executable"})
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """A slice's job with all that goes along. `metadata` is what Ray shows of the job: who sent it, for which
+    slice."""
+
+    job: SliceJob
+    packages: Sequence[packages.Package]
+    runtime_env: Mapping[str, Any] | None = field(repr=False)
+    env_vars: Mapping[str, str] = field(repr=False)
+    metadata: Mapping[str, str]
+
+    def submit(
+        self,
+        hook: RayHook,
+        command: Literal["run", "status"],
+        submission_id: str,
+        nonce: str,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """Start `processor COMMAND` on the cluster. A job that is there under this id already is the one.
+
+        :param nonce: marks the job's own lines in its log.
+        :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
+        :raises RayLLMInputError: when the cluster's Python cannot run the task's function.
+        """
+        hook.call(jobs_api.version())
+        if any(p.python for p in self.packages) and not _OWN_PYTHON & set(self.runtime_env or ()):
+            packages.check_python(self.packages, hook.call(jobs_api.python_version()))
+        spec_name, spec = packages.spec_package(self.job)
+        shipped = [packages.processor_package(), spec, *self.packages]
+        uris = [hook.call(jobs_api.upload_package(p.name, p.content)) for p in shipped]
+        processor = "python -m airflow_provider_raydatallm.processor"
+        hook.call(
+            jobs_api.submit(
+                submission_id=submission_id,
+                entrypoint=" ".join(
+                    [processor, command, f"package:{spec_name}", "--nonce", nonce, *arguments]
+                ),
+                runtime_env=packages.merged_runtime_env(
+                    self.runtime_env, py_modules=uris, env_vars=self.env_vars
+                ),
+                metadata=dict(self.metadata),
+            )
+        )
+
+
+def submission_id_of(metadata: Mapping[str, str], unique: str) -> str:
+    """An id that tells people what it is; Ray refuses slashes and spaces, and an id must never be used
+    twice.
+
+    :param unique: such as the task instance's UUID.
+    """
+    words = (re.sub(r"[^A-Za-z0-9_.-]+", "_", metadata[n])[:40] for n in ("dag_id", "task_id", "slice_key"))
+    return f"{'-'.join(words)}-{unique}"

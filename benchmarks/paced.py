@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine
 from airflow_provider_raydatallm.processor.engines.ray_data_llm import RayDataLLM
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
 from tests.stub_engine import answer
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.cluster.pipeline import MakeRequests
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Question, Task
 from airflow_provider_raydatallm.processor.metrics.meter import News, summary
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
+from airflow_provider_raydatallm.processor.request.requests import MakeRequests
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
 from airflow_provider_raydatallm.processor.store.ledger import Work

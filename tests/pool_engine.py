@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from stub_engine import StubEngine, answer
 
-from airflow_provider_raydatallm.processor.engines.base import Deliver, Resources
+from airflow_provider_raydatallm.processor.engines.base import Deliver
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
 if TYPE_CHECKING:
     import ray.data

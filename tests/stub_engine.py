@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources, answers_to
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, answers_to
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
 if TYPE_CHECKING:
     import ray.data

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -98,54 +97,6 @@ class RaySettings:
         return RaySettings(
             address, token, dashboard_url=self.dashboard_url, environment=False, where=self.where
         )
-
-    def client_options(self) -> dict[str, Any]:
-        """Arguments of `httpx.Client` and of `httpx.AsyncClient`.
-
-        :raises RayConnectionError: when a file of certificates cannot be used.
-        """
-        import httpx
-
-        from airflow_provider_raydatallm.hooks.auth import TokenAuth
-
-        return {
-            "base_url": self.address,
-            "headers": dict(self.headers),
-            "auth": TokenAuth(self),
-            "verify": self._tls(),
-            "proxy": self.proxy,
-            "trust_env": self.environment,
-            "timeout": httpx.Timeout(30.0, connect=CONNECT_TIMEOUT),
-        }
-
-    def _tls(self) -> bool | ssl.SSLContext:
-        import httpx
-
-        ca_file = self.ca_file if self.verify else None
-        if not (ca_file or self.client_cert):
-            return self.verify
-        if ca_file:
-            try:
-                context = ssl.create_default_context(cafile=ca_file)
-            except (OSError, ssl.SSLError) as e:
-                raise RayConnectionError(
-                    f"{self.where}: ca_file {ca_file!r} cannot be used ({e}): give a PEM file of "
-                    "certificates that every Airflow worker can read"
-                ) from e
-        else:
-            context = httpx.create_ssl_context(verify=self.verify, trust_env=self.environment)
-        if self.client_cert:
-            try:
-                # With a password, a key that needs one is an error instead of a question on the terminal.
-                context.load_cert_chain(self.client_cert, self.client_key, password="none")
-            except (OSError, ssl.SSLError) as e:
-                raise RayConnectionError(
-                    f"{self.where}: client_cert {self.client_cert!r}"
-                    + (f" with client_key {self.client_key!r}" if self.client_key else "")
-                    + f" cannot be used ({e}): give a PEM certificate and its key, without a passphrase, "
-                    "that every Airflow worker can read"
-                ) from e
-        return context
 
 
 def _masked_extra(where: str, connection: Connection) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from airflow_provider_raydatallm.exceptions import RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.auth import Token, read_token
 from airflow_provider_raydatallm.hooks.connection import RaySettings
+from airflow_provider_raydatallm.hooks.http_clients import client_options
 from airflow_provider_raydatallm.hooks.jobs_api import ClusterResources, Flow, Send
 from airflow_provider_raydatallm.hooks.masking import without_credentials
 
@@ -71,7 +72,7 @@ def _examine(settings: RaySettings) -> tuple[bool, str]:
     import httpx
 
     token = read_token(settings)
-    options = {**settings.client_options(), "timeout": _REQUEST_SECONDS}
+    options = {**client_options(settings), "timeout": _REQUEST_SECONDS}
     try:
         with httpx.Client(**options) as client:
             refusal = _refusal(client.get("api/version"), settings, token)

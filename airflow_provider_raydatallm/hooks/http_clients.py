@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
+from airflow_provider_raydatallm.exceptions import RayConnectionError
+from airflow_provider_raydatallm.hooks.auth import TokenAuth
+from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT, RaySettings
 
 if TYPE_CHECKING:
     import httpx
-
-    from airflow_provider_raydatallm.hooks.connection import RaySettings
 
 _AT_ONCE = 16
 
@@ -30,7 +33,7 @@ class SharedClient:
 
         # The turns bound the connections, and those that are read for as long as something comes come on top.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        self._client = httpx.AsyncClient(**settings.client_options(), limits=limits)
+        self._client = httpx.AsyncClient(**client_options(settings), limits=limits)
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @classmethod
@@ -60,3 +63,51 @@ async def close_clients() -> None:
     """Close the running event loop's clients, before it ends."""
     for _, client in _of_loops.pop(asyncio.get_running_loop(), []):
         await client.aclose()
+
+
+def client_options(settings: RaySettings) -> dict[str, Any]:
+    """Arguments of `httpx.Client` and of `httpx.AsyncClient`.
+
+    :raises RayConnectionError: when a file of certificates cannot be used.
+    """
+    import httpx
+
+    return {
+        "base_url": settings.address,
+        "headers": dict(settings.headers),
+        "auth": TokenAuth(settings),
+        "verify": _tls(settings),
+        "proxy": settings.proxy,
+        "trust_env": settings.environment,
+        "timeout": httpx.Timeout(30.0, connect=CONNECT_TIMEOUT),
+    }
+
+
+def _tls(settings: RaySettings) -> bool | ssl.SSLContext:
+    import httpx
+
+    ca_file = settings.ca_file if settings.verify else None
+    if not (ca_file or settings.client_cert):
+        return settings.verify
+    if ca_file:
+        try:
+            context = ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as e:
+            raise RayConnectionError(
+                f"{settings.where}: ca_file {ca_file!r} cannot be used ({e}): give a PEM file of "
+                "certificates that every Airflow worker can read"
+            ) from e
+    else:
+        context = httpx.create_ssl_context(verify=settings.verify, trust_env=settings.environment)
+    if settings.client_cert:
+        try:
+            # With a password, a key that needs one is an error instead of a question on the terminal.
+            context.load_cert_chain(settings.client_cert, settings.client_key, password="none")
+        except (OSError, ssl.SSLError) as e:
+            raise RayConnectionError(
+                f"{settings.where}: client_cert {settings.client_cert!r}"
+                + (f" with client_key {settings.client_key!r}" if settings.client_key else "")
+                + f" cannot be used ({e}): give a PEM certificate and its key, without a passphrase, "
+                "that every Airflow worker can read"
+            ) from e
+    return context

@@ -20,7 +20,7 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its _
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT, RaySettings
-from airflow_provider_raydatallm.hooks.http_clients import SharedClient
+from airflow_provider_raydatallm.hooks.http_clients import SharedClient, client_options
 from airflow_provider_raydatallm.hooks.jobs_api import Flow, Pause, Send
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RayHook(BaseHook):
         """A client of the cluster's Jobs API. Close it."""
         import httpx
 
-        return httpx.Client(**self.settings.client_options())
+        return httpx.Client(**client_options(self.settings))
 
     def call(self, flow: Flow[T]) -> T:
         """Run a flow of `jobs_api` and return its result."""

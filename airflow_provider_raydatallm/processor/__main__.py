@@ -155,7 +155,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _files(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.reader import published_files
+    from airflow_provider_raydatallm.processor.store.published import published_files
 
     try:
         files = published_files(load_spec(args.spec).slice_path)

@@ -12,17 +12,18 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Engine, Facts
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import Lengths, sample_lengths
+from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_lengths
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts, Finding
+from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import findings, look_at_cluster
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Facts, Lengths, Pace
 from airflow_provider_raydatallm.processor.sizing.model_config import ModelShape, read_shape, row_length
 from airflow_provider_raydatallm.processor.sizing.sizes import Work, is_saturated, work
 from airflow_provider_raydatallm.processor.slice_run import look
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.past_speed import Pace, newest_pace
+from airflow_provider_raydatallm.processor.store.past_speed import newest_pace
 from airflow_provider_raydatallm.processor.version_build import Making
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, Resources, answers_to
+from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, answers_to
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
 from airflow_provider_raydatallm.processor.store import lease
 
 if TYPE_CHECKING:

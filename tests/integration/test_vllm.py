@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
-from airflow_provider_raydatallm.processor.engines.base import load_engine
+from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from demo.customers import LABELS, industry_of, write_customers
 from tests.in_process import job_of
 from tests.integration.conftest import Ask, wait_for

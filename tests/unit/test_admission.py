@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.log_lines import progress_text
 from airflow_provider_raydatallm.processor.cluster.admission import admit, bundles_of
-from airflow_provider_raydatallm.processor.engines.base import Resources
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
 L4 = {"GPU": 1, "accelerator_type:L4": 0.001}
 

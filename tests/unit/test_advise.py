@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.report import Balance, Counts, Seconds, Utilisation
-from airflow_provider_raydatallm.processor.engines.base import Sizes
 from airflow_provider_raydatallm.processor.metrics.advice import Run, advise
+from airflow_provider_raydatallm.processor.sizing.facts import Sizes
 
 HEALTHY: dict[str, Any] = {
     "counts": Counts(planned=10_000, succeeded=10_000, truncated=10),

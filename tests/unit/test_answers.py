@@ -7,8 +7,9 @@ import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import answers_to
-from airflow_provider_raydatallm.processor.request.answer_shape import COUNT_FIELDS, AnswerShape, arrow_type
+from airflow_provider_raydatallm.processor.request.answer_shape import AnswerShape, arrow_type
 
 SCHEMA = {
     "type": "object",

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.base import Resources, Sizes
-from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts, Finding, check
+from airflow_provider_raydatallm.processor.sizing.checks import Finding, check
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import refuse
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import ModelShape, shape_of
 from tests.unit.test_model_shape import LLAMA_8B, LLAMA_70B
 

@@ -29,6 +29,7 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.auth import Token, read_token
 from airflow_provider_raydatallm.hooks.connection import EXTRAS, RaySettings
 from airflow_provider_raydatallm.hooks.connection_test import check
+from airflow_provider_raydatallm.hooks.http_clients import client_options
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from tests.certificates import Authority
 
@@ -335,7 +336,7 @@ def test_key_with_a_passphrase_is_an_error_and_asks_nobody(tmp_path: Path) -> No
     )
     settings = RaySettings.of(connection(**with_extra(client_cert=str(pem), client_key=str(locked))))
     with pytest.raises(RayConnectionError, match=f"client_key '{locked}' cannot be used"):
-        settings.client_options()
+        client_options(settings)
 
 
 def test_token_and_headers_are_sent_by_both_kinds_of_call(

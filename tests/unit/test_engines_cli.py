@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_raydatallm.cli import main
+from airflow_provider_raydatallm.cli import engines as engines_cli
+from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
@@ -25,7 +26,7 @@ def see(monkeypatch: pytest.MonkeyPatch) -> See:
 
     def seen(*engines: SharedEngine | None) -> None:
         found = None if None in engines else list(engines)
-        monkeypatch.setattr(engines, "_engines", lambda: found)
+        monkeypatch.setattr(engines_cli, "_engines", lambda: found)
 
     def end(name: str, *, although_used: bool = False) -> bool:
         if name == STUCK.name and not although_used:

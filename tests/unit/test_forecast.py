@@ -10,14 +10,11 @@ import pytest
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
-from airflow_provider_raydatallm.processor.engines.base import Facts
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import Lengths
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, forecast
-from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import findings
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Facts, Lengths, Pace
 from airflow_provider_raydatallm.processor.slice_run import run_slice
-from airflow_provider_raydatallm.processor.store.past_speed import Pace
 from tests.in_process import InProcess, changed, job_of
 from tests.unit.test_model_shape import LLAMA_8B
 

@@ -123,8 +123,8 @@ def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -
 def test_operator_works_where_openlineage_is_not_installed() -> None:
     code = (
         "import sys; sys.modules['openlineage'] = None\n"
-        "from airflow_provider_raydatallm import assets, lineage, tables\n"
-        "class Task(lineage.SliceLineage): pass\n"
+        "from airflow_provider_raydatallm.lineage import assets, openlineage, table_names\n"
+        "class Task(openlineage.SliceLineage): pass\n"
         "from airflow_provider_raydatallm.contract.spec import SliceJob\n"
         "job = SliceJob(slice_key='k', input_path='/i', output_path='/o', model_source='m', prompt='x')\n"
         "Task().note_run(job, result={})"

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.report import Balance, Throughput, Utilisation
+from airflow_provider_raydatallm.processor.columns import failed_table
 from airflow_provider_raydatallm.processor.engines.base import answers_to
-from airflow_provider_raydatallm.processor.metrics import node_usage
 from airflow_provider_raydatallm.processor.metrics.meter import (
     RECENT_SECONDS,
     Meter,
@@ -20,8 +20,10 @@ from airflow_provider_raydatallm.processor.metrics.meter import (
     rows_in,
     summary,
 )
-from airflow_provider_raydatallm.processor.metrics.node_usage import Gpu, Sample, held_gpus
-from airflow_provider_raydatallm.processor.request.answer_shape import TRUNCATED_ANSWER, failed_table
+from airflow_provider_raydatallm.processor.metrics.node_usage import Gpu, Sample
+from airflow_provider_raydatallm.processor.ray_runtime import gpus as gpus_module
+from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
+from airflow_provider_raydatallm.processor.request.answer_shape import TRUNCATED_ANSWER
 
 
 def group(
@@ -222,5 +224,5 @@ def test_worker_knows_the_gpus_that_it_holds(
 
 
 def test_worker_without_gpus_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_usage, "_nvml_devices", lambda: (None, {}))
+    monkeypatch.setattr(gpus_module, "_nvml_devices", lambda: (None, {}))
     assert held_gpus.__wrapped__() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS
+from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
 from airflow_provider_raydatallm.processor.engines.ray_data_llm import _to_answer
 
 _ROW = {

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input import text
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
-from airflow_provider_raydatallm.processor.request.answer_shape import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint

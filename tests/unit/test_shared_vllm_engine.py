@@ -14,14 +14,13 @@ import pytest
 from ray.exceptions import RayActorError
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.base import Facts, Resources
 from airflow_provider_raydatallm.processor.engines.shared import engine as engine_module
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.engine import SharedVllmEngine, SharedWorkers
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import _threaded_pool
-from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import files_of_model
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Facts, Resources
 from tests.in_process import job_of
 
 NAME = "ray-llm-m-0"
@@ -369,15 +368,12 @@ def test_engine_that_is_gone_for_three_looks_ends_the_slice(
     assert caught.value.kind == "engine"
 
 
-def test_room_is_not_made_by_the_engine_that_it_is_for(
-    cluster: Cluster, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_is_not_made_by_the_engine_that_it_is_for(cluster: Cluster, make: Make) -> None:
     kept: list[str | None] = []
-    monkeypatch.setattr(serve_apps, "end_an_idle_engine", lambda *, keep: kept.append(keep))
     engine = make()
     for there in ([ENGINE], [replace(ENGINE, deployment="workers-1-to-1-idle-600-s")], []):
         cluster.engines = there
-        engine.make_room()
+        kept.append(engine.engine_to_keep)
     assert kept == [NAME, None, None]
 
 

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.base import Engine, Resources
+from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.ray_runtime.named_actors import claim, claimed
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

@@ -17,13 +17,15 @@ from typing import Any, Protocol
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.cluster.admission import Turn, admit
-from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stalled, what_waits
-from airflow_provider_raydatallm.processor.engines.base import Engine, Facts
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import Lengths, sample_lengths
+from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stalled
+from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.engines.shared import serve_apps
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_lengths
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import News, inferred_in, rows_in
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import Watch
+from airflow_provider_raydatallm.processor.ray_runtime.job_state import what_waits
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerShape
 from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
@@ -33,6 +35,7 @@ from airflow_provider_raydatallm.processor.sizing.cluster_probe import (
     look_at_cluster,
     refuse,
 )
+from airflow_provider_raydatallm.processor.sizing.facts import Facts, Lengths
 from airflow_provider_raydatallm.processor.store.ledger import Work, count
 from airflow_provider_raydatallm.processor.store.past_speed import newest_pace
 
@@ -129,7 +132,7 @@ class RayCluster:
                 name=q.job.slice_path,
                 timeout=q.job.queue_timeout,
                 say=task.queued,
-                make_room=q.engine.make_room,
+                make_room=lambda: serve_apps.end_an_idle_engine(keep=q.engine.engine_to_keep),
             )
         except BaseException:
             q.engine.stop()

@@ -15,45 +15,21 @@ that delivers groups of finished rows before their batch is done loses less when
 
 from __future__ import annotations
 
-import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.cluster.stall import an_engine_loads
-from airflow_provider_raydatallm.processor.engines.shared.serve_apps import end_an_idle_engine
+from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
+from airflow_provider_raydatallm.processor.ray_runtime.job_state import an_engine_loads
+from airflow_provider_raydatallm.processor.sizing.facts import Facts, Resources, Sizes
 
 if TYPE_CHECKING:
     import ray.data
-
-    from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import Lengths
-    from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts
-    from airflow_provider_raydatallm.processor.store.past_speed import Pace
-
-ROW_ID_FIELDS = [pa.field("__unit", pa.int32()), pa.field("__offset", pa.int64())]
-ANSWER_FIELDS = [
-    pa.field("text", pa.string()),
-    pa.field("input_tokens", pa.int64()),
-    pa.field("output_tokens", pa.int64()),
-    pa.field("cached_tokens", pa.int64()),  # of the input's, those that the engine had computed before
-    pa.field("shortened", pa.bool_()),  # whether the prompt was cut to what the engine can take
-    pa.field("deduplicated", pa.bool_()),  # whether it is the answer to another row that asks the same
-    pa.field("cached", pa.bool_()),  # whether it is an answer of another slice's, from `answer_cache`
-    pa.field("saved_tokens", pa.int64()),  # of its prompt and itself, if so; 0 if not
-    pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
-    pa.field("worker", pa.string()),  # which of the engine's workers answered
-    pa.field("gpus", pa.string()),  # ids of the GPUs that it holds, with commas, where they are known
-    pa.field("engine_seconds", pa.float64()),  # time the request spent in the engine
-    pa.field("finished_at", pa.float64()),  # epoch seconds
-    pa.field("error_type", pa.string()),
-    pa.field("error", pa.string()),  # null for an answered row
-]
 
 
 def answers_to(requests: pa.Table, **columns: Any) -> pa.Table:
@@ -77,44 +53,6 @@ class Deliver(Protocol):
 
     def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
         """The same for an engine whose answers are a dataset: each of its blocks is a group."""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """Logical CPUs and GPUs that must be there at once for the engine and its stages to start."""
-
-    cpus: float
-    gpus: float
-    breakdown: str
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of an engine whose workers run vLLM.
-
-    workers, gpus: the fewest and the most. batches: in flight in a worker. max_num_seqs: rows that a worker
-    runs at once, as far as is known before it starts. block_rows: rows that travel together.
-    """
-
-    workers: tuple[int, int]
-    gpus: tuple[int, int]
-    batch_size: int
-    batches: int
-    max_num_seqs: int
-    block_rows: int
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What sizes are chosen by; what is None is not known.
-
-    raised: the rows left are those that were over the limit of the engine before.
-    """
-
-    cluster: ClusterFacts | None
-    lengths: Lengths | None = None
-    pace: Pace | None = None
-    raised: bool = False
 
 
 class Engine(ABC):
@@ -169,9 +107,10 @@ class Engine(ABC):
     #: How the names of the actors begin that it has with other jobs.
     shared_actors: str | None = None
 
-    def make_room(self) -> None:
-        """Called every second while it is this job's turn and there is no room for what it needs."""
-        end_an_idle_engine()
+    @property
+    def engine_to_keep(self) -> str | None:
+        """Name of the running shared engine that this slice will use; None if there is none."""
+        return None
 
     def admitted(self) -> None:  # noqa: B027
         """Called when there is room for what it needs, and before another job's turn."""
@@ -217,32 +156,3 @@ class Engine(ABC):
 
     def stop(self) -> None:  # noqa: B027
         """Called when requests are answered no more, whatever ended it."""
-
-
-_ENGINES = {
-    "vllm": "airflow_provider_raydatallm.processor.engines.vllm.engine:VllmEngine",
-    "ray_data_llm": "airflow_provider_raydatallm.processor.engines.ray_data_llm:RayDataLLM",
-}
-_SHARED = "airflow_provider_raydatallm.processor.engines.shared.engine:SharedVllmEngine"
-
-
-def load_engine(job: SliceJob) -> type[Engine]:
-    """The engine that a job names, or the class that `package.module:Class` names.
-
-    :raises SliceError: when there is none.
-    """
-    name = job.fitting_engine
-    reference = _SHARED if job.engine_scope == "shared" else _ENGINES.get(name, name)
-    module, _, attribute = reference.partition(":")
-    if not attribute:
-        raise SliceError(
-            f"engine {name!r} is not known: use 'auto', {', '.join(map(repr, _ENGINES))} or "
-            "'package.module:Class'"
-        )
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as e:
-        raise SliceError(f"engine {name!r} cannot be loaded on the cluster: {e}") from e
-    if not (isinstance(found, type) and issubclass(found, Engine)):
-        raise SliceError(f"engine {name!r} is no subclass of {Engine.__module__}.Engine")
-    return found

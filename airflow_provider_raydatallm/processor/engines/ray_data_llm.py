@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS, Deliver
+from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
+from airflow_provider_raydatallm.processor.engines.base import Deliver
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR, sampling_defaults
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmBased
 from airflow_provider_raydatallm.processor.sizing.sizes import engine_batch_size

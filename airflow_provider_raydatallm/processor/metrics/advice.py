@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_raydatallm.contract.report import Advice, Balance, Counts, Seconds, Utilisation
-from airflow_provider_raydatallm.processor.engines.base import Sizes
+from airflow_provider_raydatallm.processor.sizing.facts import Sizes
 from airflow_provider_raydatallm.processor.sizing.sizes import batch_size_for, workers_needed
 
 #: Runs that answered for less say little about steady work.

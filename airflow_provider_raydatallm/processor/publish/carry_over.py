@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.request.answer_shape import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import SEEDED, Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.fragments import FRAGMENT_ROWS, put_fragment

@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, FAILED_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
 from airflow_provider_raydatallm.processor.request.answer_shape import (
-    COUNT_FIELDS,
-    FAILED_FIELDS,
     INVALID_ANSWER,
     PROMPT_TOO_LONG,
     TRUNCATED_ANSWER,

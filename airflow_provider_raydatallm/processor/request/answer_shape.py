@@ -19,26 +19,14 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import ROW_ID_FIELDS
+from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ROW_ID_FIELDS, failed_table
 
-#: Columns of answered rows that are summed up for the report, and not published; null where an engine does
-#: not tell.
-COUNT_FIELDS = [
-    pa.field(f"__{name}", pa.int64())
-    for name in (
-        "input_tokens", "output_tokens", "cached_tokens", "saved_tokens",
-        "shortened", "deduplicated", "cached", "truncated",
-    )
-]  # fmt: skip
-#: Rows that failed.
-FAILED_FIELDS = [*ROW_ID_FIELDS, pa.field("error_type", pa.string()), pa.field("error", pa.string())]
 #: Error types of answers that are not what they must be; the second because max_tokens cut them.
 INVALID_ANSWER, TRUNCATED_ANSWER = "InvalidAnswer", "TruncatedAnswer"
 #: Of prompts that the engine refuses for their length, in vLLM's words.
 PROMPT_TOO_LONG = "PromptTooLong"
 _TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[^.]*max_model_len")
 
-_MESSAGE_CHARACTERS = 2000
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 
 
@@ -146,15 +134,6 @@ class AnswerShape:
             return {name: pa.array([row.get(name) for row in values]) for name in names}
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
             raise SliceError(f"postprocess returned values of different types for one column: {e}") from e
-
-
-def failed_table(rows: pa.Table, failures: list[tuple[int, str, str]]) -> pa.Table:
-    """The failed rows of a table that has row ids: (its index, error type, message) each."""
-    ids = rows.select([f.name for f in ROW_ID_FIELDS]).take(pa.array([i for i, _, _ in failures], pa.int64()))
-    columns = [ids.column(f.name).cast(f.type) for f in ROW_ID_FIELDS]
-    columns.append(pa.array([kind for _, kind, _ in failures], pa.string()))
-    columns.append(pa.array([message[:_MESSAGE_CHARACTERS] for _, _, message in failures], pa.string()))
-    return pa.Table.from_arrays(columns, schema=pa.schema(FAILED_FIELDS))
 
 
 def arrow_type(schema: Mapping[str, Any]) -> pa.DataType:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.errors import Kind
-from airflow_provider_raydatallm.processor.engines.base import Resources, Sizes
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     UTILIZATION,
     ModelShape,
@@ -39,25 +39,6 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.message}. {self.fix} [{self.code}]"
-
-
-@dataclass(frozen=True)
-class ClusterFacts:
-    """What a cluster has, as Ray names it; `most` is what its autoscaler may grow it to, {} without one and
-    None where that is not known. gpu_bytes: memory of its smallest GPU."""
-
-    there: Mapping[str, float]
-    most: Mapping[str, float] | None = field(default_factory=dict)
-    gpus_per_node: int = 0
-    gpu_bytes: int | None = None
-    #: GPUs of the nodes that have an accelerator of that type.
-    gpus_by_type: Mapping[str, float] = field(default_factory=dict)
-
-    def gpus_of(self, accelerator_type: str | None) -> float:
-        """What a slice may have, with what the autoscaler may bring as far as that is known."""
-        if accelerator_type is not None and not self.most:
-            return self.gpus_by_type.get(accelerator_type, 0)
-        return max(self.there.get("GPU", 0), (self.most or {}).get("GPU", 0))
 
 
 def check(

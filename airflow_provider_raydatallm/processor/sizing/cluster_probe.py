@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.base import Engine
-from airflow_provider_raydatallm.processor.metrics.node_usage import gpu_memory
-from airflow_provider_raydatallm.processor.sizing.checks import ClusterFacts, Finding, check
+from airflow_provider_raydatallm.processor.ray_runtime.gpus import gpu_memory
+from airflow_provider_raydatallm.processor.sizing.checks import Finding, check
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts
 from airflow_provider_raydatallm.processor.sizing.model_config import read_shape
 
 T = TypeVar("T")

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.sizing.facts import Pace
 from airflow_provider_raydatallm.processor.storage import open_fs
 
 #: How many published slices of the table are looked at, newest keys first.
 _SLICES = 20
-
-
-@dataclass(frozen=True)
-class Pace:
-    """What an earlier slice of the table showed. rows_per_s is of one worker, and of rows that it was asked:
-    what a cache had of one slice says nothing of the next."""
-
-    slice_key: str
-    rows_per_s: float
-    engine_start: float
 
 
 def newest_pace(job: SliceJob) -> Pace | None:

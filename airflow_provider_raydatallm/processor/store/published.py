@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
@@ -16,6 +16,9 @@ from airflow_provider_raydatallm.processor.input.listing import Listing, list_in
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.versions import PROGRESS, Version
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
 
 #: How long the Airflow side looks before it leaves that to the cluster.
 _LOOK_SECONDS = 15.0
@@ -73,3 +76,39 @@ def is_same(version: Version, job: SliceJob, listing: Listing) -> bool:
     """Whether the version answers this question about this input."""
     manifest = version.manifest
     return bool(manifest["fingerprint"] == job.fingerprint() and manifest["input"]["hash"] == listing.hash)
+
+
+def published_files(slice_path: str, *, version: int | None = None) -> list[str]:
+    """Paths (or URLs) of the Parquet files of a published slice, in the order of its rows.
+
+    :param slice_path: the slice's folder, `output_path` of the report.
+    :param version: an older version, which `keep_versions` kept; the newest by default.
+    :raises FileNotFoundError: when nothing is published there, or that version was not kept.
+    """
+    store = Store(slice_path)
+    paths = _paths(store, version)
+    return paths if store.is_local else [store.fs.unstrip_protocol(p) for p in paths]
+
+
+def published_dataset(slice_path: str, *, version: int | None = None) -> pyarrow.dataset.Dataset:
+    """The rows of a published slice as a pyarrow dataset. See `published_files`."""
+    import pyarrow.dataset
+
+    store = Store(slice_path)
+    return pyarrow.dataset.dataset(_paths(store, version), filesystem=store.fs, format="parquet")
+
+
+def _paths(store: Store, version: int | None) -> list[str]:
+    newest = versions.current(store)
+    if newest is None:
+        raise FileNotFoundError(f"no slice is published in {store.url}")
+    if version is None or version == newest.number:
+        folder, found = "", newest
+    else:
+        kept = store.read_document(versions.commit_name(version))
+        if kept is None:
+            raise FileNotFoundError(
+                f"version {version} of {store.url} is not kept; the newest is {newest.number}"
+            )
+        folder, found = f"{versions.VERSIONS}/{version:06}/", versions.Version(version, **kept)
+    return [store.path(folder + f["path"]) for f in found.data_files]

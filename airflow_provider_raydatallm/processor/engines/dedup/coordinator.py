@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract import spec
-from airflow_provider_raydatallm.processor.engines.base import ANSWER_FIELDS
+from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import AnswerSpace
 

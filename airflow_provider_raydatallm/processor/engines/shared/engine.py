@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Facts, Resources
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.replica import SharedWorker
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkers
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import files_of_model
+from airflow_provider_raydatallm.processor.sizing.facts import Facts, Resources
 from airflow_provider_raydatallm.processor.sizing.sizes import (
     batches_in_flight,
     engine_batch_size,
@@ -106,8 +106,9 @@ class SharedVllmEngine(VllmEngine):
         is_right = there.deployment == self._scaling.name and not there.fails_to_start
         return is_right or bool(there.users)  # else it is started anew
 
-    def make_room(self) -> None:
-        serve_apps.end_an_idle_engine(keep=self.name if self._is_there else None)
+    @property
+    def engine_to_keep(self) -> str | None:
+        return self.name if self._is_there else None
 
     def admitted(self) -> None:
         # Until this job's turn is over nobody ends it for its place.

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Deliver, Facts, answers_to
+from airflow_provider_raydatallm.processor.engines.base import Deliver, answers_to
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import AnswerSpace
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
@@ -36,6 +36,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import Encoded
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
 from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkers, OwnWorkers, ready
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import files_of_model, is_folder
+from airflow_provider_raydatallm.processor.sizing.facts import Facts
 
 if TYPE_CHECKING:
     import ray.data

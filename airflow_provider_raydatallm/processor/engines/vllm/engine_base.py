@@ -10,12 +10,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Engine, Facts, Resources, Sizes
+from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     check_arguments,
     cpu_dtype,
     vllm_is_cpu_build,
 )
+from airflow_provider_raydatallm.processor.sizing.facts import Facts, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     UTILIZATION,
     cache_bytes,
@@ -33,7 +34,7 @@ from airflow_provider_raydatallm.processor.sizing.sizes import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import Lengths
+    from airflow_provider_raydatallm.processor.sizing.facts import Lengths
 
 #: A CPU's memory for the cache is set by a variable, in GiB.
 CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "2"}

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.cluster.pipeline import MakeRequests
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
+from airflow_provider_raydatallm.processor.request.requests import MakeRequests
+from airflow_provider_raydatallm.processor.sizing.facts import Lengths
 from airflow_provider_raydatallm.processor.store.ledger import Span, Work, count
 
 #: Rows that are looked at, and the units and places in them that they are taken from.
 _ROWS = 1000
 _UNITS = 16
 _PLACES = 8
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """tokens: of prompt and longest answer, of each row that was looked at. positions: the most that the
-    model has places for; None where its files do not say."""
-
-    tokens: Sequence[int]
-    positions: int | None = None
 
 
 def sample_lengths(job: SliceJob, plan: Plan, work: Work, builder: RequestBuilder) -> Lengths:

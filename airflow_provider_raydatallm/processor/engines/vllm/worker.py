@@ -23,7 +23,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import own_log, start_seconds
-from airflow_provider_raydatallm.processor.metrics.node_usage import held_gpus
+from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams

@@ -33,14 +33,14 @@ demo: $(STAMP)  ## infer the industries of one day's customers: make demo [DATE=
 	@$(BIN)/python -m demo.run --date $(DATE)
 
 test: $(STAMP)  ## all tests but the long ones
-	@$(BIN)/python -m tests.durable.browser
+	@$(BIN)/python -m tests.support.browser
 	@$(BIN)/python -m pytest
 
 unit: $(STAMP)  ## the tests that take milliseconds
 	@$(BIN)/python -m pytest -q tests/unit
 
 long: $(STAMP)  ## the tests that take minutes each, such as each event in each mode on real Airflow processes
-	@$(BIN)/python -m tests.durable.browser
+	@$(BIN)/python -m tests.support.browser
 	@$(BIN)/python -m pytest -m long
 
 lint: $(STAMP)  ## ruff and mypy

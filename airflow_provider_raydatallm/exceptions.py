@@ -64,8 +64,8 @@ BY_KIND: dict[str, type[AirflowException]] = {
     "model": RayModelNotFoundError,
     "cluster": RayClusterUnfitError,
     "queue": RayQueueTimeoutError,
-    "memory": RayOutOfMemoryError,
+    "gpu_memory": RayOutOfMemoryError,
     "engine": RayEngineDiedError,
     "stopped": RayJobStoppedError,
-    "run": RayLLMJobError,
+    "transient": RayLLMJobError,
 }

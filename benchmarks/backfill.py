@@ -22,7 +22,7 @@ _AT_ONCE = max(2, (os.cpu_count() or 2) // 2)
 
 
 def run() -> bool:
-    from tests.tiny_model import tiny_model
+    from tests.support.tiny_model import tiny_model
 
     command = [sys.executable, "-m", "benchmarks.gpu.slices", "--model", str(tiny_model())]
     sizes = {"slices": SLICES, "rows": ROWS, "at-once": _AT_ONCE, "max-model-len": 256, "warm": 1}

@@ -28,9 +28,9 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import make_plan
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerShape
+from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.request.requests import MakeRequests
+from airflow_provider_raydatallm.processor.request.requests import RequestReader
 from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
@@ -38,7 +38,7 @@ from benchmarks.embedded import local_ray
 from benchmarks.fresh import fresh
 from benchmarks.paced import Departures, Paced
 from benchmarks.table import Figure, say, show
-from tests.stub_engine import answer
+from tests.support.stub_engine import answer
 
 ROWS = int(os.environ.get("BENCH_COST_ROWS", 20_000))
 PAIRS = int(os.environ.get("BENCH_COST_PAIRS", 5))
@@ -80,7 +80,7 @@ def measure_writer() -> float:
             "__request": ['{"messages": [{"content": "Who is customer 1?"}], "sampling_params": {}}'] * 128,
         }
     )  # fmt: skip
-    rows, _ = AnswerShape(job, None)(answer(table))
+    rows, _ = AnswerParser(job, None)(answer(table))
     offsets = rows.schema.get_field_index("__offset")
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
         writer = FragmentWriter(folder, "v", ["0" * 16], epoch=1)
@@ -151,19 +151,21 @@ def run_plain_once(job: SliceJob) -> None:
     tasks = read_tasks(len(plan.units), _CPUS)
     work = [{"index": i, "spans": [(0, u.rows)]} for i, u in enumerate(plan.units)]
     requests = ray.data.from_items(work, override_num_blocks=tasks).map_batches(
-        _Read(MakeRequests(plan, builder, carry_row=False)).__call__,
+        _Read(RequestReader(plan, builder, carry_row=False)).__call__,
         compute=TaskPoolStrategy(min(tasks, light_tasks(_CPUS))),
         **light,
     )
-    answers = engine.answer(requests.repartition(target_num_rows_per_block=engine.batch_size)).map_batches(
-        _Shape(AnswerShape(job, None)).__call__, compute=TaskPoolStrategy(light_tasks(_CPUS)), **light
+    answers = engine.answer_requests(
+        requests.repartition(target_num_rows_per_block=engine.batch_size)
+    ).map_batches(
+        _Shape(AnswerParser(job, None)).__call__, compute=TaskPoolStrategy(light_tasks(_CPUS)), **light
     )
     answers.write_parquet(job.output_path)
     assert pq.read_table(job.output_path).num_rows == ROWS
 
 
 class _Read:
-    def __init__(self, make_requests: MakeRequests) -> None:
+    def __init__(self, make_requests: RequestReader) -> None:
         self._make_requests = make_requests
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
@@ -174,7 +176,7 @@ class _Read:
 
 
 class _Shape:
-    def __init__(self, shape: AnswerShape) -> None:
+    def __init__(self, shape: AnswerParser) -> None:
         self._shape = shape
 
     def __call__(self, answers: pa.Table) -> pa.Table:

@@ -120,7 +120,7 @@ def _job(folder: str) -> Any:
         output_path=f"{folder}/out",
         model_source="stub/stub",
         prompt="What industry is this company in: {Company}",
-        engine="tests.stub_engine:StubEngine",
+        engine="tests.support.stub_engine:StubEngine",
         batch_size=2048,
     )
 

@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import stop_head
 from airflow_provider_raydatallm.submit import packages
-from airflow_provider_raydatallm.submit.ray_job import Shipment
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task.job_verdict import Finished, JobWatch, Wait
 
 ROWS = int(os.environ.get("BENCH_ROWS", 5_000_000))
@@ -65,18 +65,20 @@ def _write(folder: Path) -> None:
 
 def _measure(job: SliceJob) -> bool:
     hook = RayHook()
-    stub = packages.user_packages([], [str(Path(__file__).parents[1] / "tests" / "stub_engine.py")], None)
+    stub = packages.user_packages(
+        [], [str(Path(__file__).parents[1] / "tests" / "support" / "stub_engine.py")], None
+    )
     names = {"dag_id": "bench", "task_id": "driver_memory", "slice_key": job.slice_key}
     began = time.monotonic()
     name, nonce = f"driver-memory-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
-    Shipment(job, stub, None, {}, names).submit(hook, "run", name, nonce)
+    JobSubmission(job, stub, None, {}, names).submit(hook, "run", name, nonce)
     watch, driver = JobWatch(nonce), None
     step, peaks, start = "", {"answer": 0.0, "publish": 0.0}, 0.0
     while True:
-        info = hook.call(jobs_api.status_of(name))
+        info = hook.call(jobs_api.get_status(name))
         if info is not None:
-            watch.glance(hook.call(jobs_api.last_lines(name, info, 200)))
-        verdict = watch.look(info.status if info else None)
+            watch.check_status(hook.call(jobs_api.last_lines(name, info, 200)))
+        verdict = watch.check(info.status if info else None)
         if isinstance(verdict, Finished):
             break
         if not isinstance(verdict, Wait):

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.storage import Store
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, Progress
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
 from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from benchmarks.fresh import fresh
 from benchmarks.table import Figure, say, show
@@ -61,7 +61,7 @@ def run() -> bool:
 def subtract(folder: str) -> dict[str, Any]:
     plan, checkpoint = _plan(folder), _checkpoint(folder)
     began = time.monotonic()
-    progress = Progress(plan, checkpoint.fragments(), max_attempts=1)
+    progress = CheckpointState(plan, checkpoint.fragments(), max_attempts=1)
     listed = time.monotonic() - began
     missing, quarantined = progress.rows_missing, progress.rows_quarantined
     seconds = time.monotonic() - began

@@ -30,7 +30,7 @@ _BATCH = 256
 
 def run() -> None:
     from benchmarks.fresh import ROOT
-    from tests.tiny_model import tiny_model
+    from tests.support.tiny_model import tiny_model
 
     model = str(tiny_model())
     found: dict[str, list[dict[str, float]]] = {"plain": [], "without metrics": []}

@@ -51,9 +51,9 @@ def run() -> bool:
 
 def _gauges() -> float:
     """CPU seconds a second of the gauges' thread."""
-    from airflow_provider_raydatallm.processor.metrics.node_usage import NodeGauges
+    from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSampler
 
-    gauges = NodeGauges()
+    gauges = NodeSampler()
     [thread] = [t for t in threading.enumerate() if t.name == "ray-llm-gauges"]
     say(f"gauges, for {_GAUGE_SECONDS} s")
     spent = _spent(lambda: time.sleep(_GAUGE_SECONDS), lambda: _on_cpu(f"self/task/{thread.native_id}"))
@@ -65,20 +65,20 @@ def _watch(folder: str) -> float:
     """CPU seconds of a look, here and in the writer."""
     import ray
 
-    from airflow_provider_raydatallm.processor.cluster.fragment_writers import Writers
+    from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
     from airflow_provider_raydatallm.processor.cluster.stall import StallWatch
-    from airflow_provider_raydatallm.processor.metrics.meter import Meter, rows_in
+    from airflow_provider_raydatallm.processor.metrics.meter import Meter, finished_rows
 
-    writers = Writers.start(f"{folder}/slice", "_checkpoint", ["unit"], 1)
+    writers = FragmentWriters.start(f"{folder}/slice", "_checkpoint", ["unit"], 1)
     [(_, handle)] = writers._by_node.items()
     pid = ray.get(handle.__ray_call__.remote(lambda writer: __import__("os").getpid()))
     meter, stall = Meter(10**9, 0), StallWatch(10**9, 1e9, lambda: True, lambda: "")
 
     def looks() -> None:
         for _ in range(_TIMES):
-            news = writers.news()
+            news = writers.updates()
             meter.add(news)
-            stall.look(rows_in(news), True)
+            stall.observe(finished_rows(news), True)
 
     looks()
     say(f"{_TIMES} looks")
@@ -91,12 +91,12 @@ def _groups() -> float:
     """CPU seconds of a group's summary, where it is made and where it is added up."""
     import pyarrow as pa
 
-    from airflow_provider_raydatallm.processor.engines.base import answers_to
-    from airflow_provider_raydatallm.processor.metrics.meter import Meter, News, summary
+    from airflow_provider_raydatallm.processor.engines.base import answer_table
+    from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate, summarize_group
 
     n, now = GROUP, time.time()
     ids: dict[str, Any] = {"__unit": pa.array([0] * n, pa.int32()), "__offset": range(n)}
-    answers = answers_to(
+    answers = answer_table(
         pa.table({**ids, "__request": ["{}"] * n}), text=["Law Firm"] * n, input_tokens=[80] * n,
         output_tokens=[16] * n, worker=["w"] * n, engine_seconds=[0.5] * n, finished_at=[now] * n,
     )  # fmt: skip
@@ -106,7 +106,7 @@ def _groups() -> float:
 
     def groups() -> None:
         for _ in range(_TIMES):
-            meter.add(News([summary(answers, rows, failed)]))
+            meter.add(WriterUpdate([summarize_group(answers, rows, failed)]))
 
     groups()
     say(f"{_TIMES} summaries")

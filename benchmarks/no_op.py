@@ -76,7 +76,7 @@ def publish_it(root: str, files: int) -> int:
 
     from airflow_provider_raydatallm.processor.slice_run import run_slice
     from airflow_provider_raydatallm.processor.storage import Store
-    from tests.in_process import InProcess
+    from tests.support.in_process import InProcess
 
     if root.startswith("s3:"):
         import s3fs
@@ -103,7 +103,7 @@ def run_it_again(root: str) -> dict[str, Any]:
     from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
     imported = time.monotonic()
-    from tests.context import context_of
+    from tests.support.context import context_of
 
     job = _job(root)
     with DAG("bench", schedule=None):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink, Engine
 from airflow_provider_raydatallm.processor.engines.ray_data_llm import RayDataLLM
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
-from tests.stub_engine import answer
+from tests.support.stub_engine import answer
 
 if TYPE_CHECKING:
     import ray.data
@@ -55,7 +55,7 @@ class Paced(Engine):
     def batch_size(self) -> int:
         return self.job.batch_size or 128
 
-    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         from ray.data import ActorPoolStrategy
 
         answers = requests.map_batches(
@@ -66,7 +66,7 @@ class Paced(Engine):
             compute=ActorPoolStrategy(size=1),
             num_cpus=1,
         )
-        return deliver.blocks(answers)
+        return deliver.deliver_blocks(answers)
 
 
 class _PacedActor:
@@ -93,12 +93,12 @@ class CountedLLM(RayDataLLM):
         super().__init__(job, rows)
         self._departures = Departures(job.output_path)
 
-    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
-        return super().answer(requests, _Counted(deliver, self._departures))
+    def answer(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+        return super().answer_requests(requests, _Counted(deliver, self._departures))
 
 
 class _Counted:
-    def __init__(self, deliver: Deliver, departures: Departures) -> None:
+    def __init__(self, deliver: AnswerSink, departures: Departures) -> None:
         self._deliver = deliver
         self._departures = departures
 
@@ -106,6 +106,6 @@ class _Counted:
         return self._deliver(self._departures(answers))
 
     def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
-        return self._deliver.blocks(
+        return self._deliver.deliver_blocks(
             answers.map_batches(self._departures.__call__, batch_size=None, batch_format="pyarrow")
         )

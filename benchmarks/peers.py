@@ -48,7 +48,7 @@ _SECONDS = 600
 
 
 def run() -> bool:
-    from tests.tiny_model import tiny_model
+    from tests.support.tiny_model import tiny_model
 
     model, met = str(tiny_model()), True
     has_daft = _install_daft()

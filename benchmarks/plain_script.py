@@ -30,7 +30,7 @@ GOAL = 1.0
 def run() -> bool:
     from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
     from benchmarks.demo_work import write_customers_parquet
-    from tests.tiny_model import tiny_model
+    from tests.support.tiny_model import tiny_model
 
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
         os.environ["AIRFLOW_RAY_LLM_LOCAL_DIR"] = f"{folder}/head"

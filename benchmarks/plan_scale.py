@@ -134,7 +134,7 @@ def resume(folder: str) -> dict[str, Any]:
                     raise _FirstRowError
 
             steps.append(("subtracted; to Ray", time.monotonic() - began))
-            super().answer(task, stop)
+            super().run_inference(task, stop)
 
     steps: list[tuple[str, float]] = []
     with local_ray(Path(folder)):
@@ -197,7 +197,7 @@ def _job(folder: str) -> Any:
         output_path=f"{folder}/out",
         model_source="stub/stub",
         prompt="Who is {name}?",
-        engine="tests.stub_engine:StubEngine",
+        engine="tests.support.stub_engine:StubEngine",
         batch_size=2048,
     )
 

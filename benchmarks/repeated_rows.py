@@ -30,7 +30,7 @@ GOAL = 2.2
 
 def run() -> bool:
     from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
-    from tests.tiny_model import tiny_model
+    from tests.support.tiny_model import tiny_model
 
     rates: dict[bool, list[float]] = {True: [], False: []}
     shortest = math.inf

@@ -35,12 +35,12 @@ from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.fragments import FLUSH_SECONDS
-from airflow_provider_raydatallm.processor.store.ledger import count, finished_rows
+from airflow_provider_raydatallm.processor.store.ledger import count_rows, finished_rows
 from benchmarks.demo_work import write_customers_parquet
 from benchmarks.fresh import ROOT
 from benchmarks.paced import Departures
 from benchmarks.table import print_rows, say
-from tests.tiny_model import tiny_model
+from tests.support.tiny_model import tiny_model
 
 ROWS = int(os.environ.get("BENCH_RESUME_ROWS", 20_000))
 STUB = os.environ.get("BENCH_RESUME_ENGINE") == "stub"
@@ -147,7 +147,7 @@ def _run(job: SliceJob, module: list[str], until: Callable[[int], bool] | None) 
         jobs_api.submit(submission_id=id_, entrypoint=command, runtime_env={"env_vars": _ENV}, metadata={})
     )
     killed = False
-    while (info := hook.call(jobs_api.status_of(id_))) is None or info.status not in jobs_api.TERMINAL:
+    while (info := hook.call(jobs_api.get_status(id_))) is None or info.status not in jobs_api.TERMINAL:
         left = sum(n for _, n in departures.all()[before:])
         if until is not None and not killed and until(left):
             _kill(str(spec))
@@ -176,7 +176,7 @@ def _rate(departed: list[tuple[float, int]]) -> float:
 
 def _finished(job: SliceJob) -> int:
     checkpoint = Checkpoint(Store(job.slice_path), 1, job.fingerprint(), "new")
-    return sum(count(spans) for spans in finished_rows(checkpoint.fragments()).values())
+    return sum(count_rows(spans) for spans in finished_rows(checkpoint.fragments()).values())
 
 
 def _committed(output: Path) -> int:

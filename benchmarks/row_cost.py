@@ -59,7 +59,7 @@ def provider(folder: str, rows: int) -> dict[str, Any]:
         output_path=f"{folder}/out-{rows}",
         model_source="stub/stub",
         prompt="Who is {name}?",
-        engine="tests.stub_engine:StubEngine",
+        engine="tests.support.stub_engine:StubEngine",
         batch_size=_BATCH,
     )
     return _measured(lambda: run_slice(job, lambda said: None))
@@ -71,7 +71,7 @@ def plain(folder: str, rows: int) -> dict[str, Any]:
     import pyarrow as pa
     import ray
 
-    from tests.stub_engine import answer
+    from tests.support.stub_engine import answer
 
     def ask(batch: pa.Table) -> pa.Table:
         asked = [

@@ -15,7 +15,7 @@ def by_operator(**given: Any) -> tuple[float, dict[str, Any]]:
     from airflow.sdk import DAG
 
     from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-    from tests.context import context_of
+    from tests.support.context import context_of
 
     with DAG("bench", schedule=None):
         operator = RayLLMBatchOperator(task_id="ask", **given)
@@ -33,7 +33,7 @@ def by_script(module: str, *arguments: str, done: Path) -> float:
     name, hook, began = f"script-{uuid.uuid4().hex[:6]}", RayHook(), time.time()
     command = f"cd {shlex.quote(str(ROOT))} && exec {shlex.join([sys.executable, '-m', module, *arguments])}"
     hook.call(jobs_api.submit(submission_id=name, entrypoint=command, runtime_env={}, metadata={}))
-    while (info := hook.call(jobs_api.status_of(name))) is None or info.status not in jobs_api.TERMINAL:
+    while (info := hook.call(jobs_api.get_status(name))) is None or info.status not in jobs_api.TERMINAL:
         time.sleep(0.2)
     assert info.status == "SUCCEEDED", info.message
     return done.stat().st_mtime - began

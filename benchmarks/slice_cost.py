@@ -71,13 +71,13 @@ def _by_operator(folder: str, day: str) -> tuple[float, float]:
     from airflow.sdk import DAG
 
     from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-    from tests.context import context_of
+    from tests.support.context import context_of
 
     with DAG("bench", schedule=None):
         operator = RayLLMBatchOperator(
             task_id="ask", slice_key=day, prompt="Who is {name}?", model_source="stub/stub",
             input_path=f"{folder}/in/ds={{slice}}/", output_path=f"{folder}/out",
-            engine="stub_engine:StubEngine", code_paths=[str(ROOT / "tests" / "stub_engine.py")],
+            engine="stub_engine:StubEngine", code_paths=[str(ROOT / "tests" / "support" / "stub_engine.py")],
         )  # fmt: skip
     began = time.time()
     result = operator.execute(context_of(operator))
@@ -94,7 +94,7 @@ def _bare(hook: Any, folder: str, day: str) -> float:
     environment = {"env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT}/tests"}}
     hook.call(jobs_api.submit(submission_id=name, entrypoint=command, runtime_env=environment, metadata={}))
     while not done.exists():
-        info = hook.call(jobs_api.status_of(name))
+        info = hook.call(jobs_api.get_status(name))
         assert info.status not in ("FAILED", "STOPPED"), info.message
         time.sleep(0.2)
     return done.stat().st_mtime - began

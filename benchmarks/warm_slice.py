@@ -35,7 +35,7 @@ def run() -> bool:
     import pyarrow.parquet as pq
 
     from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
-    from tests.tiny_model import tiny_model
+    from tests.support.tiny_model import tiny_model
 
     taken: dict[str, list[float]] = {"cold": [], "warm": [], "script": []}
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
@@ -136,7 +136,7 @@ def script(source: str, model: str, target: str, done: str) -> None:
 
     ray.init(logging_level="warning")
     (engine,) = serve_apps.shared_engines()
-    _, user = serve_apps.use(engine.name, "script")
+    _, user = serve_apps.register_user(engine.name, "script")
     rows = ray.data.read_parquet(source)
     answers = rows.map_batches(
         _Asks,

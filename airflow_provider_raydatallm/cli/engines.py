@@ -74,7 +74,7 @@ def _stop(args: argparse.Namespace) -> int:
     stuck: list[str] = []
     for name in args.names or there:
         try:
-            (ended if serve_apps.end(name, although_used=args.force) else used).append(name)
+            (ended if serve_apps.stop_engine(name, force=args.force) else used).append(name)
         except SliceError:
             stuck.append(name)
     if args.json:

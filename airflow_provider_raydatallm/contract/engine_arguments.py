@@ -36,6 +36,6 @@ _SPEED = frozenset({
 })  # fmt: skip
 
 
-def deciding(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def answer_affecting_kwargs(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Those that are, or may be, a reason for other answers."""
     return {name: value for name, value in engine_kwargs.items() if name not in _SPEED}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Kind = Literal["input", "model", "cluster", "queue", "memory", "engine", "stopped", "run"]
+Kind = Literal["input", "model", "cluster", "queue", "gpu_memory", "engine", "stopped", "transient"]
 
 
 class SliceError(Exception):
@@ -13,7 +13,7 @@ class SliceError(Exception):
 
     kind, where no retry mends it: `input` (what was asked for is wrong), `model` (it is not there, or is
     none), `cluster` (this cluster cannot run it). Where a retry may succeed: `queue` (no room in time),
-    `memory` (of a GPU), `engine` (a process or a node died), `stopped` (told to), `run` (something else broke
+    `gpu_memory`, `engine` (a process or a node died), `stopped` (told to), `transient` (something else broke
     on the way).
 
     log: of which process (`node_id`, `pid`) the log has the reason, where the message has none.

@@ -44,7 +44,7 @@ _MAX_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
-class Symptom:
+class FailurePattern:
     """How a failure is known, of which kind it is, and what to do about it."""
 
     kind: Kind
@@ -76,25 +76,25 @@ _CAUSES: _Table = (
         "The model's folder is not whole: it needs config.json, the tokenizer and the weights, on every node",
     ),
     (
-        "run",
+        "transient",
         r"We couldn't connect to 'http",
         "The cluster's nodes do not reach the model hub: let them, or give a folder that every node has, or "
         "an s3:// address",
     ),
     (
-        "memory",
+        "gpu_memory",
         r"is less than desired GPU memory utilization",
         "Something else holds a part of that GPU's memory: end it, or lower gpu_memory_utilization in "
         "engine_kwargs",
     ),
     (
-        "memory",
+        "gpu_memory",
         r"No available memory for the cache blocks|larger than the available KV cache memory",
         "The model leaves too little of the GPU's memory for its cache: lower max_model_len or raise "
         "gpu_memory_utilization in engine_kwargs, or spread the model over more GPUs (tensor_parallel_size)",
     ),
     (
-        "memory",
+        "gpu_memory",
         r"(?:CUDA|HIP|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
         "The GPU's memory ran out: lower max_num_seqs, max_model_len or gpu_memory_utilization in "
         "engine_kwargs, or spread the model over more GPUs (tensor_parallel_size)",
@@ -139,31 +139,31 @@ _DEATHS: _Table = (
 )
 
 
-def _symptoms(table: _Table) -> tuple[Symptom, ...]:
-    return tuple(Symptom(kind, re.compile(pattern), advice) for kind, pattern, advice in table)
+def _patterns(table: _Table) -> tuple[FailurePattern, ...]:
+    return tuple(FailurePattern(kind, re.compile(pattern), advice) for kind, pattern, advice in table)
 
 
-CAUSES = _symptoms(_CAUSES)
-DEATHS = _symptoms(_DEATHS)
+CAUSE_PATTERNS = _patterns(_CAUSES)
+DEATH_PATTERNS = _patterns(_DEATHS)
 
 
-def find_symptom(text: str) -> Symptom | None:
+def find_pattern(text: str) -> FailurePattern | None:
     """The first that the text shows: a cause before a death, which may be no more than its effect."""
-    return next((s for s in (*CAUSES, *DEATHS) if s.pattern.search(text)), None)
+    return next((s for s in (*CAUSE_PATTERNS, *DEATH_PATTERNS) if s.pattern.search(text)), None)
 
 
-def clean(text: str) -> str:
+def strip_prefixes(text: str) -> str:
     """Without what Ray and vLLM put around it."""
     return _PREFIX.sub("", _NOISE.sub("", text))
 
 
-def exceptions_in(text: str, *, wrappers: bool = False) -> list[str]:
+def find_exceptions(text: str, *, wrappers: bool = False) -> list[str]:
     """What the exceptions say whose tracebacks are in a text, in their order, so the deepest first.
 
     :param wrappers: those too that only say that there was another.
     """
     found = []
-    for block in _CHAINED.split(clean(text)):
+    for block in _CHAINED.split(strip_prefixes(text)):
         lines = block.splitlines()
         for i, line in enumerate(lines):
             if not _EXCEPTION.match(line) or (_WRAPPER.search(line) and not wrappers):

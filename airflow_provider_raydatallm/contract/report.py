@@ -34,7 +34,7 @@ class Tokens(Contract):
     saved: int | None = None
 
 
-class Start(Contract):
+class StartupSeconds(Contract):
     """Parts of the time before the first request, in seconds; None: not known, or not spent.
 
     environment: from the job's submission to its process, while Ray gets its code and packages.
@@ -65,7 +65,7 @@ class Seconds(Contract):
     time in which there was no room for it, and `inference` from there to the last row out of it. `start` says
     what the time before was spent on."""
 
-    start: Start | None = None
+    start: StartupSeconds | None = None
     engine_start: float | None = None
     inference: float | None = None
     publish: float | None = None

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.engine_arguments import deciding
+from airflow_provider_raydatallm.contract.engine_arguments import answer_affecting_kwargs
 
 ANSWER_VERSION = 1
 
@@ -231,9 +231,9 @@ class SliceJob(Contract):
                 "answer_cache and deduplicate=False contradict each other: it keeps answers so that what "
                 "was asked is not asked again. Leave one of them out"
             )
-        if self.answer_cache is not None and self.fitting_engine != "vllm":
+        if self.answer_cache is not None and self.resolved_engine != "vllm":
             raise ValueError(
-                f"answer_cache is for engine 'vllm', and this slice's is {self.fitting_engine!r}: leave it "
+                f"answer_cache is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it "
                 "out, or set engine='vllm' where that can answer"
             )
         return self
@@ -259,7 +259,7 @@ class SliceJob(Contract):
         return self
 
     @property
-    def fitting_engine(self) -> str:
+    def resolved_engine(self) -> str:
         """The engine, with "auto" decided: the faster one where it can. It generates text from text, with a
         tokenizer of Hugging Face's form that every node can load."""
         if self.engine != "auto":
@@ -275,8 +275,8 @@ class SliceJob(Contract):
     @property
     def _own_engine_needed(self) -> str | None:
         """Why the slice needs an engine of its own."""
-        if self.fitting_engine != "vllm":
-            return f"it is for engine 'vllm', and this slice's is {self.fitting_engine!r}"
+        if self.resolved_engine != "vllm":
+            return f"it is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
         if self.on_too_long == "raise_limit":
             return "on_too_long='raise_limit' starts engines with limits of the slice's own"
         if self.engine_kwargs.get("max_model_len") == "auto":
@@ -314,7 +314,7 @@ class SliceJob(Contract):
         decides = {
             "answer_version": ANSWER_VERSION,
             "model": self.model_source,
-            "engine_kwargs": deciding(self.engine_kwargs),
+            "engine_kwargs": answer_affecting_kwargs(self.engine_kwargs),
             "request": self.model_dump(
                 mode="json",
                 include={
@@ -331,7 +331,9 @@ class SliceJob(Contract):
         if self.deduplicate:  # rows that ask the same have one answer, also where chance decides it
             decides["deduplicate"] = True
             # With a cache it is drawn once for all slices. A preprocess function may set what it is drawn by.
-            if self.answer_cache is not None and (self.preprocess or not is_decided(self.sampling_params)):
+            if self.answer_cache is not None and (
+                self.preprocess or not is_deterministic(self.sampling_params)
+            ):
                 decides["answer_cache"] = True
         if self.processor_kwargs:  # a stage may have a template of its own
             decides["processor_kwargs"] = self.processor_kwargs
@@ -341,7 +343,7 @@ class SliceJob(Contract):
             decides["max_model_len_percentile"] = self.max_model_len_percentile
         return _hash_of(decides)
 
-    def answer_space(self, engine_kwargs: Mapping[str, Any], files: Any) -> str:
+    def answer_cache_key(self, engine_kwargs: Mapping[str, Any], files: Any) -> str:
         """Hash of what decides the answer to a request apart from its text, that is, of what `fingerprint`
         counts and acts after the request is made: 16 hex digits.
 
@@ -353,14 +355,14 @@ class SliceJob(Contract):
                 "answer_version": ANSWER_VERSION,
                 "model": self.model_source,
                 "files": files,
-                "engine_kwargs": deciding(engine_kwargs),
+                "engine_kwargs": answer_affecting_kwargs(engine_kwargs),
                 "chat_template_kwargs": self.chat_template_kwargs,
                 "on_too_long": self.on_too_long,
             }
         )
 
 
-def is_decided(sampling_params: Mapping[str, Any]) -> bool:
+def is_deterministic(sampling_params: Mapping[str, Any]) -> bool:
     """Whether an answer would be the same again: greedy sampling, or a seed."""
     seed = sampling_params.get("seed")
     return sampling_params.get("temperature") == 0 or seed not in (None, -1)  # -1: vLLM's for none

@@ -108,7 +108,7 @@ class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):
         # Parsing a DAG file pickles nothing: names that the function uses may not be there yet.
         from airflow_provider_raydatallm.submit import pickled_function
 
-        shipped = pickled_function.ship(self._function, self._named, self.op_kwargs)
+        shipped = pickled_function.pickle_function(self._function, self._named, self.op_kwargs)
         self.preprocess = shipped.reference
         others = [f for f in (self.postprocess, self.engine) if f and ":" in f]
         users = packages.user_packages([*others, *shipped.modules], self.code_paths, base)

@@ -58,13 +58,13 @@ def read_token(settings: RaySettings) -> Token | None:
     if settings.token:
         return Token(settings.token, "the password")
     if settings.auth_file:
-        return _in_file(settings.where, "auth_file", settings.auth_file)
+        return _in_file(settings.label, "auth_file", settings.auth_file)
     if not settings.environment or any(h.lower() in _OWN for h in settings.headers):
         return None
     if value := os.environ.get("RAY_AUTH_TOKEN", "").strip():
-        return _checked(settings.where, value, "RAY_AUTH_TOKEN of the environment")
+        return _checked(settings.label, value, "RAY_AUTH_TOKEN of the environment")
     if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        return _in_file(settings.where, "RAY_AUTH_TOKEN_PATH", path)
+        return _in_file(settings.label, "RAY_AUTH_TOKEN_PATH", path)
     return None
 
 

@@ -48,14 +48,14 @@ class RaySettings:
     #: token and listens on loopback.
     environment: bool = True
     #: How errors call the connection.
-    where: str = "the connection"
+    label: str = "the connection"
 
     @property
     def is_local(self) -> bool:
         return self.address == "local"
 
     @classmethod
-    def of(cls, connection: Connection) -> RaySettings:
+    def from_connection(cls, connection: Connection) -> RaySettings:
         """Talks to Airflow's supervisor (masking): not for the thread of an event loop.
 
         :raises RayConnectionError: when the connection cannot be used.
@@ -88,14 +88,14 @@ class RaySettings:
             headers=_headers(where, extra),
             proxy=_proxy(where, extra),
             dashboard_url=_url(f"{where}: dashboard_url", dashboard_url).geturl() if dashboard_url else None,
-            where=where,
+            label=where,
         )
 
     def of_local_head(self, address: str, token: str) -> RaySettings:
         """The settings of the embedded head that `local` stands for."""
         mask(token)
         return RaySettings(
-            address, token, dashboard_url=self.dashboard_url, environment=False, where=self.where
+            address, token, dashboard_url=self.dashboard_url, environment=False, label=self.label
         )
 
 

@@ -14,7 +14,7 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.auth import Token, read_token
 from airflow_provider_raydatallm.hooks.connection import RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import client_options
-from airflow_provider_raydatallm.hooks.jobs_api import ClusterResources, Flow, Send
+from airflow_provider_raydatallm.hooks.jobs_api import ClusterResources, Flow, HttpRequest
 from airflow_provider_raydatallm.hooks.masking import without_credentials
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _SECONDS = 10.0
 _REQUEST_SECONDS = 4.0
 
 
-def check(settings: RaySettings, seconds: float = _SECONDS) -> tuple[bool, str]:
+def run_connection_test(settings: RaySettings, seconds: float = _SECONDS) -> tuple[bool, str]:
     """Whether a cluster can be used, and what it is or lacks, in words.
 
     :param seconds: the longest that this takes.
@@ -80,7 +80,7 @@ def _examine(settings: RaySettings) -> tuple[bool, str]:
                 return False, f"{settings.address}: {refusal}"
             version = _ask(client, jobs_api.version())
             found = _ask(client, jobs_api.resources())
-            _ask(client, jobs_api.status_of("airflow-connection-test"))  # a dashboard may lack the Jobs API
+            _ask(client, jobs_api.get_status("airflow-connection-test"))  # a dashboard may lack the Jobs API
             is_open = client.get("api/version", auth=None).status_code == 200
     except httpx.TransportError as e:
         return False, f"{settings.address} cannot be reached: {_reason(e, settings)}"
@@ -121,7 +121,7 @@ def _ask(client: httpx.Client, flow: Flow[T]) -> T:
             step = flow.send(answer)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        if not isinstance(step, Send):
+        if not isinstance(step, HttpRequest):
             raise RayUnreachableError(
                 f"the cluster is unwell just now (HTTP {getattr(answer, 'status_code', None)}): it may be "
                 "starting; try again"

@@ -37,7 +37,7 @@ class SharedClient:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @classmethod
-    def of(cls, settings: RaySettings) -> SharedClient:
+    def for_settings(cls, settings: RaySettings) -> SharedClient:
         """The running event loop's client for these settings."""
         clients = _of_loops.setdefault(asyncio.get_running_loop(), [])
         for known, client in clients:
@@ -94,7 +94,7 @@ def _tls(settings: RaySettings) -> bool | ssl.SSLContext:
             context = ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as e:
             raise RayConnectionError(
-                f"{settings.where}: ca_file {ca_file!r} cannot be used ({e}): give a PEM file of "
+                f"{settings.label}: ca_file {ca_file!r} cannot be used ({e}): give a PEM file of "
                 "certificates that every Airflow worker can read"
             ) from e
     else:
@@ -105,7 +105,7 @@ def _tls(settings: RaySettings) -> bool | ssl.SSLContext:
             context.load_cert_chain(settings.client_cert, settings.client_key, password="none")
         except (OSError, ssl.SSLError) as e:
             raise RayConnectionError(
-                f"{settings.where}: client_cert {settings.client_cert!r}"
+                f"{settings.label}: client_cert {settings.client_cert!r}"
                 + (f" with client_key {settings.client_key!r}" if settings.client_key else "")
                 + f" cannot be used ({e}): give a PEM certificate and its key, without a passphrase, "
                 "that every Airflow worker can read"

@@ -34,7 +34,7 @@ _BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True)
-class Send:
+class HttpRequest:
     method: str
     path: str
     json: Any = field(default=None, repr=False)
@@ -43,11 +43,11 @@ class Send:
 
 
 @dataclass(frozen=True)
-class Pause:
+class Backoff:
     seconds: float
 
 
-Flow = Generator["Send | Pause", "httpx.Response | httpx.TransportError | None", T]
+Flow = Generator["HttpRequest | Backoff", "httpx.Response | httpx.TransportError | None", T]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def version() -> Flow[str]:
 
     :raises RayClusterUnfitError: when it is older than the processor works with.
     """
-    answer = yield from _send(Send("GET", "/api/version", read_timeout=10))
+    answer = yield from _send(HttpRequest("GET", "/api/version", read_timeout=10))
     found = str(_json(answer, "/api/version").get("ray_version", ""))
     numbers = tuple(int(n) for n in found.split(".")[:2] if n.isdigit())
     if len(numbers) == 2 and numbers < OLDEST_RAY:
@@ -90,7 +90,9 @@ def version() -> Flow[str]:
 
 def python_version() -> Flow[str | None]:
     """The minor version of Python on the cluster, such as "3.12"; None when it does not tell."""
-    answer = yield from _send(Send("GET", "/api/v0/cluster_metadata", read_timeout=10), accept={200, 404})
+    answer = yield from _send(
+        HttpRequest("GET", "/api/v0/cluster_metadata", read_timeout=10), accept={200, 404}
+    )
     if answer.status_code != 200:
         return None
     metadata = _json(answer, "cluster_metadata").get("data") or {}
@@ -102,9 +104,9 @@ def upload_package(name: str, content: bytes) -> Flow[str]:
     """Put a zip of code where every node finds it, unless it is there already. Returns its URI for
     `runtime_env`."""
     path = f"/api/packages/gcs/{name}"
-    answer = yield from _send(Send("GET", path), accept={200, 404})
+    answer = yield from _send(HttpRequest("GET", path), accept={200, 404})
     if answer.status_code == 404:
-        yield from _send(Send("PUT", path, content=content, read_timeout=120))
+        yield from _send(HttpRequest("PUT", path, content=content, read_timeout=120))
     return f"gcs://{name}"
 
 
@@ -121,24 +123,24 @@ def submit(
     }
     trouble = ""
     for wait in (*_BACKOFF, None):
-        answer = yield Send("POST", "/api/jobs/", json=body, read_timeout=60)
+        answer = yield HttpRequest("POST", "/api/jobs/", json=body, read_timeout=60)
         status = getattr(answer, "status_code", None)
         if status is not None and not _is_passing(status):
             _refuse(answer)
             return submission_id
         trouble = _describe(answer)
         # A lost answer may hide a job that was taken: look before trying again.
-        if "already exists" in trouble or (yield from status_of(submission_id)) is not None:
+        if "already exists" in trouble or (yield from get_status(submission_id)) is not None:
             return submission_id
         if wait is not None:
-            yield Pause(wait)
+            yield Backoff(wait)
     raise RayUnreachableError(f"the job could not be submitted: {trouble}")
 
 
-def status_of(submission_id: str) -> Flow[JobInfo | None]:
+def get_status(submission_id: str) -> Flow[JobInfo | None]:
     """What the cluster knows of a job; None when it knows none of that id."""
     path = f"/api/jobs/{submission_id}"
-    answer = yield from _send(Send("GET", path), accept={200, 404})
+    answer = yield from _send(HttpRequest("GET", path), accept={200, 404})
     if answer.status_code == 404:
         if "does not exist" in answer.text:
             return None
@@ -162,41 +164,41 @@ def last_lines(submission_id: str, info: JobInfo, count: int) -> Flow[str]:
     return str(answer.text) if getattr(answer, "status_code", None) == 200 else ""  # type: ignore[union-attr]
 
 
-def follow_log(submission_id: str, node_id: str, *, from_start: bool) -> Send:
+def follow_log(submission_id: str, node_id: str, *, from_start: bool) -> HttpRequest:
     """A request whose answer is the job's log, from its first line or its last, and goes on as long as it is
     read."""
     # Ray has another follower, the websocket /api/jobs/ID/logs/tail; it always begins at the first line.
     return _log("stream", submission_id, node_id, f"lines={-1 if from_start else 1}&interval=1")
 
 
-def _log(media: str, submission_id: str, node_id: str, how: str) -> Send:
-    return Send(
+def _log(media: str, submission_id: str, node_id: str, how: str) -> HttpRequest:
+    return HttpRequest(
         "GET", f"/api/v0/logs/{media}?node_id={node_id}&filename=job-driver-{submission_id}.log&{how}"
     )
 
 
-def beat(owner: str) -> Flow[None]:
+def send_heartbeat(owner: str) -> Flow[None]:
     """Let a job know that somebody waits for it (`processor/cluster/orphan_watch.py` listens).
 
     The Jobs API has no word for that. It stores packages of code in the cluster's key-value store, under any
     name, and a job can read them there.
     """
     yield from _send(
-        Send("PUT", f"/api/packages/gcs/{owner}", content=uuid.uuid4().hex.encode(), read_timeout=10)
+        HttpRequest("PUT", f"/api/packages/gcs/{owner}", content=uuid.uuid4().hex.encode(), read_timeout=10)
     )
 
 
 def stop(submission_id: str) -> Flow[bool]:
     """Ask a job to stop: SIGTERM, then SIGKILL. False when it was over already or is not known."""
     answer = yield from _send(
-        Send("POST", f"/api/jobs/{submission_id}/stop", read_timeout=10), accept={200, 404}
+        HttpRequest("POST", f"/api/jobs/{submission_id}/stop", read_timeout=10), accept={200, 404}
     )
     return answer.status_code == 200 and bool(_json(answer, "stop").get("stopped"))
 
 
 def resources() -> Flow[ClusterResources]:
     """What the cluster has at the moment; an autoscaler may bring more."""
-    answer = yield from _send(Send("GET", "/api/v0/nodes?detail=1&limit=10000"))
+    answer = yield from _send(HttpRequest("GET", "/api/v0/nodes?detail=1&limit=10000"))
     found = _json(answer, "nodes")["data"]["result"]["result"]
     totals = [n["resources_total"] for n in found if n.get("state") == "ALIVE"]
     kinds: dict[str, float] = {}
@@ -213,7 +215,9 @@ def resources() -> Flow[ClusterResources]:
     )
 
 
-def _send(request: Send, *, accept: frozenset[int] | set[int] = frozenset({200})) -> Flow[httpx.Response]:
+def _send(
+    request: HttpRequest, *, accept: frozenset[int] | set[int] = frozenset({200})
+) -> Flow[httpx.Response]:
     """Send a request that does no harm when it is sent twice; retry while the cluster is away or unwell."""
     answer: Any = None
     for wait in (*_BACKOFF, None):
@@ -225,7 +229,7 @@ def _send(request: Send, *, accept: frozenset[int] | set[int] = frozenset({200})
             _refuse(answer)
             raise RayLLMJobError(f"{request.method} {request.path}: unexpected answer {_describe(answer)}")
         if wait is not None:
-            yield Pause(wait)
+            yield Backoff(wait)
     raise RayUnreachableError(
         f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(answer)}"
     )

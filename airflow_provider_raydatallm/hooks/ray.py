@@ -21,7 +21,7 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its _
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT, RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import SharedClient, client_options
-from airflow_provider_raydatallm.hooks.jobs_api import Flow, Pause, Send
+from airflow_provider_raydatallm.hooks.jobs_api import Backoff, Flow, HttpRequest
 
 if TYPE_CHECKING:
     import httpx
@@ -71,7 +71,7 @@ class RayHook(BaseHook):
                     step = flow.send(answer)
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
-                if isinstance(step, Pause):
+                if isinstance(step, Backoff):
                     answer = None
                     time.sleep(step.seconds)
                     continue
@@ -91,7 +91,7 @@ class RayHook(BaseHook):
                 step = flow.send(answer)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            if isinstance(step, Pause):
+            if isinstance(step, Backoff):
                 answer = None
                 await asyncio.sleep(step.seconds)
                 continue
@@ -101,7 +101,7 @@ class RayHook(BaseHook):
                 answer = e
 
     @contextlib.asynccontextmanager
-    async def astream(self, request: Send) -> AsyncIterator[httpx.Response]:
+    async def astream(self, request: HttpRequest) -> AsyncIterator[httpx.Response]:
         """An answer that is read as it comes, for as long as it comes."""
         import httpx
 
@@ -123,8 +123,10 @@ class RayHook(BaseHook):
                 connection = await self.aget_connection(self.ray_conn_id)
             except AirflowNotFoundException as e:
                 raise self._unknown() from e
-            self.settings = await asyncio.to_thread(lambda: self._resolved(RaySettings.of(connection)))
-        return SharedClient.of(self.settings)
+            self.settings = await asyncio.to_thread(
+                lambda: self._resolved(RaySettings.from_connection(connection))
+            )
+        return SharedClient.for_settings(self.settings)
 
     def job_url(self, submission_id: str) -> str:
         """The page of a job in the Ray Dashboard, at the address that people use."""
@@ -134,10 +136,10 @@ class RayHook(BaseHook):
         """Whether the cluster can be used, and what it is or lacks, in words for people: the button "Test" of
         the UI and `airflow connections test`. Takes about 10 seconds at most, raises nothing, starts nothing.
         """
-        from airflow_provider_raydatallm.hooks.connection_test import check
+        from airflow_provider_raydatallm.hooks.connection_test import run_connection_test
 
         try:
-            usable, says = check(self._given())
+            usable, says = run_connection_test(self._given())
         except Exception as e:
             usable, says = False, str(e) or type(e).__name__
         return usable, str(redact(says))
@@ -155,7 +157,7 @@ class RayHook(BaseHook):
             connection = self.get_connection(self.ray_conn_id)
         except AirflowNotFoundException as e:
             raise self._unknown() from e
-        return RaySettings.of(connection)
+        return RaySettings.from_connection(connection)
 
     def _unknown(self) -> RayConnectionError:
         variable = f"AIRFLOW_CONN_{self.ray_conn_id.upper()}"
@@ -178,11 +180,11 @@ class RayHook(BaseHook):
         try:
             head = ensure_head()
         except LocalHeadError as e:
-            raise RayConnectionError(f"{settings.where}: {e}") from e
+            raise RayConnectionError(f"{settings.label}: {e}") from e
         return settings.of_local_head(head.address, head.token)
 
 
-def _arguments(step: Send) -> dict[str, Any]:
+def _arguments(step: HttpRequest) -> dict[str, Any]:
     import httpx
 
     return {

@@ -42,7 +42,7 @@ class SliceLineage:
 
         def slice_job(self, context: Context) -> tuple[SliceJob, list[Package]]: ...
 
-    def note_run(
+    def record_run(
         self, job: SliceJob, *, ray_job_id: str | None = None, result: Mapping[str, Any] | None = None
     ) -> None:
         """Keep what is known so far; the last word counts."""

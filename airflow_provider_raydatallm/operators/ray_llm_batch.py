@@ -41,26 +41,26 @@ from airflow_provider_raydatallm.lineage.assets import check_emit_partition, rec
 from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.submit import packages
-from airflow_provider_raydatallm.submit.aws_credentials import session_env
-from airflow_provider_raydatallm.submit.ray_job import Shipment
+from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task.arguments import (
-    finish_at,
-    finish_by_of,
+    finish_time,
     is_rendered_later,
-    json_schema_of,
     makes_partitioned_runs,
-    seconds_of,
+    parse_finish_by,
+    parse_seconds,
     timezone_of,
-    url_of,
+    to_json_schema,
+    to_url,
 )
 from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
-from airflow_provider_raydatallm.task.job_failure import explain
-from airflow_provider_raydatallm.task.job_tracker import Attempt
+from airflow_provider_raydatallm.task.job_failure import explain_failure
+from airflow_provider_raydatallm.task.job_tracker import JobTracker
 from airflow_provider_raydatallm.task.job_verdict import (
+    ClusterUnreachable,
+    EndedWithoutReport,
     Failed,
     Finished,
-    Lost,
-    Silent,
     TimedOut,
     Verdict,
     from_event,
@@ -319,13 +319,13 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.input_path = url_of(input_path)
-        self.output_path = url_of(output_path)
+        self.input_path = to_url(input_path)
+        self.output_path = to_url(output_path)
         self.model_source = model_source
         self.prompt = prompt
         self.system_prompt = system_prompt
         self.choices = choices
-        self.output_schema = json_schema_of(output_schema)
+        self.output_schema = to_json_schema(output_schema)
         self.regex = regex
         self.grammar = grammar
         self.sampling_params = sampling_params
@@ -358,12 +358,12 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.max_model_len_percentile = max_model_len_percentile
         self.on_too_long = on_too_long
         self.deduplicate = deduplicate
-        self.answer_cache = url_of(answer_cache)
+        self.answer_cache = to_url(answer_cache)
         self.answer_cache_max_bytes = answer_cache_max_bytes
         self.answer_cache_max_days = answer_cache_max_days
         self.processor_kwargs = processor_kwargs
         self.engine_scope = engine_scope
-        self.engine_idle_timeout = seconds_of("engine_idle_timeout", engine_idle_timeout, least=1)
+        self.engine_idle_timeout = parse_seconds("engine_idle_timeout", engine_idle_timeout, least=1)
         self.max_shared_engines = max_shared_engines
         self.accelerator_type = accelerator_type
         self.concurrency = concurrency
@@ -375,20 +375,20 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.model_conn_id = model_conn_id
         self.storage_conn_id = storage_conn_id
         self.allow_static_credentials = allow_static_credentials
-        self.poll_interval = seconds_of("poll_interval", poll_interval, least=1)
+        self.poll_interval = parse_seconds("poll_interval", poll_interval, least=1)
         self.deferrable = deferrable
         self.cancel_on_kill = cancel_on_kill
-        self.reconnect_timeout = seconds_of("reconnect_timeout", reconnect_timeout, least=1)
-        self.orphan_timeout = seconds_of("orphan_timeout", orphan_timeout, least=60)
-        seconds_of("execution_timeout", self.execution_timeout, least=1)
-        self.queue_timeout = seconds_of("queue_timeout", queue_timeout, least=1)
-        self.stall_timeout = seconds_of("stall_timeout", stall_timeout, least=1)
-        self.finish_by = finish_by_of(finish_by)
+        self.reconnect_timeout = parse_seconds("reconnect_timeout", reconnect_timeout, least=1)
+        self.orphan_timeout = parse_seconds("orphan_timeout", orphan_timeout, least=60)
+        parse_seconds("execution_timeout", self.execution_timeout, least=1)
+        self.queue_timeout = parse_seconds("queue_timeout", queue_timeout, least=1)
+        self.stall_timeout = parse_seconds("stall_timeout", stall_timeout, least=1)
+        self.finish_by = parse_finish_by(finish_by)
         self.emit_partition = emit_partition
         check_emit_partition(self.outlets, emit_partition)
         self._killed = False
         self._at_work = False
-        self._attempt: Attempt | None = None
+        self._attempt: JobTracker | None = None
         #: Makes the waiting end.
         self._interrupt: Callable[[], object] | None = None
         if not isinstance(allow_static_credentials, bool):
@@ -404,7 +404,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self._job({**stand_ins, **known}, SliceKey("x"))
 
     def execute(self, context: Context) -> dict[str, Any]:
-        with self._working(context) as attempt:
+        with self._running_attempt(context) as attempt:
             job = attempt.shipment.job
             self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
             if (found := attempt.find()) is not None:
@@ -415,7 +415,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """What `execute` does after the waiting, when that was done in the triggerer."""
-        with self._working(context) as attempt:
+        with self._running_attempt(context) as attempt:
             return self._conclude(context, attempt, from_event(event))
 
     def on_kill(self) -> None:
@@ -428,7 +428,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             asyncio.run(_closing_clients(self._stop(self._attempt.job, self._attempt.task)))
 
     @contextlib.contextmanager
-    def _working(self, context: Context) -> Iterator[Attempt]:
+    def _running_attempt(self, context: Context) -> Iterator[JobTracker]:
         self._at_work = True
         try:
             self._attempt = self._new_attempt(context)
@@ -436,7 +436,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         finally:
             self._at_work = False
 
-    def _new_attempt(self, context: Context) -> Attempt:
+    def _new_attempt(self, context: Context) -> JobTracker:
         ti, shipment = context["ti"], self._shipment(context)
         if ti.map_index is not None and ti.map_index >= 0 and not context.get("map_index_template"):
             # Mapped tasks show their slice instead of a number.
@@ -457,13 +457,13 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         finish = None
         if self.finish_by is not None:
             dag, began = context["dag"], context["dag_run"].start_date or datetime.now(UTC)
-            finish = finish_at(self.finish_by, began, timezone_of(dag)).timestamp()
-        attempt = Attempt(waiting, shipment, ti, context.get("task_state_store"), self.log, finish)
-        self.note_run(shipment.job, ray_job_id=attempt.job.submission_id if attempt.job else None)
+            finish = finish_time(self.finish_by, began, timezone_of(dag)).timestamp()
+        attempt = JobTracker(waiting, shipment, ti, context.get("task_state_store"), self.log, finish)
+        self.record_run(shipment.job, ray_job_id=attempt.job.submission_id if attempt.job else None)
         return attempt
 
-    def _wait(self, context: Context, attempt: Attempt, job: JobRef) -> dict[str, Any]:
-        self.note_run(attempt.shipment.job, ray_job_id=job.submission_id)
+    def _wait(self, context: Context, attempt: JobTracker, job: JobRef) -> dict[str, Any]:
+        self.record_run(attempt.shipment.job, ray_job_id=job.submission_id)
         context["ti"].xcom_push(RayJobLink.xcom_key, RayHook(job.ray_conn_id).job_url(job.submission_id))
         if self.deferrable and not self._killed:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
@@ -496,7 +496,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             return
         await stop_own_job(job, attempt, self.log, deferred=False, within=_STOP_SECONDS)
 
-    def _conclude(self, context: Context, attempt: Attempt, verdict: Verdict) -> dict[str, Any]:
+    def _conclude(self, context: Context, attempt: JobTracker, verdict: Verdict) -> dict[str, Any]:
         """The task's outcome, from the job's; another job in place of one that was lost.
 
         :raises RayLLMInputError, RayLLMJobError, AirflowTaskTimeout: by what the job said, or left behind.
@@ -504,11 +504,11 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         job = attempt.job
         if isinstance(verdict, TimedOut):
             raise AirflowTaskTimeout(f"execution_timeout {self.execution_timeout} is over")
-        if isinstance(verdict, Lost):
+        if isinstance(verdict, ClusterUnreachable):
             error = RayConnectionError if verdict.refused else RayUnreachableError
             name = job.submission_id if job is not None else "?"
             raise error(f"{verdict.message}. Ray job {name} may still run: the next try looks for it")
-        if isinstance(verdict, Silent):
+        if isinstance(verdict, EndedWithoutReport):
             self.log.warning("The job ended without a report; asking the store, which the cluster can read")
             verdict = self._ask_store(attempt) or verdict
         if isinstance(verdict, Finished):
@@ -518,29 +518,29 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if ended in ("stopped", "unknown") and attempt.may_submit_again(stopped=ended == "stopped"):
             self.log.warning("The job is gone; another one goes on with the rows that are missing")
             return self._wait(context, attempt, attempt.submit())
-        attempt.ended()
+        attempt.mark_ended()
         raise _error_of(verdict, job)
 
-    def _ask_store(self, attempt: Attempt) -> Finished | None:
+    def _ask_store(self, attempt: JobTracker) -> Finished | None:
         verdict = asyncio.run(_closing_clients(wait_for_job(attempt.submit_status(), self.log)))
         return Finished(verdict.report) if isinstance(verdict, Finished) else None
 
-    def _finished(self, shipment: Shipment) -> Report | None:
+    def _finished(self, shipment: JobSubmission) -> Report | None:
         """The report of a slice for which there is nothing to do, if this machine can tell."""
         # Parsing a DAG file opens no storage.
         from airflow_provider_raydatallm.processor.store.published import finished_report
 
-        return None if self._elsewhere(shipment) else finished_report(shipment.job)
+        return None if self._attach_elsewhere(shipment) else finished_report(shipment.job)
 
     def _result(
-        self, context: Context, attempt: Attempt, report: Report, started_at: float | None = None
+        self, context: Context, attempt: JobTracker, report: Report, started_at: float | None = None
     ) -> dict[str, Any]:
         """What goes to XCom. `started_at`: the start of the job whose report it is."""
         job, url = attempt.job, None
         total = time.time() - context["ti"].start_date.timestamp()
         if job is not None:
             url = RayHook(job.ray_conn_id).job_url(job.submission_id)
-        attempt.done()
+        attempt.clear()
         spec = attempt.shipment.job
         result = report.to_xcom(
             report_path=spec.report_path,
@@ -549,7 +549,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             queued=_queued(started_at, total),
             total=round(total, 3),
         )
-        self.note_run(spec, result=result)
+        self.record_run(spec, result=result)
         if report.outcome == "empty" and self.on_empty == "skip":
             raise AirflowSkipException(f"slice {report.slice_key!r} has no rows")
         self.log.info("%s: %s rows in %s", report.outcome, f"{report.counts.succeeded:,}", report.output_path)
@@ -565,10 +565,10 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         )
         return result
 
-    def _shipment(self, context: Context) -> Shipment:
+    def _shipment(self, context: Context) -> JobSubmission:
         ti = context["ti"]
         job, packages = self.slice_job(context)
-        return Shipment(
+        return JobSubmission(
             job=job,
             packages=packages,
             runtime_env=self.runtime_env,
@@ -584,7 +584,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         )
 
     @staticmethod
-    def _elsewhere(shipment: Shipment) -> bool:
+    def _attach_elsewhere(shipment: JobSubmission) -> bool:
         """Whether the job is sent to another store than this machine's: looked for here, its buckets may be
         somebody else's of the same name."""
         given = {**((shipment.runtime_env or {}).get("env_vars") or {}), **shipment.env_vars}
@@ -631,7 +631,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
     def _spec_arguments(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in _SPEC_ARGUMENTS}
-        given |= {name: url_of(given[name]) for name in ("input_path", "output_path", "answer_cache")}
+        given |= {name: to_url(given[name]) for name in ("input_path", "output_path", "answer_cache")}
         if isinstance(self.max_rows, str) and self.max_rows.strip() in ("", "None"):
             given["max_rows"] = None
         return {name: v for name, v in given.items() if v is not None or name == "engine_idle_timeout"}
@@ -656,7 +656,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     def _env_vars(self) -> dict[str, str]:
         variables: dict[str, str] = {}
         if self.storage_conn_id is not None:
-            variables |= session_env(
+            variables |= session_credentials_env(
                 self.storage_conn_id,
                 allow_static=self.allow_static_credentials,
                 session_name=f"airflow-{self.dag_id[:27]}-{self.task_id[:28]}",
@@ -679,7 +679,7 @@ async def _closing_clients(work: Coroutine[Any, Any, T]) -> T:
         await close_clients()
 
 
-def _error_of(verdict: Failed | Silent, job: JobRef | None) -> Exception:
+def _error_of(verdict: Failed | EndedWithoutReport, job: JobRef | None) -> Exception:
     """What to raise, the root of it first."""
     if isinstance(verdict, Failed):
         return BY_KIND.get(verdict.kind, RayLLMJobError)(verdict.message)
@@ -687,7 +687,7 @@ def _error_of(verdict: Failed | Silent, job: JobRef | None) -> Exception:
     if verdict.why == "unknown":
         return RayLLMJobError(f"Ray job {name} is not known to the cluster any more; nothing is published")
     status = "STOPPED" if verdict.why == "stopped" else "FAILED"
-    error, message = explain(status, verdict.message, verdict.last_lines)
+    error, message = explain_failure(status, verdict.message, verdict.last_lines)
     lines = [message, f"Ray job {name} ended without a report, and nothing is published."]
     if verdict.last_lines:
         lines += ["Its last lines:", *verdict.last_lines]

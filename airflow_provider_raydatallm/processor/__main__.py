@@ -94,13 +94,13 @@ def _retry(args: argparse.Namespace) -> int:
 
 
 def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
-    from airflow_provider_raydatallm.processor.cluster.orphan_watch import end_when_nobody_waits
-    from airflow_provider_raydatallm.processor.cluster.ray_cluster import Stopped, stop_on_sigterm
+    from airflow_provider_raydatallm.processor.cluster.orphan_watch import stop_when_orphaned
+    from airflow_provider_raydatallm.processor.cluster.ray_cluster import StopRequested, stop_on_sigterm
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
     stop_on_sigterm()
-    orphaned = end_when_nobody_waits(args.owner, args.orphan_timeout) if args.owner else None
+    orphaned = stop_when_orphaned(args.owner, args.orphan_timeout) if args.owner else None
     try:
         job = load_spec(args.spec).model_copy(update=changes)
         report = run_slice(
@@ -110,7 +110,7 @@ def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
             finish_by=args.finish_by,
             imports=process_seconds(),
         )
-    except Stopped:
+    except StopRequested:
         why = "the job was told to stop"
         if orphaned is not None and orphaned.is_set():
             why = f"no task waited for the job for {args.orphan_timeout:g} s (orphan_timeout)"
@@ -124,11 +124,11 @@ def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.published import slice_progress, slice_status
+    from airflow_provider_raydatallm.processor.store.published import current_report, slice_progress
 
     try:
         job = load_spec(args.spec)
-        report = slice_status(job)
+        report = current_report(job)
         progress = slice_progress(job) if args.nonce is None else None
     except Exception as e:
         return _failed(e, args.nonce)
@@ -142,7 +142,7 @@ def _plan(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor import run_plan
 
     try:
-        plan = run_plan.forecast(load_spec(args.spec), run_plan.reachable_cluster())
+        plan = run_plan.plan_run(load_spec(args.spec), run_plan.reachable_cluster())
     except Exception as e:
         return _failed(e, None)
     said = (
@@ -151,7 +151,7 @@ def _plan(args: argparse.Namespace) -> int:
         else run_plan.as_table(plan, args.gpu_hour_price)
     )
     print(said)
-    return 1 if any(f.severity == "error" for f in plan.found) else 0
+    return 1 if any(f.severity == "error" for f in plan.findings) else 0
 
 
 def _files(args: argparse.Namespace) -> int:
@@ -167,10 +167,10 @@ def _files(args: argparse.Namespace) -> int:
 
 
 def _gc(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.garbage import abandoned, collect
+    from airflow_provider_raydatallm.processor.store.garbage import abandoned_checkpoints, collect
 
     try:
-        for store, age in abandoned(load_spec(args.spec), args.days):
+        for store, age in abandoned_checkpoints(load_spec(args.spec), args.days):
             verb = "would remove" if args.dry_run else "removed"
             print(f"{verb} {store.path('_checkpoint')}, {age:.1f} days old")
             if not args.dry_run:
@@ -181,9 +181,9 @@ def _gc(args: argparse.Namespace) -> int:
 
 
 def _failed(error: Exception, nonce: str | None) -> int:
-    from airflow_provider_raydatallm.processor.cluster.ray_cluster import log_of
+    from airflow_provider_raydatallm.processor.cluster.ray_cluster import process_log
 
-    kind, message = root_error(error, log_of)
+    kind, message = root_error(error, process_log)
     if not isinstance(error, SliceError):
         traceback.print_exception(error)
     _say("error", nonce, {"kind": kind, "message": message[:_MESSAGE_CHARACTERS]})

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 
 from airflow_provider_raydatallm.contract.errors import Kind, SliceError
 from airflow_provider_raydatallm.contract.failure_patterns import (
-    CAUSES,
-    clean,
-    exceptions_in,
-    find_symptom,
+    CAUSE_PATTERNS,
+    find_exceptions,
+    find_pattern,
     one_line,
+    strip_prefixes,
 )
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)\n[ \t]+(\S[^\n]*)')
@@ -41,30 +41,30 @@ def root_error(error: BaseException, log_of: Callable[..., str] = lambda **proce
         if isinstance(link, SliceError):
             return _told(link, log_of)
     # Ray puts the traceback of a task, with all that led to it, into its own error's text.
-    said = _first(exceptions_in(str(link)) for link in chain)
+    said = _first(find_exceptions(str(link)) for link in chain)
     if not said:
-        said = _first(exceptions_in(str(link), wrappers=True) for link in chain)
+        said = _first(find_exceptions(str(link), wrappers=True) for link in chain)
         if pointers := [s for s in said if _SEE_LOG.search(s)]:
             said = _logged("\n".join(log_of(actor_id=actor) for actor in _actors(chain))) or pointers
     if not said:
         # Ray Data raises "from" an exception without a word.
         deepest = next((link for link in reversed(chain) if str(link)), error)
-        said = [one_line(f"{type(deepest).__name__}: {clean(str(deepest))}")]
+        said = [one_line(f"{type(deepest).__name__}: {strip_prefixes(str(deepest))}")]
     root = (_causes(said) or said)[0]
-    symptom = find_symptom(root)
+    symptom = find_pattern(root)
     lines = [root, *([symptom.advice] if symptom else []), *_frames(chain)]
-    return symptom.kind if symptom else "run", "\n".join(lines)
+    return symptom.kind if symptom else "transient", "\n".join(lines)
 
 
 def _told(error: SliceError, log_of: Callable[..., str]) -> tuple[Kind, str]:
     """What an error of the provider's own says, after the reason that stands in a log."""
-    kind: Kind = getattr(error, "kind", "run")
-    said = clean(str(error.args[0] if error.args else error))
+    kind: Kind = getattr(error, "kind", "transient")
+    said = strip_prefixes(str(error.args[0] if error.args else error))
     log = getattr(error, "log", None)
     logged = _logged(log_of(**log)) if log else []
     if not logged:
         return kind, said
-    symptom = find_symptom(logged[0])
+    symptom = find_pattern(logged[0])
     return symptom.kind if symptom else kind, "\n".join(
         [logged[0], said, *([symptom.advice] if symptom else [])]
     )
@@ -73,7 +73,7 @@ def _told(error: SliceError, log_of: Callable[..., str]) -> tuple[Kind, str]:
 def _logged(log: str) -> list[str]:
     """The causes in a process's log; else the last exception in it."""
     # A log goes on after what an exception said in its first line.
-    said = [s.splitlines()[0] for s in exceptions_in(log)]
+    said = [s.splitlines()[0] for s in find_exceptions(log)]
     return _causes(said) or said[-1:]
 
 
@@ -82,7 +82,7 @@ def _first(lists: Iterator[list[str]]) -> list[str]:
 
 
 def _causes(said: list[str]) -> list[str]:
-    return [s for s in said if any(c.pattern.search(s) for c in CAUSES)]
+    return [s for s in said if any(c.pattern.search(s) for c in CAUSE_PATTERNS)]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -103,7 +103,7 @@ def _actors(chain: list[BaseException]) -> list[str]:
 
 def _frames(chain: list[BaseException]) -> list[str]:
     """The last lines of the user's code, as far as the root error came through any."""
-    texts = [clean(str(link)) for link in chain]
+    texts = [strip_prefixes(str(link)) for link in chain]
     texts += ["".join(traceback.format_tb(link.__traceback__)) for link in reversed(chain)]
     for text in texts:
         frames = [f for f in _FRAME.findall(text) if not _FOREIGN.search(f[0])]

@@ -13,22 +13,31 @@ from typing import Any
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_lengths
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
-from airflow_provider_raydatallm.processor.sizing.cluster_probe import findings, look_at_cluster
-from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Facts, Lengths, Pace
-from airflow_provider_raydatallm.processor.sizing.model_config import ModelShape, read_shape, row_length
-from airflow_provider_raydatallm.processor.sizing.sizes import Work, is_saturated, work
-from airflow_provider_raydatallm.processor.slice_run import look
+from airflow_provider_raydatallm.processor.sizing.cluster_probe import preflight_findings, probe_cluster
+from airflow_provider_raydatallm.processor.sizing.facts import (
+    ClusterFacts,
+    PastThroughput,
+    SizingInputs,
+    TokenLengthSample,
+)
+from airflow_provider_raydatallm.processor.sizing.model_config import (
+    ModelConfig,
+    read_model_config,
+    row_length,
+)
+from airflow_provider_raydatallm.processor.sizing.sizes import TaskSpread, is_saturated, spread_tasks
+from airflow_provider_raydatallm.processor.slice_run import inspect_slice
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.past_speed import newest_pace
-from airflow_provider_raydatallm.processor.version_build import Making
+from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
+from airflow_provider_raydatallm.processor.version_build import VersionBuild
 
 
 @dataclass(frozen=True)
-class Forecast:
+class RunPlan:
     """The whole plan of a run: rows, bytes, seconds; None is not known."""
 
     job: SliceJob
@@ -37,21 +46,23 @@ class Forecast:
     plan: Plan | None = None
     rows: int = 0  # that are left to answer
     engine: Engine | None = None
-    work: Work | None = None
-    shape: ModelShape | None = None
-    pace: Pace | None = None
-    found: Sequence[Finding] = ()
+    spread: TaskSpread | None = None
+    model: ModelConfig | None = None
+    past_throughput: PastThroughput | None = None
+    findings: Sequence[Finding] = ()
 
     @property
     def seconds(self) -> float | None:
         """From the engine's start to the last answer, with as many workers as may be."""
         sizes = self.engine and self.engine.sizes
-        if self.pace is None or not sizes:
+        if self.past_throughput is None or not sizes:
             return None
-        return self.pace.engine_start + self.rows / (self.pace.rows_per_s * sizes.workers[1])
+        return self.past_throughput.engine_start + self.rows / (
+            self.past_throughput.rows_per_s * sizes.workers[1]
+        )
 
 
-def forecast(job: SliceJob, cluster: ClusterFacts | None) -> Forecast:
+def plan_run(job: SliceJob, cluster: ClusterFacts | None) -> RunPlan:
     """What a run of the job would do now. Reads the store; writes nothing, and starts nothing.
 
     :param cluster: None when there is none to check against.
@@ -59,41 +70,41 @@ def forecast(job: SliceJob, cluster: ClusterFacts | None) -> Forecast:
         raised.
     """
     store = Store(job.slice_path)
-    making, _ = look(job, store, versions.highest(store), None, lambda progress: None)
-    rows = making.state().rows_missing if making is not None else 0
-    if making is None or making.question is None or not rows:
-        return Forecast(job, cluster, making.plan if making is not None else None)
-    engine = making.question.engine
-    pace = newest_pace(job)
-    engine.fit(Facts(cluster, _lengths(making), pace))
+    making, _ = inspect_slice(job, store, versions.highest_commit(store), None, lambda progress: None)
+    rows = making.load_state().rows_missing if making is not None else 0
+    if making is None or making.inference is None or not rows:
+        return RunPlan(job, cluster, making.plan if making is not None else None)
+    engine = making.inference.engine
+    pace = newest_throughput(job)
+    engine.choose_sizes(SizingInputs(cluster, _lengths(making), pace))
     sizes, spread = engine.sizes, None
     if sizes is not None:
         blocks = math.ceil(rows / sizes.block_rows)
-        spread = work(rows, blocks, min(rows // blocks, sizes.batch_size), sizes.workers[1])
-    return Forecast(
+        spread = spread_tasks(rows, blocks, min(rows // blocks, sizes.batch_size), sizes.workers[1])
+    return RunPlan(
         job,
         cluster,
         making.plan,
         rows,
         engine,
         spread,
-        read_shape(job.model_source, engine.engine_kwargs),
+        read_model_config(job.model_source, engine.engine_kwargs),
         pace,
-        findings(engine, rows, cluster),
+        preflight_findings(engine, rows, cluster),
     )
 
 
-def _lengths(making: Making) -> Lengths | None:
-    q = making.question
-    if q is None or not q.engine.wants_lengths(raised=False):
+def _lengths(making: VersionBuild) -> TokenLengthSample | None:
+    q = making.inference
+    if q is None or not q.engine.needs_token_lengths(raised=False):
         return None
     try:
-        return sample_lengths(making.job, making.plan, making.state().missing, q.builder)
+        return sample_token_lengths(making.job, making.plan, making.load_state().missing, q.builder)
     except (ImportError, SliceError):  # the tokenizer is elsewhere
         return None
 
 
-def as_table(forecast: Forecast, gpu_hour_price: float | None = None) -> str:
+def as_table(forecast: RunPlan, gpu_hour_price: float | None = None) -> str:
     """For people: a line for each thing that is known."""
     lines: list[tuple[str, str]] = [("slice", f"{forecast.job.slice_key} -> {forecast.job.slice_path}")]
     plan = forecast.plan
@@ -110,20 +121,20 @@ def as_table(forecast: Forecast, gpu_hour_price: float | None = None) -> str:
         ]
     if forecast.cluster is None:
         lines.append(("cluster", "none can be reached from here: what it has is not checked"))
-    lines += [(f.severity, str(f)) for f in forecast.found] or [("checks", "nothing to say")]
+    lines += [(f.severity, str(f)) for f in forecast.findings] or [("checks", "nothing to say")]
     return _columns(lines)
 
 
-def _engine_lines(engine: Engine, forecast: Forecast) -> Iterator[tuple[str, str]]:
+def _engine_lines(engine: Engine, forecast: RunPlan) -> Iterator[tuple[str, str]]:
     needs, sizes = engine.resources, engine.sizes
     yield "engine", f"{type(engine).__name__}, {forecast.job.model_source}"
     yield "needs at once", f"{needs.cpus:g} CPUs, {needs.gpus:g} GPUs ({needs.breakdown})"
     if forecast.cluster is not None:
-        there = forecast.cluster.there
+        there = forecast.cluster.resources
         yield "cluster has", f"{there.get('CPU', 0):g} CPUs, {there.get('GPU', 0):g} GPUs"
-    if sizes is not None and forecast.work is not None:
+    if sizes is not None and forecast.spread is not None:
         yield "workers", _range(sizes.workers) + (f" ({_range(sizes.gpus)} GPUs)" if sizes.gpus[1] else "")
-        tasks, each = forecast.work.tasks, forecast.work.tasks_per_worker
+        tasks, each = forecast.spread.tasks, forecast.spread.tasks_per_worker
         yield "batches", f"{tasks:,} of up to {sizes.batch_size} rows, {each:,} for each worker"
         saturated = is_saturated(sizes.batch_size, sizes.batches, sizes.max_num_seqs)
         flight, sign = sizes.batch_size * sizes.batches, ">=" if saturated else "<"
@@ -136,8 +147,8 @@ def _engine_lines(engine: Engine, forecast: Forecast) -> Iterator[tuple[str, str
         )
 
 
-def _memory_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
-    shape = forecast.shape
+def _memory_lines(forecast: RunPlan) -> Iterator[tuple[str, str]]:
+    shape = forecast.model
     if shape is None:
         yield "model", "its configuration is not on this machine: memory is not estimated"
         return
@@ -147,8 +158,8 @@ def _memory_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "cache", f"{_bytes(length * token)} for a row of max_model_len {length:,} ({_bytes(token)} a token)"
 
 
-def _time_lines(forecast: Forecast, gpu_hour_price: float | None) -> Iterator[tuple[str, str]]:
-    pace, seconds = forecast.pace, forecast.seconds
+def _time_lines(forecast: RunPlan, gpu_hour_price: float | None) -> Iterator[tuple[str, str]]:
+    pace, seconds = forecast.past_throughput, forecast.seconds
     if pace is None or seconds is None:
         yield "expected", "not known: no published slice of this table was answered in the same way"
         return
@@ -166,9 +177,9 @@ def _time_lines(forecast: Forecast, gpu_hour_price: float | None) -> Iterator[tu
         yield "cost", f"{cost:,.2f}: {sizes.gpus[1]} GPU(s) at {gpu_hour_price:g} an hour"
 
 
-def as_json(forecast: Forecast) -> dict[str, Any]:
+def as_json(forecast: RunPlan) -> dict[str, Any]:
     """The same for programs."""
-    plan, engine, shape = forecast.plan, forecast.engine, forecast.shape
+    plan, engine, shape = forecast.plan, forecast.engine, forecast.model
     return {
         "slice_key": forecast.job.slice_key,
         "output_path": forecast.job.slice_path,
@@ -177,11 +188,11 @@ def as_json(forecast: Forecast) -> dict[str, Any]:
         "to_answer": forecast.rows,
         "needs": asdict(engine.resources) if engine is not None else None,
         "sizes": asdict(engine.sizes) if engine is not None and engine.sizes is not None else None,
-        "work": asdict(forecast.work) if forecast.work is not None else None,
+        "work": asdict(forecast.spread) if forecast.spread is not None else None,
         "weight_bytes": shape and shape.weight_bytes,
         "kv_bytes_per_token": shape and shape.kv_bytes_per_token,
         "seconds": forecast.seconds,
-        "findings": [asdict(f) for f in forecast.found],
+        "findings": [asdict(f) for f in forecast.findings],
     }
 
 
@@ -197,7 +208,7 @@ def reachable_cluster() -> ClusterFacts | None:
         ray.init(address=address, logging_level="error", log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError):
         return None
-    return look_at_cluster()
+    return probe_cluster()
 
 
 def _local_address() -> str:

@@ -18,33 +18,38 @@ from typing import Any
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, Question, RayCluster
+from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
-from airflow_provider_raydatallm.processor.metrics.progress import Say
+from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish import publication
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerShape
+from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder, structured_outputs
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.lease import Holder, Lease, LeaseLostError, remove_leases
-from airflow_provider_raydatallm.processor.store.published import is_same
+from airflow_provider_raydatallm.processor.store.lease import (
+    Lease,
+    LeaseHolder,
+    LeaseLostError,
+    remove_leases,
+)
+from airflow_provider_raydatallm.processor.store.published import answers_same_question
 from airflow_provider_raydatallm.processor.store.versions import Version
-from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, Making, report_of
+from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild, report_of
 from airflow_provider_raydatallm.processor.version_policy import (
     Mode,
-    as_published,
+    find_published,
+    needs_rerun,
     next_version,
-    published,
-    to_be_made_again,
+    report_if_current,
 )
 
 
 def run_slice(
     job: SliceJob,
-    progress: Say,
+    progress: ProgressCallback,
     cluster: Cluster | None = None,
     name: str | None = None,
     finish_by: float | None = None,
@@ -64,20 +69,22 @@ def run_slice(
     _refuse_output_inside_input(job)
     store = Store(job.slice_path)
     progress({"step": "plan"})
-    before = versions.highest(store)  # what is published after this was published by a run that we waited for
+    before = versions.highest_commit(
+        store
+    )  # what is published after this was published by a run that we waited for
     cluster = cluster or RayCluster()
-    making, report = look(job, store, before, None, progress)
+    making, report = inspect_slice(job, store, before, None, progress)
     if making is not None:
         making.check(cluster)  # before anything is written
     while report is None:
         lease = _acquire(job, store, before, progress, name)
         if lease is None:
-            making, report = look(job, store, before, making, progress)
+            making, report = inspect_slice(job, store, before, making, progress)
             continue
         with contextlib.closing(lease):
             # What was seen before the lease was had may be another run's past.
             _complete(job, store, lease)
-            making, report = look(job, store, before, making, progress)
+            making, report = inspect_slice(job, store, before, making, progress)
             if report is None:
                 assert making is not None
                 making.finish_by, making.imports = finish_by, imports
@@ -85,20 +92,20 @@ def run_slice(
     return report
 
 
-def look(
-    job: SliceJob, store: Store, before: int, known: Making | None, progress: Say
-) -> tuple[Making | None, Report | None]:
+def inspect_slice(
+    job: SliceJob, store: Store, before: int, known: VersionBuild | None, progress: ProgressCallback
+) -> tuple[VersionBuild | None, Report | None]:
     """What is to be made, or the report when nothing is.
 
     :param known: what an earlier look found: its plan is kept if it still holds.
     """
-    version, listing = published(job, store), list_input(job)
-    if (report := as_published(job, store, listing, version, before)) is not None:
+    version, listing = find_published(job, store), list_input(job)
+    if (report := report_if_current(job, store, listing, version, before)) is not None:
         assert version is not None
         # Of a run that died when all but this was done.
         remove_leases(store, version.epoch)
         return None, report
-    if version is not None and is_same(version, job, listing) and not to_be_made_again(job, version):
+    if version is not None and answers_same_question(version, job, listing) and not needs_rerun(job, version):
         return None, None  # only what derives from its commit is missing
     number, mode = next_version(job, listing, store, version)
     checkpoint = Checkpoint(store, number, job.fingerprint(), mode)
@@ -113,20 +120,22 @@ def look(
     return making, None
 
 
-def _acquire(job: SliceJob, store: Store, before: int, progress: Say, name: str | None) -> Lease | None:
+def _acquire(
+    job: SliceJob, store: Store, before: int, progress: ProgressCallback, name: str | None
+) -> Lease | None:
     """The lease; None when the run that had it published what this one would have."""
 
     said = 0.0
 
-    def finished(other: Holder) -> bool:
+    def finished(other: LeaseHolder) -> bool:
         nonlocal said
         if time.monotonic() - said >= PROGRESS_SECONDS:
             progress({**other.says, "step": "attach", "holder": str(other)})
             said = time.monotonic()
-        if versions.highest(store) == before:
+        if versions.highest_commit(store) == before:
             return False
-        version = published(job, store)
-        return as_published(job, store, list_input(job), version, before) is not None
+        version = find_published(job, store)
+        return report_if_current(job, store, list_input(job), version, before) is not None
 
     return Lease.acquire(
         store,
@@ -139,15 +148,15 @@ def _acquire(job: SliceJob, store: Store, before: int, progress: Say, name: str 
 
 def _complete(job: SliceJob, store: Store, lease: Lease) -> None:
     """Write what derives from the newest commit, if the run that made it died before it could."""
-    version = published(job, store)
+    version = find_published(job, store)
     if version is not None and not versions.is_complete(store, version):
         try:
-            publication.derive(store, version, lease, job.keep_versions)
+            publication.write_derived_files(store, version, lease, job.keep_versions)
         except LeaseLostError:
-            publication.give_way(store)
+            publication.roll_back(store)
             raise
     if version is not None:
-        versions.remove_checkpoints(store, version.number)
+        versions.remove_checkpoints(store, version.version_number)
 
 
 def _nothing(job: SliceJob, plan: Plan) -> Report:
@@ -167,12 +176,12 @@ def _prepare(
     version: Version | None,
     checkpoint: Checkpoint,
     mode: Mode,
-    progress: Say,
-) -> Making:
+    progress: ProgressCallback,
+) -> VersionBuild:
     """Plan the slice and check all that can be checked before anything is written or spent."""
     plan = checkpoint.load_plan(listing.hash) or make_plan(job, listing)
     preprocess, postprocess = _function(job.preprocess), _function(job.postprocess)
-    shape = AnswerShape(job, postprocess)
+    shape = AnswerParser(job, postprocess)
     question = None
     if plan.rows:
         publication.check_columns(job, plan, shape.fields or [])
@@ -186,8 +195,8 @@ def _prepare(
             ),
             preprocess=preprocess,
         )
-        question = Question(job, plan, builder, load_engine(job)(job, plan.rows), shape)
-    return Making(job, store, checkpoint, plan, shape, question, version, mode, progress)
+        question = InferencePlan(job, plan, builder, load_engine(job)(job, plan.rows), shape)
+    return VersionBuild(job, store, checkpoint, plan, shape, question, version, mode, progress)
 
 
 def _function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:

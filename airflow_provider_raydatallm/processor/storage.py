@@ -66,7 +66,7 @@ class CorruptFileError(SliceError):
     """A file of the slice is not what was written: cut short, or with other bytes."""
 
     def __init__(self, store: Store, name: str, why: str) -> None:
-        super().__init__(f"{store.path(name)} is damaged: {why}", kind="run")
+        super().__init__(f"{store.path(name)} is damaged: {why}", kind="transient")
         self.name = name
 
     def __reduce__(self) -> Any:  # travels from a Ray task to the driver
@@ -75,7 +75,7 @@ class CorruptFileError(SliceError):
 
 def _corrupt(message: str, name: str) -> CorruptFileError:
     error = CorruptFileError.__new__(CorruptFileError)
-    SliceError.__init__(error, message, kind="run")
+    SliceError.__init__(error, message, kind="transient")
     error.name = name
     return error
 
@@ -264,7 +264,7 @@ class Store:
                 return
             self.put_file(to, Path(self.path(name)))
 
-    def set_aside(self, name: str, why: Exception | str, then: str) -> None:
+    def keep_damaged_file(self, name: str, why: Exception | str, then: str) -> None:
         """Rename a damaged file, so that nothing takes it for whole and people can look at it, and say so.
 
         :param then: what happens now.
@@ -317,7 +317,7 @@ class Store:
             raise SliceError(
                 f"cannot {what} {self.path(name)}: {why}. Mend that and run the slice again: its finished "
                 "rows are kept",
-                kind="run",
+                kind="transient",
             ) from e
 
 
@@ -358,7 +358,7 @@ def _only_one(folder: Path) -> Iterator[None]:
                     raise SliceError(
                         f"another process has been about to publish into {folder} for "
                         f"{_REPLACE_WAIT_SECONDS:g} s and does not go on: end it, then run the slice again",
-                        kind="run",
+                        kind="transient",
                     ) from None
                 time.sleep(0.05)
                 continue

@@ -15,21 +15,21 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.report import Counts, Report, Tokens
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, Question, Task
+from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.metrics.advice import Run, advise
+from airflow_provider_raydatallm.processor.metrics.advice import RunFacts, advise
 from airflow_provider_raydatallm.processor.metrics.deadline import lateness
-from airflow_provider_raydatallm.processor.metrics.meter import Meter, News
-from airflow_provider_raydatallm.processor.metrics.progress import Reporter, Say
+from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate
+from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, ProgressReporter
 from airflow_provider_raydatallm.processor.metrics.startup_time import environment_seconds
 from airflow_provider_raydatallm.processor.publish import publication
-from airflow_provider_raydatallm.processor.publish.carry_over import seed
+from airflow_provider_raydatallm.processor.publish.carry_over import carry_over_rows
 from airflow_provider_raydatallm.processor.publish.parts import Totals
-from airflow_provider_raydatallm.processor.publish.quarantine_summary import describe_failures
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerShape
+from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
+from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, Progress
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.versions import Version
 from airflow_provider_raydatallm.processor.version_policy import Mode
@@ -39,18 +39,18 @@ PROGRESS_SECONDS = 5.0
 
 
 @dataclass
-class Making:
+class VersionBuild:
     """One version in the making."""
 
     job: SliceJob
     store: Store
     checkpoint: Checkpoint
     plan: Plan
-    shape: AnswerShape
-    question: Question | None
-    previous: Version | None
+    shape: AnswerParser
+    inference: InferencePlan | None
+    previous_version: Version | None
     mode: Mode
-    progress: Say
+    progress: ProgressCallback
     #: Epoch seconds at which the slice should be finished.
     finish_by: float | None = None
     #: Seconds from the process's beginning to its first step; None where it did other things, too.
@@ -58,24 +58,24 @@ class Making:
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
-        missing = self.state().missing
-        if self.question is not None and missing:
+        missing = self.load_state().missing
+        if self.inference is not None and missing:
             self.progress({"step": "check", "rows": 0, "planned": self.plan.rows})
-            for finding in cluster.check(self.question, missing):
+            for finding in cluster.preflight(self.inference, missing):
                 print(f"warning: {finding}", file=sys.stderr, flush=True)
 
     def finish(self, lease: Lease, cluster: Cluster) -> Report:
         """Answer what is missing and publish."""
         self.checkpoint.save_plan(self.plan)
         if self.mode in ("extend", "retry") and self.checkpoint.seeded() is None:
-            assert self.previous is not None
-            seed(self.checkpoint, self.previous, self.plan, lease.epoch)
-        with Reporter(self.job, self.store, lease, self.progress) as reporter:
+            assert self.previous_version is not None
+            carry_over_rows(self.checkpoint, self.previous_version, self.plan, lease.epoch)
+        with ProgressReporter(self.job, self.store, lease, self.progress) as reporter:
             meter: Meter | None = None
             while True:
                 # Once it is sealed it is decided: nothing that is answered now could be published.
                 sealed = publication.read_seal(self.store, self.checkpoint.folder, self.plan)
-                state = None if sealed is not None else self.state(lease)
+                state = None if sealed is not None else self.load_state(lease)
                 if meter is None:
                     meter = Meter(self.plan.rows, self.plan.rows - (state.rows_missing if state else 0))
                 if sealed is None:
@@ -85,30 +85,32 @@ class Making:
                     report = self._publish(sealed, lease, cluster, meter, reporter)
                     break
                 except CorruptFileError as e:
-                    self.checkpoint.set_aside(e.name, e)
-                    self.store.set_aside(sealed.name, "it names a damaged file", "the slice is sealed again")
+                    self.checkpoint.keep_damaged_file(e.name, e)
+                    self.store.keep_damaged_file(
+                        sealed.name, "it names a damaged file", "the slice is sealed again"
+                    )
         versions.remove_checkpoints(self.store, self.checkpoint.number)
         return report
 
-    def state(self, lease: Lease | None = None) -> Progress:
+    def load_state(self, lease: Lease | None = None) -> CheckpointState:
         """How far the version has come."""
         since = 0
         if self.job.retry_quarantined:
             # What failed before this run is tried again; before the lease, that is all there is.
             since = lease.epoch if lease is not None else sys.maxsize
-        return Progress(self.plan, self.checkpoint.fragments(), self.job.max_row_attempts, since)
+        return CheckpointState(self.plan, self.checkpoint.fragments(), self.job.max_row_attempts, since)
 
     def _answer(
-        self, state: Progress, lease: Lease, cluster: Cluster, meter: Meter, reporter: Reporter
-    ) -> Progress:
+        self, state: CheckpointState, lease: Lease, cluster: Cluster, meter: Meter, reporter: ProgressReporter
+    ) -> CheckpointState:
         """Until every row has its answer or has failed for good."""
         self._check_quarantine(state)
         raised = False
         while state.missing:
             meter.failed = state.rows_quarantined
-            reporter.say({"step": "start", **meter.progress()})
+            reporter.report({"step": "start", **meter.progress()})
             self._round(state, lease, cluster, meter, reporter, raised=raised)
-            before, state = state, self.state(lease)
+            before, state = state, self.load_state(lease)
             self._check_quarantine(state)
             stuck = len(state.fragments) <= len(before.fragments)
             if state.missing and stuck and (raised or self.job.on_too_long != "raise_limit"):
@@ -116,7 +118,7 @@ class Making:
                 raise SliceError(
                     f"{state.rows_missing:,} row(s) came back from the engine neither answered nor failed, "
                     f"the first of them {self.plan.locate(unit, spans[0][0])}",
-                    kind="run",
+                    kind="transient",
                 )
             # What is missing was longer than the engine's limit.
             raised = self.job.on_too_long == "raise_limit"
@@ -124,15 +126,15 @@ class Making:
 
     def _round(
         self,
-        state: Progress,
+        state: CheckpointState,
         lease: Lease,
         cluster: Cluster,
         meter: Meter,
-        reporter: Reporter,
+        reporter: ProgressReporter,
         *,
         raised: bool,
     ) -> None:
-        assert self.question is not None
+        assert self.inference is not None
         schemas: set[bytes] = set()
 
         def queued(waiting: dict[str, Any]) -> None:
@@ -141,9 +143,9 @@ class Making:
             meter.queued(waiting["waited_s"])
             # The longer it lasts, the less there is to say.
             log_every = min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10))
-            reporter.say({"step": "queued", **meter.progress(), **waiting}, log_every)
+            reporter.report({"step": "queued", **meter.progress(), **waiting}, log_every)
 
-        def hear(news: News) -> None:
+        def hear(news: WriterUpdate) -> None:
             if lease.lost:
                 lease.check()
             for summary in news.summaries:
@@ -159,24 +161,31 @@ class Making:
             said = {"step": "answer" if meter.rows else "start", **meter.progress()}
             if self.finish_by is not None:
                 said |= lateness(self.finish_by, time.time(), said)
-            reporter.say(said, PROGRESS_SECONDS if news.summaries else math.inf)
+            reporter.report(said, PROGRESS_SECONDS if news.summaries else math.inf)
 
         work = state.missing
-        task = Task(self.question, work, self.store.url, self.checkpoint.folder, lease.epoch, queued, raised)
+        task = InferenceRun(
+            self.inference, work, self.store.url, self.checkpoint.folder, lease.epoch, queued, raised
+        )
         try:
-            cluster.answer(task, hear)
+            cluster.run_inference(task, hear)
         except SliceError:
-            self._check_quarantine(self.state(lease))  # says more about rows that failed
+            self._check_quarantine(self.load_state(lease))  # says more about rows that failed
             raise
 
-    def _seal(self, state: Progress) -> publication.Seal:
+    def _seal(self, state: CheckpointState) -> publication.Seal:
         fields = self.shape.fields if self.shape.fields is not None or self.plan.rows else []
         return publication.seal(self.store, self.checkpoint.folder, self.plan, state.fragments, fields)
 
     def _publish(
-        self, sealed: publication.Seal, lease: Lease, cluster: Cluster, meter: Meter, reporter: Reporter
+        self,
+        sealed: publication.Seal,
+        lease: Lease,
+        cluster: Cluster,
+        meter: Meter,
+        reporter: ProgressReporter,
     ) -> Report:
-        reporter.say({"step": "publish", **meter.progress()})
+        reporter.report({"step": "publish", **meter.progress()})
         began = time.monotonic()
         store, folder, plan = self.store, self.checkpoint.folder, self.plan
         counted = self.checkpoint.fragments(only=sealed.fragments)
@@ -185,7 +194,7 @@ class Making:
         def report(totals: Totals) -> Report:
             meter.published(time.monotonic() - began)
             reporter.close()  # what is published holds no progress
-            engine = self.question.engine if self.question is not None else None
+            engine = self.inference.engine if self.inference is not None else None
             counts = Counts(
                 planned=plan.rows,
                 succeeded=totals.rows,
@@ -198,11 +207,11 @@ class Making:
                 cached=_with(taken, totals.cached, lambda taken: taken.get("cached")),
             )
             figures = (
-                meter.figures(engine.gpus, {**self._own_start(), **engine.start})
+                meter.report_sections(engine.gpus_held, {**self._own_start(), **engine.startup_seconds})
                 if engine is not None
-                else meter.figures()
+                else meter.report_sections()
             )
-            run = Run(
+            run = RunFacts(
                 counts,
                 seconds=figures["seconds"],
                 utilisation=figures["utilisation"],
@@ -237,18 +246,18 @@ class Making:
             sealed,
             self.checkpoint.number,
             lease,
-            self.previous,
-        ).publish(partial(cluster.run_all, timeout=self.job.stall_timeout), report)
+            self.previous_version,
+        ).publish(partial(cluster.build_parts, timeout=self.job.stall_timeout), report)
 
     def _own_start(self) -> dict[str, float | None]:
         if self.imports is None:
             return {}
         return {"environment": environment_seconds(), "imports": self.imports}
 
-    def _check_quarantine(self, state: Progress) -> None:
+    def _check_quarantine(self, state: CheckpointState) -> None:
         failed = state.rows_quarantined
         if self._too_many(failed):
-            said = describe_failures(self.store, self.checkpoint.folder, self.plan, state.fragments)
+            said = summarize_quarantine(self.store, self.checkpoint.folder, self.plan, state.fragments)
             raise SliceError(
                 f"{failed:,} of {self.plan.rows:,} rows failed, which is more than max_quarantine_fraction "
                 f"{self.job.max_quarantine_fraction:g}: {said}. Nothing is published, and the answered "

@@ -12,19 +12,19 @@ from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.published import is_same
+from airflow_provider_raydatallm.processor.store.published import answers_same_question
 from airflow_provider_raydatallm.processor.store.versions import Version
 
 #: Why a version is made: `extend` and `retry` take over the rows of the version before.
 Mode = Literal["new", "forced", "extend", "retry"]
 
 
-def published(job: SliceJob, store: Store) -> Version | None:
+def find_published(job: SliceJob, store: Store) -> Version | None:
     """The published version, if its files are there."""
-    version = versions.current(store, ignore_damage=job.force_rerun)
-    if version is not None and not versions.is_whole(store, version):
+    version = versions.newest_version(store, ignore_damage=job.force_rerun)
+    if version is not None and not versions.files_are_intact(store, version):
         print(
-            f"warning: files of version {version.number} in {store.url} are missing or were changed: "
+            f"warning: files of version {version.version_number} in {store.url} are missing or were changed: "
             "the slice is made anew",
             file=sys.stderr,
             flush=True,
@@ -33,7 +33,7 @@ def published(job: SliceJob, store: Store) -> Version | None:
     return version
 
 
-def as_published(
+def report_if_current(
     job: SliceJob, store: Store, listing: Listing, version: Version | None, before: int
 ) -> Report | None:
     """The report of what is published, when it is what this run would publish.
@@ -50,14 +50,14 @@ def as_published(
             f"one key. slice_format {job.slice_format!r} is too coarse for this schedule; an hourly DAG "
             "needs '%Y-%m-%dT%H', say"
         )
-    if not is_same(version, job, listing) or not versions.is_complete(store, version):
+    if not answers_same_question(version, job, listing) or not versions.is_complete(store, version):
         return None
-    if version.number > before:
+    if version.version_number > before:
         return version.to_report("attached")
-    return None if to_be_made_again(job, version) else version.to_report("unchanged")
+    return None if needs_rerun(job, version) else version.to_report("unchanged")
 
 
-def to_be_made_again(job: SliceJob, version: Version) -> bool:
+def needs_rerun(job: SliceJob, version: Version) -> bool:
     """Whether a finished slice is to be worked on again."""
     return job.force_rerun or (job.retry_quarantined and bool(version.manifest["quarantine"]))
 
@@ -67,7 +67,7 @@ def next_version(job: SliceJob, listing: Listing, store: Store, version: Version
 
     :raises SliceError: when something else is published, or half finished, and the policy is to fail.
     """
-    number = versions.highest(store) + 1
+    number = versions.highest_commit(store) + 1
     mode: Mode = "new"
     if version is None:
         # A run that died between its last part and its commit leaves the files of neither version whole.

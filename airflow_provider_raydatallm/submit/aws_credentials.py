@@ -99,7 +99,9 @@ class AwsSettings:
         )
 
 
-def session_env(conn_id: str, *, allow_static: bool, session_name: str = "airflow") -> dict[str, str]:
+def session_credentials_env(
+    conn_id: str, *, allow_static: bool, session_name: str = "airflow"
+) -> dict[str, str]:
     """The variables that give a job the storage credentials of a connection.
 
     :param allow_static: send keys that no session was made of as they are, instead of asking STS for one.

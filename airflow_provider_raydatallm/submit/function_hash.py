@@ -35,14 +35,14 @@ class CannotTravelError(ValueError):
 
 
 @dataclass(frozen=True)
-class Identity:
+class FunctionHash:
     """`modules`: what the function imports where it runs, by full name."""
 
     digest: str
     modules: tuple[str, ...]
 
 
-def identify(function: FunctionType, arguments: Mapping[str, Any]) -> Identity:
+def hash_function(function: FunctionType, arguments: Mapping[str, Any]) -> FunctionHash:
     """The identity of a function that is always called with these arguments.
 
     :raises CannotTravelError: naming what cannot be sent.
@@ -51,7 +51,7 @@ def identify(function: FunctionType, arguments: Mapping[str, Any]) -> Identity:
     found = [walk.named(function.__name__, function)]
     found += [[name, walk.named(f"argument {name}", arguments[name])] for name in sorted(arguments)]
     digest = hashlib.sha256(json.dumps(found, separators=(",", ":")).encode()).hexdigest()
-    return Identity(digest, tuple(sorted(walk.modules)))
+    return FunctionHash(digest, tuple(sorted(walk.modules)))
 
 
 def travels(thing: Any, home: str) -> bool:

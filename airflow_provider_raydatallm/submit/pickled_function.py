@@ -22,20 +22,20 @@ from typing import Any
 import cloudpickle
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.processor.request.row_function import PYTHON, cached
+from airflow_provider_raydatallm.processor.request.row_function import PYTHON, load_once
 from airflow_provider_raydatallm.submit import packages
-from airflow_provider_raydatallm.submit.function_hash import CannotTravelError, identify, travels
+from airflow_provider_raydatallm.submit.function_hash import CannotTravelError, hash_function, travels
 
-_LOADER = b"""from airflow_provider_raydatallm.processor.request.row_function import load
+_LOADER = b"""from airflow_provider_raydatallm.processor.request.row_function import load_row_function
 
-function = load(__name__)
+function = load_row_function(__name__)
 """
 #: The provider travels anyway, and cloudpickle comes with Ray.
 _THERE = frozenset({*sys.stdlib_module_names, "airflow_provider_raydatallm", "cloudpickle"})
 
 
 @dataclass(frozen=True)
-class Shipped:
+class PickledFunction:
     """`reference` names the function on the cluster; `modules` are the user's own that it imports there."""
 
     reference: str
@@ -43,7 +43,9 @@ class Shipped:
     modules: Sequence[str]
 
 
-def ship(function: FunctionType, named: Sequence[str], given: Mapping[str, Any]) -> Shipped:
+def pickle_function(
+    function: FunctionType, named: Sequence[str], given: Mapping[str, Any]
+) -> PickledFunction:
     """A function as a Python package of its own, named by its identity.
 
     :param named: its parameters that the row fills.
@@ -52,7 +54,7 @@ def ship(function: FunctionType, named: Sequence[str], given: Mapping[str, Any])
     """
     name = function.__name__
     try:
-        identity = identify(function, given)
+        identity = hash_function(function, given)
         pickled = _pickled(function, given)
     except CannotTravelError as e:
         raise RayLLMInputError(
@@ -66,7 +68,7 @@ def ship(function: FunctionType, named: Sequence[str], given: Mapping[str, Any])
     package = f"ray_llm_function_{identity.digest[:16]}"
     about = {"name": name, "python": PYTHON, "named": list(named)}
     files = {"__init__.py": _LOADER, "function.json": json.dumps(about).encode(), "function.pickle": pickled}
-    return Shipped(
+    return PickledFunction(
         f"{package}:function",
         packages.function_package(package, files, identity.digest, PYTHON),
         [m for m in dict.fromkeys(m.split(".")[0] for m in identity.modules) if _is_users(m)],
@@ -100,7 +102,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, functools._lru_cache_wrapper) and travels(obj, self._home):
-            return cached, (obj.__wrapped__, obj.cache_parameters())
+            return load_once, (obj.__wrapped__, obj.cache_parameters())
         made = super().reducer_override(obj)
         if isinstance(obj, FunctionType) and made is not NotImplemented:
             # Annotations decide nothing, and may name what the cluster does not have.

@@ -20,7 +20,7 @@ _OWN_PYTHON = frozenset({"conda", "container", "image_uri", "py_executable"})
 
 
 @dataclass(frozen=True)
-class Shipment:
+class JobSubmission:
     """A slice's job with all that goes along. `metadata` is what Ray shows of the job: who sent it, for which
     slice."""
 
@@ -65,7 +65,7 @@ class Shipment:
         )
 
 
-def submission_id_of(metadata: Mapping[str, str], unique: str) -> str:
+def make_submission_id(metadata: Mapping[str, str], unique: str) -> str:
     """An id that tells people what it is; Ray refuses slashes and spaces, and an id must never be used
     twice.
 

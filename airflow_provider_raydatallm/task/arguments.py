@@ -18,10 +18,10 @@ _JINJA = re.compile(r"\{\{|\{%|\{#")
 
 
 @overload
-def seconds_of(name: str, value: timedelta | float, *, least: float) -> float: ...
+def parse_seconds(name: str, value: timedelta | float, *, least: float) -> float: ...
 @overload
-def seconds_of(name: str, value: timedelta | float | None, *, least: float) -> float | None: ...
-def seconds_of(name: str, value: timedelta | float | None, *, least: float) -> float | None:
+def parse_seconds(name: str, value: timedelta | float | None, *, least: float) -> float | None: ...
+def parse_seconds(name: str, value: timedelta | float | None, *, least: float) -> float | None:
     """A duration in seconds.
 
     :raises ValueError: naming the argument, when it is no duration or shorter than `least`.
@@ -39,7 +39,7 @@ def seconds_of(name: str, value: timedelta | float | None, *, least: float) -> f
     return seconds
 
 
-def finish_by_of(value: timedelta | float | time | str | None) -> timedelta | time | None:
+def parse_finish_by(value: timedelta | float | time | str | None) -> timedelta | time | None:
     """A duration, or a time of day, which may be text such as "07:00".
 
     :raises ValueError: when it is neither.
@@ -47,7 +47,7 @@ def finish_by_of(value: timedelta | float | time | str | None) -> timedelta | ti
     if value is None or isinstance(value, time):
         return value
     if not isinstance(value, str):
-        return timedelta(seconds=seconds_of("finish_by", value, least=1))
+        return timedelta(seconds=parse_seconds("finish_by", value, least=1))
     try:
         return time.fromisoformat(value)
     except ValueError:
@@ -56,7 +56,7 @@ def finish_by_of(value: timedelta | float | time | str | None) -> timedelta | ti
         ) from None
 
 
-def finish_at(by: timedelta | time, began: datetime, timezone: tzinfo) -> datetime:
+def finish_time(by: timedelta | time, began: datetime, timezone: tzinfo) -> datetime:
     """The instant: so long after a run began, or the next such time of day in its schedule's timezone."""
     if isinstance(by, timedelta):
         return began + by
@@ -76,7 +76,7 @@ def timezone_of(dag: DAG) -> tzinfo:
     return ZoneInfo(zone) if isinstance(zone, str) else zone
 
 
-def json_schema_of(schema: Any) -> dict[str, Any] | None:
+def to_json_schema(schema: Any) -> dict[str, Any] | None:
     if isinstance(schema, type):
         if not issubclass(schema, pydantic.BaseModel):
             raise ValueError(
@@ -95,7 +95,7 @@ def makes_partitioned_runs(timetable: object) -> bool:
     )
 
 
-def url_of(path: Any) -> Any:
+def to_url(path: Any) -> Any:
     """A path's address without the Airflow connection that an ObjectStoragePath may carry: the cluster does
     not know it."""
     if not hasattr(path, "protocol"):

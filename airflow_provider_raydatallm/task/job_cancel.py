@@ -17,7 +17,7 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 
 if TYPE_CHECKING:
-    from airflow_provider_raydatallm.task.job_waiter import JobRef, Log
+    from airflow_provider_raydatallm.task.job_waiter import JobRef, TaskLog
 
 #: XCom of the attempt that waits for a job: its number and the job's id.
 OWNER_KEY = "ray_llm_job"
@@ -36,7 +36,7 @@ class TaskAttempt:
         """:param ti: any of Airflow's task instances."""
         return cls(ti.dag_id, ti.task_id, ti.run_id, ti.map_index, ti.try_number)
 
-    def owns(self, submission_id: str) -> dict[str, Any]:
+    def owns_job(self, submission_id: str) -> dict[str, Any]:
         """What this attempt pushes to XCom before it looks at the job."""
         return {"submission_id": submission_id, "try_number": self.try_number}
 
@@ -59,7 +59,9 @@ def is_waited_for(
     )
 
 
-async def stop_own_job(ref: JobRef, attempt: TaskAttempt, log: Log, *, deferred: bool, within: float) -> None:
+async def stop_own_job(
+    ref: JobRef, attempt: TaskAttempt, log: TaskLog, *, deferred: bool, within: float
+) -> None:
     """Ask a job to stop, unless somebody else waits for it.
 
     When Airflow or the cluster cannot be asked within so many seconds, the job is left: it ends by itself
@@ -74,7 +76,7 @@ async def stop_own_job(ref: JobRef, attempt: TaskAttempt, log: Log, *, deferred:
         )  # fmt: skip
 
 
-async def _stop(ref: JobRef, attempt: TaskAttempt, log: Log, deferred: bool) -> None:
+async def _stop(ref: JobRef, attempt: TaskAttempt, log: TaskLog, deferred: bool) -> None:
     owner, state = await asyncio.to_thread(_ask_airflow, attempt)
     if is_waited_for(ref.submission_id, attempt, owner, state, deferred=deferred):
         log.info("Ray job %s goes on: it is waited for elsewhere", ref.submission_id)

@@ -12,7 +12,12 @@ from collections.abc import Sequence
 
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_raydatallm.contract.failure_patterns import CAUSES, clean, exceptions_in, find_symptom
+from airflow_provider_raydatallm.contract.failure_patterns import (
+    CAUSE_PATTERNS,
+    find_exceptions,
+    find_pattern,
+    strip_prefixes,
+)
 from airflow_provider_raydatallm.contract.log_lines import MARK
 from airflow_provider_raydatallm.exceptions import BY_KIND, RayJobStoppedError, RayLLMJobError
 
@@ -25,7 +30,7 @@ _NO_MODULE = re.compile(r"^\S*python[\d.]*: (No module named .+)$", re.MULTILINE
 _NOT_FOUND = re.compile(r"^.*: (?:command )?not found$", re.MULTILINE)
 
 
-def explain(
+def explain_failure(
     status: str | None, message: str, last_lines: Sequence[str]
 ) -> tuple[type[AirflowException], str]:
     """What to raise for a job that is over and reported nothing.
@@ -37,7 +42,7 @@ def explain(
     if status == "STOPPED":
         return RayJobStoppedError, "The job was stopped, by somebody else than its task"
     said = _root(message, "\n".join(line for line in last_lines if not line.startswith(MARK)))
-    symptom = find_symptom(said)
+    symptom = find_pattern(said)
     lines = [said, *([symptom.advice] if symptom else [])]
     return BY_KIND[symptom.kind] if symptom else RayLLMJobError, "\n".join(lines)
 
@@ -45,12 +50,12 @@ def explain(
 def _root(message: str, log: str) -> str:
     if message.startswith(_SETUP_FAILED):
         _, *wrong = _INSTALLER.split(message)
-        said = " ".join(wrong[-1].split()) if wrong else "".join(exceptions_in(message)[-1:])
+        said = " ".join(wrong[-1].split()) if wrong else "".join(find_exceptions(message)[-1:])
         return f"{_SETUP_FAILED}: {said}" if said else message.strip()
     found = _EXIT_CODE.match(message)
     if found is None and message:
         # Ray speaks for a driver that it lost, of all that there is.
-        return " ".join(clean(message).split())
+        return " ".join(strip_prefixes(message).split())
     code = int(found[1]) if found else 0
     ended = _ended_by_signal(code)
     if ended:
@@ -58,8 +63,8 @@ def _root(message: str, log: str) -> str:
     log = log or message
     if line := _NO_MODULE.search(log) or _NOT_FOUND.search(log):
         return str(line[line.lastindex or 0]).strip()
-    exceptions = exceptions_in(log)
-    causes = [e for e in exceptions if any(c.pattern.search(e) for c in CAUSES)]
+    exceptions = find_exceptions(log)
+    causes = [e for e in exceptions if any(c.pattern.search(e) for c in CAUSE_PATTERNS)]
     if exceptions:
         return (causes or exceptions)[-1]
     return f"The driver ended with exit code {code} and said nothing" if found else "The driver said nothing"

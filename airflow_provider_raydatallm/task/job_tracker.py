@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.submit.ray_job import submission_id_of
+from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task.job_cancel import OWNER_KEY, TaskAttempt
 from airflow_provider_raydatallm.task.job_verdict import Finished, JobWatch
-from airflow_provider_raydatallm.task.job_waiter import JobRef, Log, owner_key
+from airflow_provider_raydatallm.task.job_waiter import JobRef, TaskLog, owner_key
 
 if TYPE_CHECKING:
-    from airflow_provider_raydatallm.submit.ray_job import Shipment
+    from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 
 STATE_KEY = "ray_llm_job"
 #: How long a job that was told to stop may take: it has 30 s for its last rows.
@@ -36,7 +36,7 @@ _MAX_SUBMISSIONS = 3
 
 
 @dataclass(frozen=True)
-class JobState:
+class JobRecord:
     """What is kept of a job.
 
     :param asked: hash of the spec and its code.
@@ -49,14 +49,14 @@ class JobState:
     ray_conn_id: str
     submission_id: str
     nonce: str
-    asked: str
+    spec_hash: str
     fingerprint: str
     try_number: int
-    nth: int = 1
+    submission_count: int = 1
     taken_over_at: float | None = None
 
     @classmethod
-    def read(cls, state_store: Any) -> JobState | None:
+    def read(cls, state_store: Any) -> JobRecord | None:
         found = state_store.get(STATE_KEY) if state_store is not None else None
         known = {f.name for f in fields(cls)}
         try:
@@ -66,7 +66,7 @@ class JobState:
             return None
 
 
-class Attempt:
+class JobTracker:
     """
     :param waiting: how a job is waited for.
     :param ti: the task instance as it runs.
@@ -77,10 +77,10 @@ class Attempt:
     def __init__(
         self,
         waiting: JobRef,
-        shipment: Shipment,
+        shipment: JobSubmission,
         ti: Any,
         state_store: Any,
-        log: Log,
+        log: TaskLog,
         finish_by: float | None = None,
     ) -> None:
         self.shipment = shipment
@@ -92,7 +92,7 @@ class Attempt:
         self._store = state_store
         self._log = log
         self._asked = _hash_of(shipment)
-        self._state = JobState.read(state_store)
+        self._state = JobRecord.read(state_store)
 
     @property
     def job(self) -> JobRef | None:
@@ -114,20 +114,24 @@ class Attempt:
         if state is None or state.phase == "ended":
             return None
         if not self._is_wanted(state):
-            self.ended()
+            self.mark_ended()
             return None
         self._log.info("Found Ray job %s of an earlier attempt", state.submission_id)
         taken = replace(
-            state, phase="submitted", try_number=self.task.try_number, nth=0, taken_over_at=time.time()
+            state,
+            phase="submitted",
+            try_number=self.task.try_number,
+            submission_count=0,
+            taken_over_at=time.time(),
         )
         self._save(taken)
         return self.job
 
-    def _is_wanted(self, state: JobState) -> bool:
+    def _is_wanted(self, state: JobRecord) -> bool:
         hook = RayHook(state.ray_conn_id)
         self._push_owner(state.submission_id)
         try:
-            info = hook.call(jobs_api.status_of(state.submission_id))
+            info = hook.call(jobs_api.get_status(state.submission_id))
         except (RayConnectionError, RayUnreachableError) as e:
             if state.ray_conn_id == self._hook.ray_conn_id:
                 raise
@@ -137,40 +141,40 @@ class Attempt:
         if info is None:
             self._log.info("The cluster does not know Ray job %s any more", state.submission_id)
             return False
-        if state.asked != self._asked:
+        if state.spec_hash != self._asked:
             self._log.info("Ray job %s was asked something else: it is stopped", state.submission_id)
             _stop_and_wait(hook, state.submission_id)
             return False
         if info.status not in jobs_api.TERMINAL:
             return True
         watch = JobWatch(state.nonce)
-        watch.glance(hook.call(jobs_api.last_lines(state.submission_id, info, 200)))
-        return isinstance(watch.look(info.status), Finished)
+        watch.check_status(hook.call(jobs_api.last_lines(state.submission_id, info, 200)))
+        return isinstance(watch.check(info.status), Finished)
 
     def submit(self) -> JobRef:
         """Submit a job.
 
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
         """
-        name = submission_id_of(self.shipment.metadata, str(self._ti.id))
+        name = make_submission_id(self.shipment.metadata, str(self._ti.id))
         if self._state is not None and self._state.submission_id.startswith(name):
             # An id must never be used twice.
             name = f"{name}-{uuid.uuid4().hex[:6]}"
-        state = JobState(
+        state = JobRecord(
             phase="intent",
             ray_conn_id=self._hook.ray_conn_id,
             submission_id=name,
             nonce=uuid.uuid4().hex,
-            asked=self._asked,
+            spec_hash=self._asked,
             fingerprint=self.shipment.job.fingerprint(),
             try_number=self.task.try_number,
-            nth=self._submitted + 1,
+            submission_count=self._submitted + 1,
         )
         self._save(state)
         self._push_owner(name)
         arguments = ["--name", name]
         if self._waiting.orphan_timeout is not None:
-            self._hook.call(jobs_api.beat(owner_key(name)))
+            self._hook.call(jobs_api.send_heartbeat(owner_key(name)))
             arguments += ["--owner", owner_key(name), "--orphan-timeout", f"{self._waiting.orphan_timeout:g}"]
         if self._finish_by is not None:
             arguments += ["--finish-by", f"{self._finish_by:.0f}"]
@@ -184,7 +188,7 @@ class Attempt:
     def submit_status(self) -> JobRef:
         """Submit a job that looks into the store, which this machine may not be able to read."""
         nonce = uuid.uuid4().hex
-        name = submission_id_of(self.shipment.metadata, f"status-{nonce[:12]}")
+        name = make_submission_id(self.shipment.metadata, f"status-{nonce[:12]}")
         self.shipment.submit(self._hook, "status", name, nonce)
         return replace(self._waiting, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None)
 
@@ -200,29 +204,29 @@ class Attempt:
     def _submitted(self) -> int:
         """How many jobs this attempt has submitted, in whatever process."""
         state = self._state
-        return state.nth if state is not None and state.try_number == self.task.try_number else 0
+        return state.submission_count if state is not None and state.try_number == self.task.try_number else 0
 
-    def ended(self) -> None:
+    def mark_ended(self) -> None:
         """The job is over without a published slice: no attempt waits for it again."""
         if self._state is not None:
             self._save(replace(self._state, phase="ended"))
 
-    def done(self) -> None:
+    def clear(self) -> None:
         """The slice is done: nothing is left to find."""
         self._state = None
         if self._store is not None:
             self._store.delete(STATE_KEY)
 
-    def _save(self, state: JobState) -> None:
+    def _save(self, state: JobRecord) -> None:
         self._state = state
         if self._store is not None:
             self._store.set(STATE_KEY, asdict(state))
 
     def _push_owner(self, submission_id: str) -> None:
-        self._ti.xcom_push(OWNER_KEY, self.task.owns(submission_id))
+        self._ti.xcom_push(OWNER_KEY, self.task.owns_job(submission_id))
 
 
-def _hash_of(shipment: Shipment) -> str:
+def _hash_of(shipment: JobSubmission) -> str:
     """What a job is asked: its spec, which holds the user's code's hash, and its environment, without what
     only lends it access."""
     asked = json.dumps(
@@ -235,7 +239,7 @@ def _stop_and_wait(hook: RayHook, submission_id: str) -> None:
     hook.call(jobs_api.stop(submission_id))
     until = time.monotonic() + _STOP_SECONDS
     while time.monotonic() < until:
-        info = hook.call(jobs_api.status_of(submission_id))
+        info = hook.call(jobs_api.get_status(submission_id))
         if info is None or info.status in jobs_api.TERMINAL:
             return
         time.sleep(1.0)

@@ -50,7 +50,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Silent:
+class EndedWithoutReport:
     """The job is over and said nothing, or is not known any more: only the store knows what happened.
 
     `message` is what Ray says of its end.
@@ -67,14 +67,14 @@ class TimedOut:
 
 
 @dataclass(frozen=True)
-class Lost:
+class ClusterUnreachable:
     """The cluster did not answer, or refused us, for longer than was allowed. `refused`: it answered."""
 
     message: str
     refused: bool = False
 
 
-Verdict = Finished | Failed | Silent | TimedOut | Lost
+Verdict = Finished | Failed | EndedWithoutReport | TimedOut | ClusterUnreachable
 
 
 @dataclass
@@ -93,7 +93,7 @@ class JobWatch:
         """Whether the job has said how it ended."""
         return self._word is not None
 
-    def hear(self, lines: Iterable[str]) -> list[str]:
+    def read_log(self, lines: Iterable[str]) -> list[str]:
         """Take in lines as they come; returns those that are for people."""
         plain = []
         for line in lines:
@@ -109,19 +109,19 @@ class JobWatch:
         self._tail.extend(line[:1000] for line in plain)
         return plain
 
-    def glance(self, end_of_log: str) -> None:
+    def check_status(self, end_of_log: str) -> None:
         """Take in the log's last lines, which may have been heard before."""
         self._tail.clear()
-        self.hear(end_of_log.splitlines())
+        self.read_log(end_of_log.splitlines())
 
-    def look(self, status: str | None, message: str = "") -> Verdict | Wait:
+    def check(self, status: str | None, message: str = "") -> Verdict | Wait:
         """:param status: the job's status; None when the cluster does not know the job."""
         if self._word is not None:
             return self._word
         if status is None or status in TERMINAL:
             self._looks_after_end += 1
             if self._looks_after_end >= _LOOKS_AFTER_END:
-                return Silent(_WHY.get(status, "ended"), message, tuple(self._tail))
+                return EndedWithoutReport(_WHY.get(status, "ended"), message, tuple(self._tail))
         else:
             self._looks_after_end = 0
         progress, self._progress = self._progress, None
@@ -135,7 +135,9 @@ def to_event(verdict: Verdict) -> dict[str, Any]:
 
 def from_event(event: dict[str, Any]) -> Verdict:
     fields = dict(event)
-    kind = {c.__name__: c for c in (Finished, Failed, Silent, TimedOut, Lost)}[fields.pop("verdict")]
-    if kind is Silent:
+    kind = {c.__name__: c for c in (Finished, Failed, EndedWithoutReport, TimedOut, ClusterUnreachable)}[
+        fields.pop("verdict")
+    ]
+    if kind is EndedWithoutReport:
         fields["last_lines"] = tuple(fields["last_lines"])
     return kind(**fields)

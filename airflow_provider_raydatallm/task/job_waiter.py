@@ -12,7 +12,14 @@ from airflow_provider_raydatallm.contract.log_lines import progress_text
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.task.job_verdict import Finished, JobWatch, Lost, TimedOut, Verdict, Wait
+from airflow_provider_raydatallm.task.job_verdict import (
+    ClusterUnreachable,
+    Finished,
+    JobWatch,
+    TimedOut,
+    Verdict,
+    Wait,
+)
 from airflow_provider_raydatallm.task.log_follower import LogFollower, Throttle
 
 #: Whoever starts to wait for a job so long after it was told to is not the first: what the job had printed by
@@ -24,7 +31,7 @@ _WARNING_SECONDS = 30.0
 _END_OF_LOG = 200
 
 
-class Log(Protocol):
+class TaskLog(Protocol):
     def info(self, message: str, /, *args: Any) -> Any: ...
     def warning(self, message: str, /, *args: Any) -> Any: ...
 
@@ -61,17 +68,17 @@ def owner_key(submission_id: str) -> str:
     return f"ray-llm-owner-{submission_id}"
 
 
-async def wait_for_job(ref: JobRef, log: Log) -> Verdict:
+async def wait_for_job(ref: JobRef, log: TaskLog) -> Verdict:
     """Look at a job until it has said its word, or is over without one; show its log and progress meanwhile.
 
     The cluster may be away, or refuse the token (which may be replaced in the connection), for
     `ref.reconnect_timeout` seconds: a job runs on without us.
     """
-    return await _Waiting(ref, log).run()
+    return await _Waiter(ref, log).run()
 
 
-class _Waiting:
-    def __init__(self, ref: JobRef, log: Log) -> None:
+class _Waiter:
+    def __init__(self, ref: JobRef, log: TaskLog) -> None:
         self._ref = ref
         self._log = log
         self._hook = RayHook(ref.ray_conn_id)
@@ -100,7 +107,7 @@ class _Waiting:
                     pass  # the attempt's time is over
                 except (RayLLMJobError, RayConnectionError) as e:
                     if time.monotonic() - answered > self._ref.reconnect_timeout:
-                        return Lost(str(e), refused=isinstance(e, RayConnectionError))
+                        return ClusterUnreachable(str(e), refused=isinstance(e, RayConnectionError))
                     if time.monotonic() - warned >= _WARNING_SECONDS:
                         self._log.warning("Waiting for the cluster: %s", e)
                         warned = time.monotonic()
@@ -125,27 +132,27 @@ class _Waiting:
     async def _look(self) -> Verdict | Wait:
         await self._beat()
         ref, watch = self._ref, self._watch
-        info = await self._hook.acall(jobs_api.status_of(ref.submission_id))
+        info = await self._hook.acall(jobs_api.get_status(ref.submission_id))
         if info is None:
-            return watch.look(None)
+            return watch.check(None)
         over = info.status in jobs_api.TERMINAL
         if info.node_id is not None and not over:
             self._follower.start(self._hook, info.node_id)
         if over or (not self._follower.active and self._is_progress_due()):
             end = await self._hook.acall(jobs_api.last_lines(ref.submission_id, info, _END_OF_LOG))
             # Of a job that failed Ray keeps the end of the log too, even when its node is gone.
-            watch.glance(end or info.message)
-        verdict = watch.look(info.status, info.message)
+            watch.check_status(end or info.message)
+        verdict = watch.check(info.status, info.message)
         return replace(verdict, started_at=info.started_at) if isinstance(verdict, Finished) else verdict
 
     async def _beat(self) -> None:
         interval, now = self._ref.beat_interval, time.monotonic()
         if interval is not None and now - self._beat_at >= interval:
-            await self._hook.acall(jobs_api.beat(owner_key(self._ref.submission_id)))
+            await self._hook.acall(jobs_api.send_heartbeat(owner_key(self._ref.submission_id)))
             self._beat_at = now
 
     def _take(self, lines: list[str]) -> None:
-        for line in self._throttle.pass_on(self._watch.hear(lines), time.monotonic()):
+        for line in self._throttle.pass_on(self._watch.read_log(lines), time.monotonic()):
             self._log.info("%s", line)
         if self._watch.has_word:
             self._heard.set()

@@ -28,7 +28,7 @@ _RECONNECT_SECONDS = 5.0
 _following = 0
 
 
-class Lines:
+class LineSplitter:
     """Cuts a stream of bytes into lines. What a line has beyond 128 KiB is dropped."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class LogFollower:
         self._take = take
         self._limit = conf.getint("ray_llm", "max_log_streams")
         self._bytes_read = 0
-        self._lines = Lines()
+        self._lines = LineSplitter()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -114,7 +114,7 @@ class LogFollower:
         # A stream from the first line begins there each time: what was read before is skipped. One from the
         # end begins with a line that was there already.
         skip, old_line = self._bytes_read, not self._from_start
-        lines = self._lines if self._from_start else Lines()
+        lines = self._lines if self._from_start else LineSplitter()
         async for chunk in answer.aiter_bytes():
             new = chunk[skip:]
             skip -= len(chunk) - len(new)

@@ -217,7 +217,7 @@ def processor(args: argparse.Namespace, rows: list[dict[str, Any]], engine: str)
     class Noted(version_build.Meter):  # the report has the time between these two, and not when they were
         def figures(self, *given: Any) -> dict[str, Any]:
             times.extend([self._first_request, self._last_row])
-            return super().figures(*given)
+            return super().report_sections(*given)
 
     times: list[Any] = []
     setattr(version_build, "Meter", Noted)  # noqa: B010

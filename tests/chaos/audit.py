@@ -215,8 +215,10 @@ def _check_folder(store: Store, manifest: dict[str, Any], keep: int, found: Find
             found.faults.append(f"{name} is named by nothing")
     if store.is_local and "_checkpoint" in store.names() and not found.litter:
         found.litter.append("_checkpoint/")
-    if versions.highest(store) != number:
-        found.faults.append(f"the manifest is of version {number}, the newest is {versions.highest(store)}")
+    if versions.highest_commit(store) != number:
+        found.faults.append(
+            f"the manifest is of version {number}, the newest is {versions.highest_commit(store)}"
+        )
 
 
 def _check_report(

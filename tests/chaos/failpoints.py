@@ -91,7 +91,7 @@ class _Strike:
     def install(self) -> None:
         for method in _METHODS:
             setattr(Store, method, self._around(method, getattr(Store, method)))
-        seed = version_build.seed
+        seed = version_build.carry_over_rows
 
         def seeding(*args: Any) -> None:
             self._seeding = True
@@ -100,7 +100,7 @@ class _Strike:
             finally:
                 self._seeding = False
 
-        version_build.seed = seeding
+        version_build.carry_over_rows = seeding
 
     def strike(self) -> None:
         """Once: who is only stopped goes on from there."""

@@ -28,14 +28,14 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.processor.store.published import slice_status
-from airflow_provider_raydatallm.submit.ray_job import Shipment
+from airflow_provider_raydatallm.processor.store.published import current_report
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.head import Head, command_of
 from tests.chaos.processes import Outcome
-from tests.context import context_of
-from tests.tiny_model import tiny_model
+from tests.support.context import context_of
+from tests.support.tiny_model import tiny_model
 
 Engine = Literal["stub", "vllm"]
 When = Literal["starting", "answering", "publishing"]
@@ -54,7 +54,6 @@ TARGETS: dict[str, Callable[[str], bool]] = {
 #: A head that lost one of these is no head any more.
 _ENDS_HEAD = ("raylet", "head")
 _MOST_RUNS = 8
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class _Life:
         with DAG(f"c{uuid.uuid4().hex[:8]}", schedule=None):
             return RayLLMBatchOperator(task_id="t", **arguments)
 
-    def _shipment(self) -> Shipment:
+    def _shipment(self) -> JobSubmission:
         return self.operator._shipment(context_of(self.operator))
 
     def _submit(self) -> None:
@@ -175,14 +174,14 @@ class _Life:
         """Whether the job that was submitted last is over; one that the cluster forgot is."""
         assert self.job_id is not None
         try:
-            info = RayHook("ray_default").call(jobs_api.status_of(self.job_id))
+            info = RayHook("ray_default").call(jobs_api.get_status(self.job_id))
         except Exception:
             return False
         return info is None or info.status in jobs_api.TERMINAL
 
     def _published(self) -> bool:
         assert self.spec is not None
-        return slice_status(self.spec) is not None
+        return current_report(self.spec) is not None
 
     def kill(self, target: str, when: When, outcome: Outcome) -> None:
         """Have the slice at work, kill the target in that step, and count what a kill cost so far."""

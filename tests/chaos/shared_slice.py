@@ -15,12 +15,12 @@ from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.exceptions import RayLLMJobError
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.processor.store.published import slice_status
+from airflow_provider_raydatallm.processor.store.published import current_report
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.processes import Outcome
-from tests.context import context_of
-from tests.tiny_model import tiny_model
+from tests.support.context import context_of
+from tests.support.tiny_model import tiny_model
 
 _MOST_ATTEMPTS = 6
 #: Seconds after which an attempt counts as one that hangs.
@@ -79,7 +79,7 @@ class SharedSlice:
 
     @property
     def is_published(self) -> bool:
-        return slice_status(self._job) is not None
+        return current_report(self._job) is not None
 
     @property
     def _job(self) -> Any:

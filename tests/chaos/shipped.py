@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.engines.base import Deliver, Engine, answers_to
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink, Engine, answer_table
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 from airflow_provider_raydatallm.processor.store import lease
 
@@ -40,7 +40,7 @@ class SlowEngine(Engine):
     def batch_size(self) -> int:
         return self.job.batch_size or 20
 
-    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         from ray.data import ActorPoolStrategy
 
         answers = requests.map_batches(
@@ -49,7 +49,7 @@ class SlowEngine(Engine):
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=1),
         )
-        return deliver.blocks(answers)
+        return deliver.deliver_blocks(answers)
 
 
 class SlowEngineActor:
@@ -62,7 +62,7 @@ class SlowEngineActor:
             time.sleep(0.05)
         texts = [json.loads(t)["messages"][-1]["content"] for t in batch.column("__request").to_pylist()]
         n = batch.num_rows
-        return answers_to(
+        return answer_table(
             batch, text=texts, input_tokens=[7] * n, output_tokens=[3] * n,
             engine_seconds=[seconds] * n, finished_at=[time.time()] * n,
         )  # fmt: skip

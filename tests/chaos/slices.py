@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from tests.in_process import job_of
+from tests.support.in_process import job_of
 
 #: Of the version before, of the one in the making, and of whoever replaces both.
 QUESTIONS = ("{name} is what?", "{name} is where?", "{name} is who?")

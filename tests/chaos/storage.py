@@ -18,7 +18,8 @@ from typing import Any
 
 import fsspec
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
+
 BUCKET = "lake"
 
 

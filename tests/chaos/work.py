@@ -18,11 +18,11 @@ from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor import storage as store_files
 from airflow_provider_raydatallm.processor.storage import open_fs
 from airflow_provider_raydatallm.processor.store import lease
-from tests import in_process, stub_engine
 from tests.chaos import audit, failpoints, storage
 from tests.chaos.failpoints import FailPoint
 from tests.chaos.slices import Slice
-from tests.in_process import InProcess
+from tests.support import in_process, stub_engine
+from tests.support.in_process import InProcess
 
 #: Of a stub's answers: input and output.
 TOKENS = (7, 3)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.durable.airflow import ROOT, Airflow
-from tests.durable.cluster import Cluster
-from tests.durable.outcomes import Outcomes, table_of
-from tests.durable.tables import Table
+from tests.support.airflow_processes import ROOT, Airflow
+from tests.support.outcomes import Outcomes, table_of
+from tests.support.ray_door import Cluster
+from tests.support.tables import Table
 
 _HERE = Path(__file__).parent
-_ENGINES = (ROOT / "tests" / "stub_engine.py", _HERE / "held_engine.py")
+_ENGINES = (ROOT / "tests" / "support" / "stub_engine.py", ROOT / "tests" / "support" / "held_engine.py")
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.durable import browser
-from tests.durable.airflow import Airflow
-from tests.durable.cluster import Cluster
-from tests.durable.outcomes import Line, Outcomes
-from tests.durable.rest import LIMIT, Task, wait_for
-from tests.durable.tables import Table
+from tests.support import browser
+from tests.support.airflow_processes import Airflow
+from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.outcomes import Line, Outcomes
+from tests.support.ray_door import Cluster
+from tests.support.tables import Table
 
 MakeTable = Callable[..., Table]
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.durable.airflow import Airflow
-from tests.durable.cluster import Cluster
-from tests.durable.outcomes import Line, Outcomes
-from tests.durable.rest import LIMIT, Task, wait_for
-from tests.durable.tables import Table
 from tests.durable.test_dag_kinds import long
+from tests.support.airflow_processes import Airflow
+from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.outcomes import Line, Outcomes
+from tests.support.ray_door import Cluster
+from tests.support.tables import Table
 
 DAY = "2025-01-01"
 

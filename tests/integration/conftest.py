@@ -20,18 +20,17 @@ from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, stop_head
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.submit.ray_job import Shipment
-from tests import tiny_model as trained
-from tests.context import context_of
-
-ROOT = Path(__file__).resolve().parents[2]
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+from tests.support import tiny_model as trained
+from tests.support.context import context_of
+from tests.support.paths import ROOT
 
 PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
 
 #: What a stub-engine task needs beside its paths: the engine is not what these tests are about.
 STUB = {
     "engine": "stub_engine:StubEngine",
-    "code_paths": [str(ROOT / "tests" / "stub_engine.py")],
+    "code_paths": [str(ROOT / "tests" / "support" / "stub_engine.py")],
     "model_source": "stub/stub",
     "poll_interval": 1.0,
 }
@@ -63,16 +62,16 @@ def tiny_model() -> Path:
 def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the `run` jobs that were submitted, in their order."""
     found: list[str] = []
-    submit = Shipment.submit
+    submit = JobSubmission.submit
 
     def noted(
-        self: Shipment, hook: Any, command: Any, submission_id: str, nonce: str, arguments: Any = ()
+        self: JobSubmission, hook: Any, command: Any, submission_id: str, nonce: str, arguments: Any = ()
     ) -> None:
         submit(self, hook, command, submission_id, nonce, arguments)
         if command == "run":
             found.append(submission_id)
 
-    monkeypatch.setattr(Shipment, "submit", noted)
+    monkeypatch.setattr(JobSubmission, "submit", noted)
     return found
 
 

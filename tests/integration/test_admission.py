@@ -21,10 +21,17 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.submit import packages
-from airflow_provider_raydatallm.submit.ray_job import Shipment
-from airflow_provider_raydatallm.task.job_verdict import Failed, Finished, JobWatch, Silent, Verdict, Wait
-from tests.in_process import job_of
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+from airflow_provider_raydatallm.task.job_verdict import (
+    EndedWithoutReport,
+    Failed,
+    Finished,
+    JobWatch,
+    Verdict,
+    Wait,
+)
 from tests.integration.conftest import ROOT, wait_for
+from tests.support.in_process import job_of
 
 N = 60
 #: 7 of the head's 8 CPUs, so that two do not fit.
@@ -46,10 +53,10 @@ class Sent:
 
     def look(self) -> Verdict:
         if isinstance(self.verdict, Wait):
-            info = self.hook.call(jobs_api.status_of(self.name))
+            info = self.hook.call(jobs_api.get_status(self.name))
             if info is not None:
-                self.watch.glance(self.hook.call(jobs_api.last_lines(self.name, info, 500)))
-            self.verdict = self.watch.look(info.status if info else None)
+                self.watch.check_status(self.hook.call(jobs_api.last_lines(self.name, info, 500)))
+            self.verdict = self.watch.check(info.status if info else None)
             if isinstance(self.verdict, Wait) and self.verdict.progress:
                 self.progress.append(self.verdict.progress)
         return self.verdict
@@ -89,7 +96,7 @@ Send = Callable[..., Sent]
 def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
     (tmp_path / "journal").mkdir()
     pq.write_table(pa.table({"name": [f"n{i}" for i in range(N)]}), tmp_path / "in.parquet")
-    code = [str(ROOT / "tests" / name) for name in ("stub_engine.py", "pool_engine.py")]
+    code = [str(ROOT / "tests" / "support" / name) for name in ("stub_engine.py", "pool_engine.py")]
     hook, sent = RayHook("ray_default"), []
 
     def send(key: str, *, queue_timeout: float = 600, **kwargs: Any) -> Sent:
@@ -101,7 +108,7 @@ def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
         metadata = {"dag_id": "admission", "task_id": "t", "slice_key": key}
         user_packages = packages.user_packages([], code, None)
         name, nonce = f"admission-{key}-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
-        Shipment(job, user_packages, None, {}, metadata).submit(hook, "run", name, nonce)
+        JobSubmission(job, user_packages, None, {}, metadata).submit(hook, "run", name, nonce)
         sent.append(Sent(key, tmp_path / "out", hook, name, nonce, JobWatch(nonce)))
         return sent[-1]
 
@@ -109,7 +116,7 @@ def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
     for job in sent:
         hook.call(jobs_api.stop(job.name))
     for job in sent:
-        wait_for(lambda job=job: hook.call(jobs_api.status_of(job.name)).status in jobs_api.TERMINAL)
+        wait_for(lambda job=job: hook.call(jobs_api.get_status(job.name)).status in jobs_api.TERMINAL)
 
 
 def workers(journal: Path) -> dict[str, list[tuple[float, float]]]:
@@ -199,7 +206,7 @@ def test_job_that_is_killed_or_stopped_while_it_waits_lets_the_next_in(send: Sen
     stopped = second.end()
     assert isinstance(stopped, Failed)
     assert (stopped.kind, "was told to stop" in stopped.message) == ("stopped", True)
-    assert isinstance(first.end(), Silent)
+    assert isinstance(first.end(), EndedWithoutReport)
     RayHook("ray_default").call(jobs_api.stop(running.name))
     assert isinstance(third.end(), Finished), third.verdict
     assert set(workers(tmp_path / "journal")) == {"a", "third"}

@@ -37,7 +37,7 @@ def test_two_workers_are_advised_by_how_their_work_was_spread(
     pq.write_table(pa.table(rows), tmp_path / "in.parquet")
     result: dict[str, Any] = ask(
         input_path=f"{tmp_path}/in.parquet", engine="stub_worker:StubWorkers", concurrency=2, batch_size=32,
-        code_paths=[str(ROOT / "tests" / "stub_worker.py")], model_source=str(tiny_model),
+        code_paths=[str(ROOT / "tests" / "support" / "stub_worker.py")], model_source=str(tiny_model),
         sampling_params={"max_tokens": "{ms}"}, poll_interval=1.0,
     )  # fmt: skip
     assert result["advice"] == advice, result

@@ -25,8 +25,8 @@ from airflow_provider_raydatallm.task import job_cancel, job_tracker
 from airflow_provider_raydatallm.task.job_tracker import STATE_KEY
 from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job_waiter import owner_key
-from tests.context import StateStore, context_of
 from tests.integration.conftest import STUB, wait_for
+from tests.support.context import StateStore, context_of
 
 N = 100
 
@@ -75,7 +75,7 @@ def in_background(operator: RayLLMBatchOperator, store: StateStore) -> list[Any]
 
 
 def status(submission_id: str) -> str | None:
-    info = RayHook().call(jobs_api.status_of(submission_id))
+    info = RayHook().call(jobs_api.get_status(submission_id))
     return info.status if info is not None else None
 
 
@@ -249,7 +249,7 @@ def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
     hook, name = RayHook(), f"orphan-{uuid.uuid4().hex[:8]}"
 
     def beat() -> bool:
-        hook.call(jobs_api.beat(owner_key(name)))
+        hook.call(jobs_api.send_heartbeat(owner_key(name)))
         time.sleep(1)
         return True
 
@@ -261,7 +261,7 @@ def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
     wait_for(lambda: beat() and list((tmp_path / "out").rglob("_checkpoint/v*/rows-*.arrow")))
     assert status(name) == "RUNNING"
     wait_for(lambda: status(name) == "FAILED")
-    info = hook.call(jobs_api.status_of(name))
+    info = hook.call(jobs_api.get_status(name))
     assert info is not None
     assert "no task waited for the job for 12 s" in info.message
     assert list((tmp_path / "out").rglob("_checkpoint/v*/rows-*.arrow"))

@@ -47,7 +47,7 @@ def test_local_connection_joins_the_running_head(ray_head: LocalHead) -> None:
     hook = RayHook("ray_default")
     assert hook.settings.address == ray_head.address
     assert os.environ["AIRFLOW_CONN_RAY_DEFAULT"] == "ray://local"
-    assert hook.call(jobs_api.status_of("nobody-submitted-this")) is None
+    assert hook.call(jobs_api.get_status("nobody-submitted-this")) is None
 
 
 def test_job_is_submitted_once_under_its_id_and_can_be_stopped(ray_head: LocalHead) -> None:
@@ -55,5 +55,5 @@ def test_job_is_submitted_once_under_its_id_and_can_be_stopped(ray_head: LocalHe
     job = {"submission_id": "one-id", "entrypoint": "sleep 600", "runtime_env": {}, "metadata": {"k": "v"}}
     assert hook.call(jobs_api.submit(**job)) == hook.call(jobs_api.submit(**job)) == "one-id"
     assert hook.call(jobs_api.stop("one-id")) is True
-    wait_for(lambda: hook.call(jobs_api.status_of("one-id")).status == "STOPPED")
+    wait_for(lambda: hook.call(jobs_api.get_status("one-id")).status == "STOPPED")
     assert hook.call(jobs_api.stop("never-was")) is False

@@ -20,9 +20,9 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreac
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
-from tests.certificates import Authority
 from tests.integration.conftest import ROOT, STUB
-from tests.integration.wires import http_proxy, tls_front
+from tests.support.certificates import Authority
+from tests.support.wires import http_proxy, tls_front
 
 
 @pytest.fixture(autouse=True)
@@ -289,7 +289,7 @@ def test_task_logs_show_no_secret_whatever_goes_wrong(
             "file": {**right, "password": None, "extra": {**extra, "auth_file": f"{tmp_path}/token"}},
         }
         done = subprocess.run(
-            [sys.executable, "-m", "tests.integration.worker", "leaks"],
+            [sys.executable, "-m", "tests.support.airflow_worker", "leaks"],
             cwd=ROOT,
             env={
                 **airflow,

@@ -19,9 +19,9 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.processor.request import row_function
 from airflow_provider_raydatallm.submit import pickled_function
-from airflow_provider_raydatallm.submit.ray_job import Shipment
-from tests.in_process import job_of
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.integration.conftest import STUB, Ask
+from tests.support.in_process import job_of
 
 DAG_FILE = """
 import functools
@@ -97,13 +97,13 @@ def test_other_python_is_refused_before_submission_and_by_the_job(
     assert hook.call(jobs_api.python_version()) == row_function.PYTHON
 
     monkeypatch.setattr(pickled_function, "PYTHON", "3.9")  # of another worker
-    made = pickled_function.ship(lambda name: name, ["name"], {})  # type: ignore[arg-type]
+    made = pickled_function.pickle_function(lambda name: name, ["name"], {})  # type: ignore[arg-type]
     job = job_of(input_path=f"{tmp_path}/in", output_path=f"{tmp_path}/out", preprocess=made.reference)
     metadata = {"dag_id": "d", "task_id": "t", "slice_key": "k"}
     with pytest.raises(RayLLMInputError, match=r"compiled by Python 3\.9"):
-        Shipment(job, [made.package], None, {}, metadata).submit(hook, "run", "never-submitted", "nonce")
+        JobSubmission(job, [made.package], None, {}, metadata).submit(hook, "run", "never-submitted", "nonce")
 
-    assert hook.call(jobs_api.status_of("never-submitted")) is None
+    assert hook.call(jobs_api.get_status("never-submitted")) is None
 
     # A cluster that does not tell, or a job with a Python of its own.
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")

@@ -24,7 +24,7 @@ from tests.integration.test_resume import fragments, in_thread, rows_in
 
 pytestmark = pytest.mark.usefixtures("no_engines")
 
-CODE = [str(ROOT / "tests" / name) for name in ("stub_engine.py", "stub_worker.py", "crowded.py")]
+CODE = [str(ROOT / "tests" / "support" / name) for name in ("stub_engine.py", "stub_worker.py", "crowded.py")]
 
 
 @pytest.fixture

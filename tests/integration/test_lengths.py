@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_lengths
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import Encoder
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
+from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import make_plan
 from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
-from tests.in_process import changed, job_of
 from tests.integration.conftest import Ask
+from tests.support.in_process import changed, job_of
 
 LONG = "far too long " * 20
 
@@ -34,7 +34,7 @@ def job(tiny_model: Path, tmp_path: Path) -> SliceJob:
 def lengths_of(job: SliceJob, work: Any) -> list[int]:
     plan = make_plan(job, list_input(job))
     builder = RequestBuilder(plan.columns, prompt=job.prompt, sampling_params=job.sampling_params)
-    return list(sample_lengths(job, plan, work, builder).tokens)
+    return list(sample_token_lengths(job, plan, work, builder).tokens)
 
 
 def test_lengths_are_those_of_the_rows_that_are_to_be_answered(job: SliceJob, tmp_path: Path) -> None:
@@ -59,10 +59,10 @@ def test_prompt_is_shortened_where_it_can_be(job: SliceJob) -> None:
         messages = [{"role": "user" if i else "system", "content": t} for i, t in enumerate(texts)]
         return json.dumps({"messages": messages, "sampling_params": {"max_tokens": max_tokens}})
 
-    whole, limited = Encoder(job), Encoder(job, 64)
+    whole, limited = PromptTokenizer(job), PromptTokenizer(job, 64)
     [given] = whole([request("Say it.", LONG)])
     [cut] = limited([request("Say it.", LONG)])
-    assert given.most > 64 >= cut.most > 56
+    assert given.total_tokens > 64 >= cut.total_tokens > 56
     assert (given.shortened, cut.shortened) == (False, True)
     assert cut.tokens[:8] == given.tokens[:8]  # the instructions
     assert cut.tokens[-2:] == given.tokens[-2:]  # the template's end
@@ -75,8 +75,8 @@ def test_prompt_is_shortened_where_it_can_be(job: SliceJob) -> None:
     messages = [{"role": "system", "content": "Say it well. " * 30}, {"role": "user", "content": parts}]
     said = {"messages": messages, "sampling_params": {"max_tokens": 8}}
     [given] = whole([json.dumps(said)])
-    [cut] = Encoder(job, given.most - 10)([json.dumps(said)])
-    assert (cut.shortened, cut.most <= given.most - 10) == (True, True)
+    [cut] = PromptTokenizer(job, given.total_tokens - 10)([json.dumps(said)])
+    assert (cut.shortened, cut.total_tokens <= given.total_tokens - 10) == (True, True)
     system = whole([json.dumps({**said, "messages": messages[:1]})])[0].tokens[:-3]
     assert cut.tokens[: len(system)] == system
     # A row's odd parameters are its own failure.

@@ -21,9 +21,9 @@ from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
 from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
 from airflow_provider_raydatallm.processor.slice_run import run_slice
-from tests.in_process import InProcess, job_of
+from tests.support.in_process import InProcess, job_of
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 #: `airflow dags test` makes no run with a partition key, so this does what it does for a run that has one.
 PARTITIONED_RUN = """
 from airflow.dag_processing.dagbag import DagBag

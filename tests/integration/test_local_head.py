@@ -28,10 +28,10 @@ from airflow_provider_raydatallm.local_ray.head import (
     head_status,
     stop_head,
 )
+from tests.support.paths import ROOT
 
 pytest.importorskip("ray")
 
-ROOT = Path(__file__).parents[2]
 CALL = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
     "from airflow_provider_raydatallm.local_ray.head import ensure_head; print(ensure_head().pid)"

@@ -57,7 +57,7 @@ def wait_until_held(tmp_path: Path) -> None:
 
 def log_of(submission_id: str) -> str:
     hook = RayHook("ray_default")
-    info = hook.call(jobs_api.status_of(submission_id))
+    info = hook.call(jobs_api.get_status(submission_id))
     return hook.call(jobs_api.last_lines(submission_id, info, 1000)) if info is not None else ""
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.in_process import job_of
 from tests.integration.conftest import ROOT
+from tests.support.in_process import job_of
 
 
 @pytest.fixture
@@ -37,7 +37,8 @@ def run(cpus: int, engine: str, tmp_path: Path, model: Path, ray_folder: Path) -
     )  # fmt: skip
     (tmp_path / "spec.json").write_text(job.model_dump_json())
     done = subprocess.run(
-        [sys.executable, "-m", "tests.small_cluster", str(cpus), f"{tmp_path}/spec.json", str(ray_folder)],
+        [sys.executable, "-m", "tests.support.small_cluster", str(cpus), f"{tmp_path}/spec.json",
+         str(ray_folder)],
         cwd=ROOT, env=os.environ | {"RAY_AUTH_MODE": "disabled"},
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip

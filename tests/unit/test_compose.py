@@ -26,7 +26,8 @@ import jsonschema
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
+
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?::(?P<kind>[-?])(?P<rest>[^}]*))?\})")
 READ_BY_COMPOSE_ITSELF = {"COMPOSE_PROFILES"}

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.base import Engine
-from airflow_provider_raydatallm.processor.ray_runtime.named_actors import claim, claimed
+from airflow_provider_raydatallm.processor.ray_runtime.named_actors import create_named_actor, named_actors
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def admit(
     timeout: float,
     say: Callable[[dict[str, Any]], None],
     make_room: Callable[[], None],
-) -> Turn:
+) -> QueueSlot:
     """Wait until all that an engine needs is free at once. The caller starts the engine and gives the turn up
     when it answers, or fails.
 
@@ -63,12 +63,12 @@ def admit(
     from ray.util import placement_group, remove_placement_group
 
     began = time.monotonic()
-    turn, group = Turn(name, engine), None
+    turn, group = QueueSlot(name, engine), None
     needs: Resources | None = None
     try:
         while True:
             # Another job may have started, or ended, an engine that this one shares.
-            if (now := engine.needed) != needs and group is not None:
+            if (now := engine.resources_needed_now) != needs and group is not None:
                 remove_placement_group(group)
                 group = None
             needs = now
@@ -76,8 +76,8 @@ def admit(
             if not bundles:
                 break
             in_the_way: list[str] = []
-            if turn.take():
-                in_the_way = engine.in_the_way()
+            if turn.try_acquire():
+                in_the_way = engine.blocking_engines()
                 if not in_the_way:
                     group = group or placement_group(bundles, strategy="PACK")
                     if group.wait(_LOOK_SECONDS):
@@ -85,8 +85,8 @@ def admit(
                 make_room()
             else:
                 time.sleep(_LOOK_SECONDS)
-            turn.line_up()
-            ahead = turn.ahead() or in_the_way
+            turn.enqueue()
+            ahead = turn.jobs_ahead() or in_the_way
             if not ahead and group is None:
                 ahead = ["a job that starts its engine"]
             waiting = _waiting(needs, time.monotonic() - began, ahead)
@@ -94,17 +94,17 @@ def admit(
                 raise _too_late(needs, waiting)
             say(waiting)
     except BaseException:
-        turn.give_up()
+        turn.release()
         raise
     finally:
         if group is not None:
             remove_placement_group(group)
-    turn.watch(needs)
+    turn.release_when_started(needs)
     return turn
 
 
 @dataclass
-class Turn:
+class QueueSlot:
     """A job's place in the queue, and its turn when that has come."""
 
     name: str
@@ -114,28 +114,28 @@ class Turn:
     _ticket_name: str = ""
     _given_up: threading.Event = field(default_factory=threading.Event)
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Whether it is this job's turn: nobody waits for longer, and nobody has it."""
-        if self._turn is None and not self.ahead():
-            self._turn = claim(_TURN)
+        if self._turn is None and not self.jobs_ahead():
+            self._turn = create_named_actor(_TURN)
         return self._turn is not None
 
-    def line_up(self) -> None:
+    def enqueue(self) -> None:
         """Have the others see that this job waits."""
         if self._ticket is None:
             self._ticket_name = f"{time.time():017.6f} {self.name}"
-            self._ticket = claim(_TICKET + self._ticket_name)
+            self._ticket = create_named_actor(_TICKET + self._ticket_name)
 
-    def ahead(self) -> list[str]:
+    def jobs_ahead(self) -> list[str]:
         """Names of the jobs that wait for longer."""
-        tickets = claimed(_TICKET)
+        tickets = named_actors(_TICKET)
         return [t.split(" ", 1)[1] for t in tickets if not self._ticket_name or t < self._ticket_name]
 
-    def watch(self, needs: Resources) -> None:
+    def release_when_started(self, needs: Resources) -> None:
         """Give the turn up, in the background, when the engine has what it needs."""
         threading.Thread(target=self._watch, args=(needs,), name="admission", daemon=True).start()
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         import ray
 
         self._given_up.set()
@@ -150,14 +150,14 @@ class Turn:
         while not self._given_up.wait(_WATCH_SECONDS):
             late = time.monotonic() - began > _START_SECONDS
             try:
-                held, pending = _engine_actors(self.engine.shared_actors)
+                held, pending = _engine_actors(self.engine.shared_actor_prefix)
             except Exception:  # no dashboard to ask
                 held, pending = {}, 0
-            has = self.engine.started or (bool(held) and not pending and held.get("GPU", 0) >= needs.gpus)
+            has = self.engine.is_ready or (bool(held) and not pending and held.get("GPU", 0) >= needs.gpus)
             # Twice: the actors of a pipeline are asked for one after the other.
             settled = settled + 1 if has else 0
             if settled == 2 or (late and not pending):
-                self.give_up()
+                self.release()
 
 
 def bundles_of(needs: Resources, accelerator_type: str | None) -> list[dict[str, float]]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.metrics.meter import News
-from airflow_provider_raydatallm.processor.metrics.node_usage import NodeGauges
+from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
+from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSampler
 from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Writer(FragmentWriter):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._gauges = NodeGauges()
+        self._gauges = NodeSampler()
         self._summaries: list[pa.Table] = []
         self._failed = 0
 
@@ -41,14 +41,14 @@ class _Writer(FragmentWriter):
             self._failed += failed.num_rows if failed is not None else 0
             self._summaries += [summary] if summary is not None else []
 
-    def news(self) -> News:
+    def news(self) -> WriterUpdate:
         """What there is since the last call; failed rows so far."""
         with self._lock:
             taken, self._summaries = self._summaries, []
-            return News(taken, self._failed, self._gauges.taken())
+            return WriterUpdate(taken, self._failed, self._gauges.taken())
 
 
-class Writers:
+class FragmentWriters:
     """Handles of the writers, for tasks and for the driver that started them."""
 
     def __init__(self, by_node: dict[str, ActorHandle[Any]], unit_ids: Any) -> None:
@@ -58,7 +58,7 @@ class Writers:
         self._unit_ids = unit_ids
 
     @classmethod
-    def start(cls, url: str, folder: str, unit_ids: Sequence[str], epoch: int) -> Writers:
+    def start(cls, url: str, folder: str, unit_ids: Sequence[str], epoch: int) -> FragmentWriters:
         """A writer on each node that is there now; nodes that come later use those of the others."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -78,7 +78,7 @@ class Writers:
             ids,
         )
 
-    def take(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
+    def add(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
         """Hand over finished rows, from a task, with their `measure.summary`; rows that failed before they
         came to the engine have none."""
         import ray
@@ -95,11 +95,11 @@ class Writers:
 
         ray.get([w.flush.remote() for w in self._by_node.values()], timeout=timeout)
 
-    def news(self) -> News:
+    def updates(self) -> WriterUpdate:
         import ray
 
-        told: list[News] = ray.get([w.news.remote() for w in self._by_node.values()])
-        return News(
+        told: list[WriterUpdate] = ray.get([w.news.remote() for w in self._by_node.values()])
+        return WriterUpdate(
             [s for news in told for s in news.summaries],
             sum(news.failed for news in told),
             [s for news in told for s in news.samples],

@@ -12,10 +12,10 @@ import signal
 import threading
 import time
 
-from airflow_provider_raydatallm.processor.cluster.ray_cluster import connect
+from airflow_provider_raydatallm.processor.cluster.ray_cluster import connect_to_ray
 
 
-def end_when_nobody_waits(owner: str, timeout: float) -> threading.Event:
+def stop_when_orphaned(owner: str, timeout: float) -> threading.Event:
     """Watch for signs of whoever waits for this job, and tell this process to stop (SIGTERM) when there was
     none for so many seconds. The event that is returned is set before."""
     orphaned = threading.Event()
@@ -32,7 +32,7 @@ def _watch(owner: str, timeout: float, orphaned: threading.Event) -> None:
     while time.monotonic() - since < timeout:
         time.sleep(min(timeout / 12, 60.0))
         try:
-            connect()
+            connect_to_ray()
             # Ray keeps packages of code, which is what the Jobs API takes this for, under their URI.
             beat = _internal_kv_get(f"gcs://{owner}".encode())
         except Exception:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.cluster.fragment_writers import Writers
+from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.metrics.meter import summary
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerShape
+from airflow_provider_raydatallm.processor.metrics.meter import summarize_group
+from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.request.requests import MakeRequests
+from airflow_provider_raydatallm.processor.request.requests import RequestReader
 from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks
-from airflow_provider_raydatallm.processor.store.ledger import Work
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 
 if TYPE_CHECKING:
     import ray.data
@@ -31,39 +31,44 @@ if TYPE_CHECKING:
 _BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 
 
-class _Read:
-    def __init__(self, make_requests: MakeRequests, writers: Writers) -> None:
+class _RequestReader:
+    def __init__(self, make_requests: RequestReader, writers: FragmentWriters) -> None:
         self._make_requests = make_requests
         self._writers = writers
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
         for item in batch.to_pylist():
             for requests, failed in self._make_requests(item["index"], item["spans"]):
-                self._writers.take(None, failed, None)
+                self._writers.add(None, failed, None)
                 yield requests
 
 
-class _Deliver:
+class _WriterSink:
     """Shapes answers and hands them to the node's writer."""
 
-    def __init__(self, shape: AnswerShape, writers: Writers, tasks: int) -> None:
+    def __init__(self, shape: AnswerParser, writers: FragmentWriters, tasks: int) -> None:
         self._shape = shape
         self._writers = writers
         self._tasks = tasks
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         rows, failed = self._shape(answers)
-        self._writers.take(rows, failed, summary(answers, rows, failed))
+        self._writers.add(rows, failed, summarize_group(answers, rows, failed))
         return pa.table({"rows": [answers.num_rows]})
 
-    def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
+    def deliver_blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
         from ray.data import TaskPoolStrategy
 
         return answers.map_batches(self.__call__, compute=TaskPoolStrategy(self._tasks), **_BLOCKS)
 
 
-def answer_rows(
-    plan: Plan, work: Work, builder: RequestBuilder, engine: Engine, shape: AnswerShape, writers: Writers
+def run_inference(
+    plan: Plan,
+    work: MissingRows,
+    builder: RequestBuilder,
+    engine: Engine,
+    shape: AnswerParser,
+    writers: FragmentWriters,
 ) -> None:
     """Have the missing rows answered and taken by the writers."""
     import ray
@@ -79,14 +84,14 @@ def answer_rows(
     cpus = ray.cluster_resources().get("CPU", 1)
     tasks = read_tasks(len(work), cpus)
     units = ray.data.from_items([{"index": i, "spans": list(s)} for i, s in work], override_num_blocks=tasks)
-    make_requests = MakeRequests(plan, builder, carry_row=shape.needs_row)
+    make_requests = RequestReader(plan, builder, carry_row=shape.needs_row)
     requests = units.map_batches(
-        _Read(make_requests, writers).__call__,
+        _RequestReader(make_requests, writers).__call__,
         compute=TaskPoolStrategy(min(tasks, light_tasks(cpus))),
         **_BLOCKS,
     )
     # The block is the grain at which a stage takes and releases rows: one batch, unless asked otherwise.
     requests = requests.repartition(target_num_rows_per_block=engine.block_rows)
-    delivered = engine.answer(requests, _Deliver(shape, writers, light_tasks(cpus)))
+    delivered = engine.answer_requests(requests, _WriterSink(shape, writers, light_tasks(cpus)))
     for _ in delivered.iter_batches(prefetch_batches=0, **_BLOCKS):
         pass

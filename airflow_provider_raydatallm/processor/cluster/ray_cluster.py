@@ -16,28 +16,28 @@ from typing import Any, Protocol
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.cluster.admission import Turn, admit
-from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stalled
+from airflow_provider_raydatallm.processor.cluster.admission import QueueSlot, admit
+from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stall_error
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_lengths
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.metrics.meter import News, inferred_in, rows_in
+from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate, finished_rows, inferred_rows
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
-from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import Watch
-from airflow_provider_raydatallm.processor.ray_runtime.job_state import what_waits
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerShape
+from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
+from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
+from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import (
-    check_model,
-    findings,
-    look_at_cluster,
-    refuse,
+    check_model_folder,
+    preflight_findings,
+    probe_cluster,
+    raise_errors,
 )
-from airflow_provider_raydatallm.processor.sizing.facts import Facts, Lengths
-from airflow_provider_raydatallm.processor.store.ledger import Work, count
-from airflow_provider_raydatallm.processor.store.past_speed import newest_pace
+from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs, TokenLengthSample
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows, count_rows
+from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 
 #: Seconds that the writers have to put what they hold when the job is told to stop.
 _LAST_FLUSH_SECONDS = 20.0
@@ -51,52 +51,52 @@ _LOG_WAITS = (0, 1, 2, 4, 8)
 _connecting = threading.Lock()
 
 
-class Stopped(BaseException):
+class StopRequested(BaseException):
     """The process was told to stop (SIGTERM)."""
 
 
 @dataclass(frozen=True)
-class Question:
+class InferencePlan:
     """What is asked of an engine about each row of a plan."""
 
     job: SliceJob
     plan: Plan
     builder: RequestBuilder
     engine: Engine
-    shape: AnswerShape
+    shape: AnswerParser
 
 
 @dataclass(frozen=True)
-class Task:
+class InferenceRun:
     """Missing rows, and where their answers go.
 
     queued: told about every second, while the rows wait for room on the cluster, what `admission.admit` says.
     raised: the rows were too long for the engine before, whose limit is to be raised.
     """
 
-    question: Question
-    work: Work
+    inference: InferencePlan
+    missing: MissingRows
     url: str
     folder: str
     epoch: int
     queued: Callable[[dict[str, Any]], None]
-    raised: bool = False
+    limit_raised: bool = False
 
 
 class Cluster(Protocol):
-    def check(self, question: Question, work: Work) -> list[Finding]:
+    def preflight(self, question: InferencePlan, work: MissingRows) -> list[Finding]:
         """What is to be known before rows are answered here.
 
         :raises SliceError: when they cannot be.
         """
 
-    def answer(self, task: Task, tell: Callable[[News], None]) -> None:
+    def run_inference(self, task: InferenceRun, tell: Callable[[WriterUpdate], None]) -> None:
         """Have the rows answered, when there is room, and their fragments put, whatever ends it.
 
         :param tell: called every second; ends it by raising.
         """
 
-    def run_all(
+    def build_parts(
         self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
     ) -> Iterable[Part]:
         """`build` on each part, several at once.
@@ -108,65 +108,65 @@ class Cluster(Protocol):
 class RayCluster:
     """The Ray cluster that this process can reach."""
 
-    def check(self, question: Question, work: Work, *, raised: bool = False) -> list[Finding]:
-        connect()
+    def preflight(self, question: InferencePlan, work: MissingRows, *, raised: bool = False) -> list[Finding]:
+        connect_to_ray()
         engine = question.engine
-        rows, cluster = sum(count(spans) for _, spans in work), look_at_cluster()
-        refuse(findings(engine, rows, cluster))
-        check_model(question.job.model_source)
-        lengths = _lengths(question, work) if engine.wants_lengths(raised=raised) else None
-        pace = newest_pace(question.job) if engine.wants_pace else None
-        engine.fit(Facts(cluster, lengths, pace, raised))
-        found = findings(engine, rows, cluster)
-        refuse(found)
+        rows, cluster = sum(count_rows(spans) for _, spans in work), probe_cluster()
+        raise_errors(preflight_findings(engine, rows, cluster))
+        check_model_folder(question.job.model_source)
+        lengths = _lengths(question, work) if engine.needs_token_lengths(raised=raised) else None
+        pace = newest_throughput(question.job) if engine.needs_past_throughput else None
+        engine.choose_sizes(SizingInputs(cluster, lengths, pace, raised))
+        found = preflight_findings(engine, rows, cluster)
+        raise_errors(found)
         return found
 
-    def answer(self, task: Task, tell: Callable[[News], None]) -> None:
-        connect()
-        q = task.question
-        if task.raised or not q.engine.fitted:
-            self.check(q, task.work, raised=task.raised)
+    def run_inference(self, task: InferenceRun, tell: Callable[[WriterUpdate], None]) -> None:
+        connect_to_ray()
+        q = task.inference
+        if task.limit_raised or not q.engine.sizes_chosen:
+            self.preflight(q, task.missing, raised=task.limit_raised)
         try:
             turn = admit(
                 q.engine,
                 name=q.job.slice_path,
                 timeout=q.job.queue_timeout,
                 say=task.queued,
-                make_room=lambda: serve_apps.end_an_idle_engine(keep=q.engine.engine_to_keep),
+                make_room=lambda: serve_apps.stop_idle_engine(keep=q.engine.engine_to_keep),
             )
         except BaseException:
             q.engine.stop()
             raise
         try:
-            q.engine.admitted()
+            q.engine.on_admitted()
             self._answer(task, turn, tell)
         finally:
-            turn.give_up()
+            turn.release()
 
-    def _answer(self, task: Task, turn: Turn, tell: Callable[[News], None]) -> None:
-        from airflow_provider_raydatallm.processor.cluster.fragment_writers import Writers
-        from airflow_provider_raydatallm.processor.cluster.pipeline import answer_rows
+    def _answer(self, task: InferenceRun, turn: QueueSlot, tell: Callable[[WriterUpdate], None]) -> None:
+        from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
+        from airflow_provider_raydatallm.processor.cluster.pipeline import run_inference
 
-        q = task.question
-        writers = Writers.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
-        rows = sum(count(spans) for _, spans in task.work)
-        stall = StallWatch(rows, q.job.stall_timeout, q.engine.loads, what_waits)
+        q = task.inference
+        writers = FragmentWriters.start(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
+        rows = sum(count_rows(spans) for _, spans in task.missing)
+        stall = StallWatch(rows, q.job.stall_timeout, q.engine.is_starting, describe_waiting)
 
         def look() -> None:
-            q.engine.check()
-            news = writers.news()
-            has_answered = inferred_in(news) > 0
+            q.engine.raise_if_broken()
+            news = writers.updates()
+            has_answered = inferred_rows(news) > 0
             if has_answered:
-                turn.give_up()
+                turn.release()
             tell(news)
-            stall.look(rows_in(news), q.engine.started or has_answered)
+            stall.observe(finished_rows(news), q.engine.is_ready or has_answered)
 
         try:
             try:
-                with Watch(look, _WATCH_SECONDS):
-                    answer_rows(q.plan, task.work, q.builder, q.engine, q.shape, writers)
+                with InterruptibleWait(look, _WATCH_SECONDS):
+                    run_inference(q.plan, task.missing, q.builder, q.engine, q.shape, writers)
             except Exception:
-                q.engine.check()  # knows more of what broke than those who waited for it
+                q.engine.raise_if_broken()  # knows more of what broke than those who waited for it
                 raise
             look()
             writers.flush()
@@ -180,13 +180,13 @@ class RayCluster:
             q.engine.stop()
             writers.stop()
 
-    def run_all(
+    def build_parts(
         self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
     ) -> Iterable[Part]:
         import ray
         from ray.exceptions import RayTaskError
 
-        connect()
+        connect_to_ray()
         remote: Any = ray.remote(build)
         built = left = [remote.remote(p) for p in parts]
         try:
@@ -194,7 +194,7 @@ class RayCluster:
                 done, left = ray.wait(left, timeout=timeout)
                 if not done:
                     seen, waiting = f"no part was built for {timeout:g} s", f"{len(left):,} wait"
-                    raise stalled(seen, waiting, what_waits())
+                    raise stall_error(seen, waiting, describe_waiting())
                 ray.get(done)
             return list(ray.get(built))
         except RayTaskError as e:
@@ -203,14 +203,14 @@ class RayCluster:
             raise
 
 
-def _lengths(q: Question, work: Work) -> Lengths:
+def _lengths(q: InferencePlan, work: MissingRows) -> TokenLengthSample:
     """Looked at on a node: this process is to stay small."""
     import ray
     from ray.exceptions import RayTaskError
 
-    look: Any = ray.remote(num_cpus=0)(sample_lengths)
+    look: Any = ray.remote(num_cpus=0)(sample_token_lengths)
     try:
-        found: Lengths = ray.get(look.remote(q.job, q.plan, work, q.builder))
+        found: TokenLengthSample = ray.get(look.remote(q.job, q.plan, work, q.builder))
         return found
     except RayTaskError as e:
         if isinstance(e.cause, SliceError):
@@ -218,7 +218,7 @@ def _lengths(q: Question, work: Work) -> Lengths:
         raise
 
 
-def log_of(**process: Any) -> str:
+def process_log(**process: Any) -> str:
     """What an actor (`actor_id`) or a process (`node_id`, `pid`) of this job wrote last; "" when that cannot
     be told."""
     from ray.util.state import get_log
@@ -240,10 +240,10 @@ def stop_on_sigterm() -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Stopped
+    raise StopRequested
 
 
-def connect() -> None:
+def connect_to_ray() -> None:
     """Connect this process to its cluster, once."""
     import ray
 

@@ -31,7 +31,7 @@ class StallWatch:
         self._since = clock()
         self._started = False
 
-    def look(self, finished: int, started: bool) -> None:
+    def observe(self, finished: int, started: bool) -> None:
         """
         :param finished: rows since the last look, by whatever answered them.
         :param started: whether an engine is there: it said so, or has answered.
@@ -45,10 +45,12 @@ class StallWatch:
         if not self._started and self._loads():
             self._since = self._clock()
             return
-        raise stalled(f"no row finished for {self._timeout:g} s", f"{self._left:,} rows wait", self._waits())
+        raise stall_error(
+            f"no row finished for {self._timeout:g} s", f"{self._left:,} rows wait", self._waits()
+        )
 
 
-def stalled(seen: str, left: str, waits: str) -> SliceError:
+def stall_error(seen: str, left: str, waits: str) -> SliceError:
     return SliceError(
         f"{seen} (stall_timeout) while {left}{f'. {waits}' if waits else ''}. Finished rows are kept, and a "
         "retry goes on with the others. Work that takes longer than that needs a higher stall_timeout",

@@ -25,14 +25,14 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
-from airflow_provider_raydatallm.processor.ray_runtime.job_state import an_engine_loads
-from airflow_provider_raydatallm.processor.sizing.facts import Facts, Resources, Sizes
+from airflow_provider_raydatallm.processor.ray_runtime.job_state import engine_is_starting
+from airflow_provider_raydatallm.processor.sizing.facts import Resources, Sizes, SizingInputs
 
 if TYPE_CHECKING:
     import ray.data
 
 
-def answers_to(requests: pa.Table, **columns: Any) -> pa.Table:
+def answer_table(requests: pa.Table, **columns: Any) -> pa.Table:
     """The answers to requests, in their order: arrays or lists of `ANSWER_FIELDS` by name, null where not
     given."""
     kept = [n for n in requests.schema.names if n != "__request"]
@@ -45,13 +45,13 @@ def answers_to(requests: pa.Table, **columns: Any) -> pa.Table:
     )
 
 
-class Deliver(Protocol):
+class AnswerSink(Protocol):
     """Takes answers out of the engine. Picklable: it goes wherever rows finish."""
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         """Have a group of answers kept; returns a small table that says how many, for Ray Data to pass on."""
 
-    def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
+    def deliver_blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
         """The same for an engine whose answers are a dataset: each of its blocks is a group."""
 
 
@@ -62,17 +62,17 @@ class Engine(ABC):
     """
 
     #: Whether it follows `on_too_long`, and answers rows that ask the same once.
-    knows_requests = False
+    supports_dedup = False
 
     def __init__(self, job: SliceJob, rows: int) -> None:
         self.job = job
         self.rows = rows
         asked = {"on_too_long": job.on_too_long != "quarantine", "deduplicate": job.deduplicate}
-        if any(asked.values()) and not self.knows_requests:
+        if any(asked.values()) and not self.supports_dedup:
             names = " and ".join(name for name, is_asked in asked.items() if is_asked)
             raise SliceError(f"{names}: that is for engine 'vllm', and the slice's is {type(self).__name__}")
         #: Whether sizes were chosen by the cluster.
-        self.fitted = False
+        self.sizes_chosen = False
 
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
@@ -80,42 +80,42 @@ class Engine(ABC):
         return self.job.engine_kwargs
 
     @property
-    def wants_pace(self) -> bool:
+    def needs_past_throughput(self) -> bool:
         """Whether `fit` is to be told how fast earlier slices were."""
         return False
 
-    def wants_lengths(self, *, raised: bool) -> bool:
+    def needs_token_lengths(self, *, raised: bool) -> bool:
         """Whether `fit` is to be told how long rows are."""
         return False
 
-    def fit(self, facts: Facts) -> None:
+    def choose_sizes(self, facts: SizingInputs) -> None:
         """Choose what was left to the provider."""
-        self.fitted = True
+        self.sizes_chosen = True
 
     @property
     @abstractmethod
     def resources(self) -> Resources: ...
 
     @property
-    def needed(self) -> Resources:
+    def resources_needed_now(self) -> Resources:
         """Of its resources, what must be free now: all, unless the engine is there already."""
         return self.resources
 
     #: Seconds that its first worker's start took, by the names of `report.Start`, as far as they are known.
-    start: Mapping[str, float] = {}
+    startup_seconds: Mapping[str, float] = {}
 
     #: How the names of the actors begin that it has with other jobs.
-    shared_actors: str | None = None
+    shared_actor_prefix: str | None = None
 
     @property
     def engine_to_keep(self) -> str | None:
         """Name of the running shared engine that this slice will use; None if there is none."""
         return None
 
-    def admitted(self) -> None:  # noqa: B027
+    def on_admitted(self) -> None:  # noqa: B027
         """Called when there is room for what it needs, and before another job's turn."""
 
-    def in_the_way(self) -> list[str]:
+    def blocking_engines(self) -> list[str]:
         """What keeps it from being started, whatever is free."""
         return []
 
@@ -129,7 +129,7 @@ class Engine(ABC):
     def batch_size(self) -> int:
         """Rows that are handed to the engine together."""
 
-    def gpus(self, workers: int | None) -> float | None:
+    def gpus_held(self, workers: int | None) -> float | None:
         """GPUs that so many workers hold; None when that is not known, or there are none."""
         return None
 
@@ -139,20 +139,20 @@ class Engine(ABC):
         return math.ceil(self.rows / self.job.blocks) if self.job.blocks else self.batch_size
 
     @abstractmethod
-    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         """A dataset that, when it is executed, has all requests answered and delivered."""
 
     @property
-    def started(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether there is an engine that could answer; False where only its first row tells."""
         return False
 
-    def check(self) -> None:  # noqa: B027
+    def raise_if_broken(self) -> None:  # noqa: B027
         """Called every second while requests are answered; raises what broke the engine, if it knows."""
 
-    def loads(self) -> bool:
+    def is_starting(self) -> bool:
         """Whether an engine that is not there yet is on its way."""
-        return an_engine_loads()
+        return engine_is_starting()
 
     def stop(self) -> None:  # noqa: B027
         """Called when requests are answered no more, whatever ended it."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
-from airflow_provider_raydatallm.processor.engines.base import Deliver
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR, sampling_defaults
-from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmBased
+from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
 from airflow_provider_raydatallm.processor.sizing.sizes import engine_batch_size
 
 if TYPE_CHECKING:
@@ -42,25 +42,25 @@ _ARGUMENTS = {
 _STEP_TOKENS = 8192
 
 
-class RayDataLLM(VllmBased):
+class RayDataLLM(VllmEngineBase):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         _check_options(job.processor_kwargs)
 
     @property
-    def helpers(self) -> tuple[int, int]:
+    def cpu_actors(self) -> tuple[int, int]:
         """Actors of the stages; on GPUs twice as many, with half a CPU each."""
         each = 1 if self.on_cpu else 3
         return each * self.workers[0], each * self.workers[1]
 
-    def fitting_batch_size(self) -> int:
+    def default_batch_size(self) -> int:
         return engine_batch_size(self.rows, self.workers[1], _BATCH)
 
-    def gpus(self, workers: int | None) -> float | None:
+    def gpus_held(self, workers: int | None) -> float | None:
         low, high = self.workers  # a pool that scales does not say how far it did
         return self.sizes.gpus[0] if low == high and not self.on_cpu else None
 
-    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         from ray.data import llm
 
         job = self.job
@@ -77,7 +77,7 @@ class RayDataLLM(VllmBased):
             options |= {"tokenize_stage": False, "detokenize_stage": False}
             options["placement_group_config"] = {"bundles": [{"CPU": 1}]}
             options["runtime_env"] = {"env_vars": self.env}
-            if self.each == 1:  # of more Ray Data LLM makes Ray's own actors
+            if self.gpus_per_worker == 1:  # of more Ray Data LLM makes Ray's own actors
                 kwargs.setdefault("distributed_executor_backend", SLEEPING_EXECUTOR)
         else:
             options["accelerator_type"] = job.accelerator_type
@@ -114,7 +114,7 @@ class RayDataLLM(VllmBased):
                 stage = processor.get_stage_by_name(name)
                 stage.fn = _row_by_row(stage.fn)
         processor.postprocess = partial(_to_answer, data_column=processor.DATA_COLUMN)
-        return deliver.blocks(processor(requests))
+        return deliver.deliver_blocks(processor(requests))
 
 
 def _check_options(given: Mapping[str, Any]) -> None:

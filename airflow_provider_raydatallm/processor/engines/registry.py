@@ -22,7 +22,7 @@ def load_engine(job: SliceJob) -> type[Engine]:
 
     :raises SliceError: when there is none.
     """
-    name = job.fitting_engine
+    name = job.resolved_engine
     reference = _SHARED if job.engine_scope == "shared" else _ENGINES.get(name, name)
     module, _, attribute = reference.partition(":")
     if not attribute:

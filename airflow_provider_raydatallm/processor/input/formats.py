@@ -77,7 +77,7 @@ def unreadable(path: str, error: Exception, what: str) -> SliceError:
     try may mend."""
     refused = isinstance(error, (PermissionError, ConnectionError, TimeoutError))
     if refused or getattr(error, "errno", None) is not None:
-        return SliceError(f"{path} could not be read: {error}", kind="run")
+        return SliceError(f"{path} could not be read: {error}", kind="transient")
     return SliceError(f"{path}{what}: {error}")
 
 

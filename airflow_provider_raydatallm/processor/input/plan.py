@@ -98,7 +98,7 @@ class Plan:
         if left:
             raise SliceError(
                 f"{unit.file.path} changed while the slice ran: {left} rows of {unit.rows} are gone",
-                kind="run",
+                kind="transient",
             )
 
     def locate(self, index: int, offset: int) -> str:
@@ -117,7 +117,9 @@ class Plan:
         with ThreadPoolExecutor(_LOOKS) as pool:
             for file, now in zip(files, pool.map(lambda f: describe(fs, f.path), files), strict=True):
                 if now.identity != file.identity:
-                    raise SliceError(f"{file.path} changed while the slice ran; run it again", kind="run")
+                    raise SliceError(
+                        f"{file.path} changed while the slice ran; run it again", kind="transient"
+                    )
 
     def to_json(self) -> dict[str, Any]:
         files = list(dict.fromkeys(u.file for u in self.units))

@@ -27,7 +27,7 @@ _START = 3.0
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFacts:
     """What is known of a run: its report's parts; `busy`, the mean share of the time in which a worker had
     rows to answer; `too_long`, rows whose prompt the engine refused for its length; and `late`, seconds by
     which it ended after its time."""
@@ -42,11 +42,11 @@ class Run:
     sizes: Sizes | None = None
 
 
-def advise(run: Run) -> tuple[Advice, ...]:
+def advise(run: RunFacts) -> tuple[Advice, ...]:
     return (*_gpu(run), *_balance(run), *_lengths(run), *_start(run), *_late(run))
 
 
-def _gpu(run: Run) -> Iterator[Advice]:
+def _gpu(run: RunFacts) -> Iterator[Advice]:
     gpu, seconds = run.utilisation.gpu_mean, run.seconds.inference
     if gpu is None or gpu >= _GPU_BUSY or seconds is None or seconds < _SECONDS:
         return
@@ -68,7 +68,7 @@ def _gpu(run: Run) -> Iterator[Advice]:
         )
 
 
-def _balance(run: Run) -> Iterator[Advice]:
+def _balance(run: RunFacts) -> Iterator[Advice]:
     workers, uneven, seconds = run.balance.workers, run.balance.max_over_mean, run.seconds.inference
     if workers is None or workers < 2 or uneven is None or seconds is None:
         return
@@ -81,7 +81,7 @@ def _balance(run: Run) -> Iterator[Advice]:
         )
 
 
-def _lengths(run: Run) -> Iterator[Advice]:
+def _lengths(run: RunFacts) -> Iterator[Advice]:
     rows, cut = run.counts.planned, run.counts.truncated
     if cut is not None and rows and cut / rows > _CUT:
         yield Advice(
@@ -98,7 +98,7 @@ def _lengths(run: Run) -> Iterator[Advice]:
         )
 
 
-def _start(run: Run) -> Iterator[Advice]:
+def _start(run: RunFacts) -> Iterator[Advice]:
     # A slice of seconds cannot be helped by another size.
     seconds, start, workers = run.seconds.inference, run.seconds.engine_start, run.balance.workers
     if seconds is None or start is None or workers is None or workers < 2:
@@ -111,7 +111,7 @@ def _start(run: Run) -> Iterator[Advice]:
         )
 
 
-def _late(run: Run) -> Iterator[Advice]:
+def _late(run: RunFacts) -> Iterator[Advice]:
     if run.late <= 0:
         return
     inference, workers = run.seconds.inference or 0.0, run.balance.workers

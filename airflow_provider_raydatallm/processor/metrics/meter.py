@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.report import Balance, Seconds, Start, Throughput
-from airflow_provider_raydatallm.processor.metrics.node_usage import Gauges, Sample
+from airflow_provider_raydatallm.contract.report import Balance, Seconds, StartupSeconds, Throughput
+from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample, NodeUsage
 from airflow_provider_raydatallm.processor.request.answer_shape import TRUNCATED_ANSWER
 
 #: What recent rates are rates over: longer than a batch takes, shorter than a change should go unseen.
@@ -28,7 +28,7 @@ _SUMMARY = pa.struct(
 )  # fmt: skip
 
 
-def summary(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.Table:
+def summarize_group(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.Table:
     """One row for a group of rows that left the engine: counts, which worker answered them, epoch seconds,
     and the schema of the answers.
 
@@ -57,24 +57,24 @@ def _truncated(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> int | Non
     return (pc.sum(rows.column("__truncated")).as_py() or 0) + (failed_for_it or 0)
 
 
-class News(NamedTuple):
+class WriterUpdate(NamedTuple):
     """What there is to hear of rows in work: `summary` tables of those that finished and samples of the
     nodes, both since the last time, and how many rows have failed so far."""
 
     summaries: Sequence[pa.Table] = ()
     failed: int = 0
-    samples: Sequence[Sample] = ()
+    samples: Sequence[NodeSample] = ()
 
 
-def rows_in(news: News) -> int:
+def finished_rows(news: WriterUpdate) -> int:
     """Rows that finished, one way or the other."""
     return sum(pc.sum(s.column(name)).as_py() for s in news.summaries for name in ("rows", "failed"))
 
 
-def inferred_in(news: News) -> int:
+def inferred_rows(news: WriterUpdate) -> int:
     """Those of them that an engine of this slice answered: there is one then."""
     kept = (pc.sum(s.column("cached")).as_py() or 0 for s in news.summaries)
-    return rows_in(news) - sum(kept)
+    return finished_rows(news) - sum(kept)
 
 
 class Meter:
@@ -98,10 +98,10 @@ class Meter:
         self._publish: float | None = None
         self._recent = _Recent()
         self._busy: dict[str, _Busy] = {}
-        self._gauges = Gauges()
+        self._gauges = NodeUsage()
         self._held_gpus: set[str] = set()
 
-    def add(self, news: News) -> None:
+    def add(self, news: WriterUpdate) -> None:
         self._gauges.add(news.samples)
         for one in (one for summary in news.summaries for one in summary.to_pylist()):
             self.rows += one["rows"] + one["failed"]
@@ -189,7 +189,7 @@ class Meter:
         inference = self._inference
         return [b.seconds / inference for b in self._busy.values()] if inference else []
 
-    def figures(
+    def report_sections(
         self,
         gpus_of: Callable[[int | None], float | None] = lambda workers: None,
         start: Mapping[str, float | None] | None = None,
@@ -205,7 +205,9 @@ class Meter:
         gpus = gpus_of(len(busy) or None)
         return {
             "seconds": Seconds(
-                start=Start(**{n: _rounded(s) for n, s in start.items()}) if start is not None else None,
+                start=StartupSeconds(**{n: _rounded(s) for n, s in start.items()})
+                if start is not None
+                else None,
                 engine_start=_rounded(self._engine_start),
                 inference=_rounded(inference),
                 publish=_rounded(self._publish),

@@ -15,7 +15,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.gpus import _nvml_devices
 SAMPLE_SECONDS = 0.5
 
 
-class Gpu(NamedTuple):
+class GpuSample(NamedTuple):
     """`busy`: percent of the time since the last look in which it computed; memory in bytes."""
 
     id: str
@@ -24,16 +24,16 @@ class Gpu(NamedTuple):
     memory_total: int
 
 
-class Sample(NamedTuple):
+class NodeSample(NamedTuple):
     """A node at one time (epoch seconds). `cpu` and `memory` are percent of what the node has."""
 
     time: float
     cpu: float
     memory: float
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuSample, ...]
 
 
-class NodeGauges:
+class NodeSampler:
     """Samples the node it lives on, in a thread of its own, for as long as its process lives."""
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class NodeGauges:
         self._psutil = importlib.import_module("psutil")
         self._psutil.cpu_percent()  # counts from here
         self._nvml, self._devices = _nvml_devices()
-        self._samples: list[Sample] = []
+        self._samples: list[NodeSample] = []
         threading.Thread(target=self._run, name="ray-llm-gauges", daemon=True).start()
 
-    def taken(self) -> list[Sample]:
+    def taken(self) -> list[NodeSample]:
         """Samples since the last call."""
         taken, self._samples = self._samples, []
         return taken
@@ -54,7 +54,7 @@ class NodeGauges:
         while True:
             time.sleep(SAMPLE_SECONDS)
             self._samples.append(
-                Sample(
+                NodeSample(
                     time.time(),
                     self._psutil.cpu_percent(),
                     self._psutil.virtual_memory().percent,
@@ -62,22 +62,22 @@ class NodeGauges:
                 )
             )
 
-    def _look(self, id: str, device: Any) -> Gpu:
+    def _look(self, id: str, device: Any) -> GpuSample:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(device)
         busy = self._nvml.nvmlDeviceGetUtilizationRates(device).gpu
-        return Gpu(id, int(busy), int(memory.used), int(memory.total))
+        return GpuSample(id, int(busy), int(memory.used), int(memory.total))
 
 
-class Gauges:
+class NodeUsage:
     """Adds up what nodes said about the time in which rows were answered. Memory does not grow with it."""
 
     def __init__(self) -> None:
-        self._waiting: list[Sample] = []
+        self._waiting: list[NodeSample] = []
         self._busy: Counter[int] = Counter()  # samples by percent
         self._gpu_memory = 0.0
         self._cpu, self._memory, self._count = 0.0, 0.0, 0
 
-    def add(self, samples: Sequence[Sample]) -> None:
+    def add(self, samples: Sequence[NodeSample]) -> None:
         self._waiting += samples
 
     def count(self, start: float, stop: float, held: Collection[str] = ()) -> None:
@@ -90,7 +90,7 @@ class Gauges:
                 self._take(sample, held)
         self._waiting = [s for s in self._waiting if s.time > stop]
 
-    def _take(self, sample: Sample, held: Collection[str]) -> None:
+    def _take(self, sample: NodeSample, held: Collection[str]) -> None:
         self._count += 1
         self._cpu += sample.cpu
         self._memory = max(self._memory, sample.memory)

@@ -28,13 +28,13 @@ _EXPORT_SECONDS = 5.0
 _EXPORTS_PER_WRITE = 2
 _MESSAGE_CHARACTERS = 2000
 
-Say = Callable[[dict[str, Any]], None]
+ProgressCallback = Callable[[dict[str, Any]], None]
 
 
-class Reporter:
+class ProgressReporter:
     """`with Reporter(...) as reporter:` around the work. Once it is `close`d, the file is written no more."""
 
-    def __init__(self, job: SliceJob, store: Store, lease: Lease, log: Say) -> None:
+    def __init__(self, job: SliceJob, store: Store, lease: Lease, log: ProgressCallback) -> None:
         self._job = job
         self._store = store
         self._lease = lease
@@ -46,7 +46,7 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="ray-llm-progress", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Reporter:
+    def __enter__(self) -> ProgressReporter:
         return self
 
     def __exit__(
@@ -58,7 +58,7 @@ class Reporter:
             self._said = {**self._said, "step": "failed", "error": why[:_MESSAGE_CHARACTERS]}
             self._try(self._write)
 
-    def say(self, said: dict[str, Any], log_every: float = 0.0) -> None:
+    def report(self, said: dict[str, Any], log_every: float = 0.0) -> None:
         """:param log_every: no line in the log if the last one is not so many seconds old."""
         self._said = said
         self._lease.say(said)

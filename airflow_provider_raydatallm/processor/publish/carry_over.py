@@ -18,7 +18,7 @@ from airflow_provider_raydatallm.processor.store.fragments import FRAGMENT_ROWS,
 from airflow_provider_raydatallm.processor.store.versions import Version
 
 
-def seed(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> None:
+def carry_over_rows(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> None:
     """Put fragments of all rows that `version` published.
 
     Their tokens, and how many were truncated, are counted as the version's report has them:
@@ -46,7 +46,7 @@ def seed(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> No
     store.create_document(
         f"{checkpoint.folder}/{SEEDED}",
         {
-            "version": version.number,
+            "version": version.version_number,
             "tokens": version.report["tokens"],
             "truncated": version.report["counts"]["truncated"],
             "shortened": version.report["counts"].get("shortened"),

@@ -154,7 +154,7 @@ def _placed(
                 raise SliceError(
                     f"{unit.file.path} has {table.num_rows} rows from offset {offset} of unit {unit.id}, and "
                     f"{len(found)} answers and {len(failed)} failures for them",
-                    kind="run",
+                    kind="transient",
                 )
             good = table if not len(failed) else table.take(pa.array(found - offset))
             columns = answered.columns[: len(part.fields)]
@@ -224,7 +224,7 @@ class _Rows:
             raise SliceError(
                 f"cannot write {self._path}: {e.strerror or e}. Free space there (or set TMPDIR) and run the "
                 "slice again: its finished rows are kept",
-                kind="run",
+                kind="transient",
             ) from e
 
     def __exit__(self, kind: Any, *rest: object) -> None:

@@ -34,8 +34,8 @@ from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, build_part, put_part
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.fragments import fields_of
-from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError, holder
+from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
+from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError, read_holder
 from airflow_provider_raydatallm.processor.store.ledger import Fragment
 from airflow_provider_raydatallm.processor.store.versions import (
     MANIFEST,
@@ -45,8 +45,8 @@ from airflow_provider_raydatallm.processor.store.versions import (
     VERSIONS,
     Version,
     commit_name,
-    current,
-    is_whole,
+    files_are_intact,
+    newest_version,
     plan_name,
 )
 
@@ -101,7 +101,7 @@ def seal(
 
     :param fields: the published columns; None to take them from the fragments.
     """
-    known = list(fields) if fields is not None else fields_of(store, folder, fragments)
+    known = list(fields) if fields is not None else fragment_fields(store, folder, fragments)
     schema = base64.b64encode(pa.schema(known).serialize()).decode()
     body = {"fragments": [f.name for f in fragments], "schema": schema}
     store.create_document(f"{folder}/seal-{plan.input_hash}.json", body)
@@ -116,7 +116,7 @@ def read_seal(store: Store, folder: str, plan: Plan) -> Seal | None:
     try:
         body = store.read_document(name)
     except CorruptFileError as e:
-        store.set_aside(name, e, "the slice is sealed again")
+        store.keep_damaged_file(name, e, "the slice is sealed again")
         return None
     if body is None:
         return None
@@ -134,9 +134,9 @@ class Publication:
     folder: str
     fragments: Sequence[Fragment]
     seal: Seal
-    number: int
+    version_number: int
     lease: Lease
-    previous: Version | None
+    previous_version: Version | None
 
     def publish(self, run_all: Map, report: Callable[[Totals], Report]) -> Report:
         """Build the parts and commit them.
@@ -157,13 +157,13 @@ class Publication:
                 self.lease.check()
             except LeaseLostError:
                 put = [name for p in plans for name in (p.data_name, p.quarantine_name)]
-                give_way(self.store, [*put, self._plan_file])
+                roll_back(self.store, [*put, self._plan_file])
                 raise
             raise
 
     @property
     def _plan_file(self) -> str:
-        return plan_name(self.number, self.seal.tag)
+        return plan_name(self.version_number, self.seal.tag)
 
     def _publish(
         self, plans: Sequence[PartPlan], single: bool, run_all: Map, report: Callable[[Totals], Report]
@@ -177,8 +177,8 @@ class Publication:
             self._keep_previous()
             if (
                 not single
-                or self.previous is None
-                or any(f["path"] != PART for f in self.previous.data_files)
+                or self.previous_version is None
+                or any(f["path"] != PART for f in self.previous_version.data_files)
             ):
                 self.store.remove(SUCCESS)
             if single:
@@ -225,7 +225,7 @@ class Publication:
                 fragments[group].append(fragment)
         plans = []
         for index, units in enumerate(groups):
-            name = f"part-{self.number:06}-{self.seal.tag}-{index:05}.parquet"
+            name = f"part-{self.version_number:06}-{self.seal.tag}-{index:05}.parquet"
             plans.append(
                 PartPlan(
                     url=self.store.url,
@@ -240,9 +240,9 @@ class Publication:
         return plans
 
     def _keep_previous(self) -> None:
-        if self.previous is not None and self.job.keep_versions:
-            for file in self.previous.files:
-                kept = f"{VERSIONS}/{self.previous.number:06}/{file['path']}"
+        if self.previous_version is not None and self.job.keep_versions:
+            for file in self.previous_version.files:
+                kept = f"{VERSIONS}/{self.previous_version.version_number:06}/{file['path']}"
                 self.store.remove_scratch(kept.rpartition("/")[0])
                 if self.store.version(kept) is None:
                     self.store.copy(file["path"], kept)
@@ -251,7 +251,7 @@ class Publication:
         self.store.create_document(self._plan_file, self.plan.to_json())
         manifest = {
             "version": 1,
-            "number": self.number,
+            "number": self.version_number,
             "epoch": self.lease.epoch,
             "slice_key": self.job.slice_key,
             "slice_instant": self.job.slice_instant,
@@ -272,18 +272,28 @@ class Publication:
         }
         body = {"manifest": manifest, "report": report.model_dump(mode="json")}
         self.lease.check()
-        if not self.store.create_document(commit_name(self.number), body):
-            raise LeaseLostError(f"another run published version {self.number} of {self.store.url} first")
-        derive(self.store, Version(self.number, manifest, body["report"]), self.lease, self.job.keep_versions)
+        if not self.store.create_document(commit_name(self.version_number), body):
+            raise LeaseLostError(
+                f"another run published version {self.version_number} of {self.store.url} first"
+            )
+        write_derived_files(
+            self.store,
+            Version(self.version_number, manifest, body["report"]),
+            self.lease,
+            self.job.keep_versions,
+        )
 
 
-def derive(store: Store, version: Version, lease: Lease, keep_versions: int) -> None:
+def write_derived_files(store: Store, version: Version, lease: Lease, keep_versions: int) -> None:
     """Write what derives from a commit and remove what it replaced; again and again, if need be."""
     lease.check()
     store.put_json(MANIFEST, version.manifest)
     store.put_json(REPORT, version.report)
     lease.check()
-    named = {f["path"] for f in version.files} | {version.manifest["plan"], commit_name(version.number)}
+    named = {f["path"] for f in version.files} | {
+        version.manifest["plan"],
+        commit_name(version.version_number),
+    }
     for folder, keep in (("", 0), (QUARANTINE, 0), (VERSIONS, keep_versions)):
         store.remove_scratch(folder)
         for name in store.names(folder):
@@ -291,29 +301,29 @@ def derive(store: Store, version: Version, lease: Lease, keep_versions: int) -> 
             if path in named or not (path in (PART, PROGRESS) or _VERSIONED.fullmatch(name)):
                 continue
             number = _number_of(name)
-            if number is None or number > version.number:
+            if number is None or number > version.version_number:
                 lease.check()  # it may be a later version's: of a run that died before its commit, or not
                 store.remove(path)
-            elif number == version.number or number < version.number - keep:
+            elif number == version.version_number or number < version.version_number - keep:
                 store.remove(path)
     store.remove_empty(QUARANTINE)
     store.put(SUCCESS, b"")
     lease.check()
 
 
-def give_way(store: Store, own: Iterable[str] = ()) -> None:
+def roll_back(store: Store, own: Iterable[str] = ()) -> None:
     """Undo what a run did when it was another's turn: it slept between its last check and that step.
 
     While the other is at work it sees to that itself, at its end (`derive`).
 
     :param own: files that this run may have put.
     """
-    version = current(store)
-    if version is None or holder(store) is not None:
+    version = newest_version(store)
+    if version is None or read_holder(store) is not None:
         return
     for name in set(own) - {f["path"] for f in version.files} - {PART, version.manifest["plan"]}:
         store.remove(name)
-    if is_whole(store, version):
+    if files_are_intact(store, version):
         store.put_json(MANIFEST, version.manifest)
         store.put_json(REPORT, version.report)
         store.put(SUCCESS, b"")

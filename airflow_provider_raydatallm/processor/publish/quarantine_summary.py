@@ -16,7 +16,7 @@ from airflow_provider_raydatallm.processor.store.ledger import Fragment
 _LOOKED_AT = 20
 
 
-def describe_failures(store: Store, folder: str, plan: Plan, fragments: Sequence[Fragment]) -> str:
+def summarize_quarantine(store: Store, folder: str, plan: Plan, fragments: Sequence[Fragment]) -> str:
     """The kinds of errors with the first row of each: "12 KeyError, such as row 7 of a.csv: ..."."""
     index = {u.id: i for i, u in enumerate(plan.units)}
     failed = [f for f in fragments if f.kind == "failed"][:_LOOKED_AT]

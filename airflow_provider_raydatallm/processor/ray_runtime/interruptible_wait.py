@@ -19,7 +19,7 @@ class _Interrupted(BaseException):
     """The look raised."""
 
 
-class Watch:
+class InterruptibleWait:
     """`with Watch(look, seconds): wait()`: calls `look` every so often, and ends the wait by what it raises.
 
     Outside of the main thread, which alone can be interrupted, the wait goes on to its own end first.
@@ -66,7 +66,7 @@ class Watch:
         # Only the wait itself is to be interrupted, once: on the way into it the next signal does, and what
         # leaves it raises the error by itself.
         while frame is not None:
-            if frame.f_code in (Watch.__enter__.__code__, Watch.__exit__.__code__):
+            if frame.f_code in (InterruptibleWait.__enter__.__code__, InterruptibleWait.__exit__.__code__):
                 return
             frame = frame.f_back
         if not self._ended.is_set() and not self._raised:

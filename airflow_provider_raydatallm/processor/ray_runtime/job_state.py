@@ -10,7 +10,7 @@ _LIMIT = 10_000
 _NAMES = 12
 
 
-def an_engine_loads() -> bool:
+def engine_is_starting() -> bool:
     """Whether an actor of this job has what it asked for, and is not ready for the first time; also when that
     cannot be told."""
     import ray
@@ -26,7 +26,7 @@ def an_engine_loads() -> bool:
     return any(a.state == "PENDING_CREATION" and a.pid for a in actors)
 
 
-def what_waits() -> str:
+def describe_waiting() -> str:
     """What this job's tasks and actors are doing, and how many CPUs are left, as Ray's state API has it;
     empty when it does not say."""
     import ray

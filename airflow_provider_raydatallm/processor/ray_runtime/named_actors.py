@@ -15,7 +15,7 @@ NAMESPACE = "airflow-ray-llm"
 _LOOK_SECONDS = 0.5
 
 
-def claim(name: str) -> ActorHandle[Any] | None:
+def create_named_actor(name: str) -> ActorHandle[Any] | None:
     """An actor of that name that ends with this job, or when it is killed; None when there is one of it."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -34,7 +34,7 @@ def claim(name: str) -> ActorHandle[Any] | None:
     return actor
 
 
-def claimed(prefix: str) -> list[str]:
+def named_actors(prefix: str) -> list[str]:
     """All names that begin so, in their order, without that beginning."""
     from ray.util import list_named_actors
 
@@ -44,11 +44,11 @@ def claimed(prefix: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def only_one(name: str) -> Iterator[None]:
+def cluster_lock(name: str) -> Iterator[None]:
     """For what one job on the cluster may do at a time."""
     import ray
 
-    while (lock := claim(name)) is None:
+    while (lock := create_named_actor(name)) is None:
         time.sleep(_LOOK_SECONDS)
     try:
         yield

@@ -30,7 +30,7 @@ _TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 
 
-class AnswerShape:
+class AnswerParser:
     """Turns a table of answers into a table of row ids, published columns and tokens, and one of failed rows.
 
     Picklable: it runs in the tasks that take rows from the engine.

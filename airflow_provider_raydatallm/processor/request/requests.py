@@ -16,7 +16,7 @@ from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder,
 from airflow_provider_raydatallm.processor.store.ledger import Span
 
 
-class MakeRequests:
+class RequestReader:
     """Reads units and yields the requests of their missing rows. Rows without a request have failed."""
 
     def __init__(self, plan: Plan, builder: RequestBuilder, *, carry_row: bool) -> None:

@@ -64,7 +64,7 @@ class RowFunction:
         return self._function(**values, **self._given)
 
 
-def load(package: str) -> RowFunction:
+def load_row_function(package: str) -> RowFunction:
     """The function that a package of `by_value.ship` holds.
 
     :raises SliceError: when this Python cannot run it, or the cluster lacks what it imports.
@@ -76,7 +76,7 @@ def load(package: str) -> RowFunction:
     return RowFunction(about["name"], about["named"], files.joinpath("function.pickle").read_bytes())
 
 
-def cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+def load_once(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
     """A helper function under `functools.cache` or `lru_cache`, which pickle knows by name only."""
     return functools.lru_cache(**parameters)(function)
 

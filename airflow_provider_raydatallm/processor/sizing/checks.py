@@ -16,7 +16,7 @@ from airflow_provider_raydatallm.contract.errors import Kind
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     UTILIZATION,
-    ModelShape,
+    ModelConfig,
     cache_bytes,
     row_length,
 )
@@ -41,13 +41,13 @@ class Finding:
         return f"{self.message}. {self.fix} [{self.code}]"
 
 
-def check(
+def check_sizes(
     needs: Resources,
     sizes: Sizes | None,
     engine_kwargs: Mapping[str, Any],
     accelerator_type: str | None,
     rows: int,
-    shape: ModelShape | None,
+    shape: ModelConfig | None,
     cluster: ClusterFacts | None,
 ) -> list[Finding]:
     """Everything that can be found, errors first. What is None is not known, and not checked.
@@ -64,7 +64,7 @@ def check(
 
 
 def _resources(needs: Resources, accelerator_type: str | None, cluster: ClusterFacts) -> Iterator[Finding]:
-    there, most = cluster.there, cluster.most
+    there, most = cluster.resources, cluster.max_resources
     if most is None:
         return
     short = [
@@ -99,7 +99,7 @@ def _parallel(
     sizes: Sizes | None,
     engine_kwargs: Mapping[str, Any],
     accelerator_type: str | None,
-    shape: ModelShape | None,
+    shape: ModelConfig | None,
     cluster: ClusterFacts | None,
 ) -> Iterator[Finding]:
     tensor = int(engine_kwargs.get("tensor_parallel_size") or 1)
@@ -136,7 +136,7 @@ def _parallel(
 
 
 def _memory(
-    engine_kwargs: Mapping[str, Any], sizes: Sizes | None, shape: ModelShape | None, cluster: ClusterFacts
+    engine_kwargs: Mapping[str, Any], sizes: Sizes | None, shape: ModelConfig | None, cluster: ClusterFacts
 ) -> Iterator[Finding]:
     if shape is None or cluster.gpu_bytes is None or sizes is None or not sizes.gpus[0]:
         return
@@ -154,7 +154,7 @@ def _memory(
             "error",
             f"the model's weights take {shape.weight_bytes / _GB:.0f} GB, and a worker has {have}",
             "Raise tensor_parallel_size in engine_kwargs, or take a quantized model (fp8 halves the weights)",
-            "memory",
+            "gpu_memory",
         )
     elif left < row and engine_kwargs.get("max_model_len") != -1:  # for which vLLM takes what fits
         yield Finding(
@@ -164,7 +164,7 @@ def _memory(
             f"max_model_len {length:,} takes {row / _GB:.1f} GB ({have})",
             "Lower max_model_len ('auto' takes what the rows need), or raise tensor_parallel_size, in "
             "engine_kwargs",
-            "memory",
+            "gpu_memory",
         )
 
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import gpu_memory
-from airflow_provider_raydatallm.processor.sizing.checks import Finding, check
+from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_sizes
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts
-from airflow_provider_raydatallm.processor.sizing.model_config import read_shape
+from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
 
 T = TypeVar("T")
 
@@ -21,32 +21,32 @@ _FOLDER_PREFIXES = ("/", "./", "../", "~")
 _LOOK_SECONDS = 25
 
 
-def findings(engine: Engine, rows: int, cluster: ClusterFacts | None) -> list[Finding]:
+def preflight_findings(engine: Engine, rows: int, cluster: ClusterFacts | None) -> list[Finding]:
     """All that is wrong with a request.
 
     :param rows: that are left to answer.
     :param cluster: None to check what needs none.
     """
     job = engine.job
-    return check(
+    return check_sizes(
         engine.resources,
         engine.sizes,
         engine.engine_kwargs,
         job.accelerator_type,
         rows,
-        read_shape(job.model_source, job.engine_kwargs) if engine.sizes is not None else None,
+        read_model_config(job.model_source, job.engine_kwargs) if engine.sizes is not None else None,
         cluster,
     )
 
 
-def refuse(found: list[Finding]) -> None:
+def raise_errors(found: list[Finding]) -> None:
     """:raises SliceError: with all errors among the findings, of the first one's kind."""
     errors = [f for f in found if f.severity == "error"]
     if errors:
         raise SliceError("; ".join(map(str, errors)), kind=errors[0].kind)
 
 
-def look_at_cluster() -> ClusterFacts:
+def probe_cluster() -> ClusterFacts:
     """What the cluster that this process is connected to has."""
     import ray
 
@@ -62,8 +62,8 @@ def look_at_cluster() -> ClusterFacts:
     if there.get("GPU"):
         memory = _on_nodes(gpu_memory, [n for n in nodes if n["Resources"].get("GPU")])
     return ClusterFacts(
-        there=there,
-        most=_most_resources(),
+        resources=there,
+        max_resources=_most_resources(),
         gpus_per_node=int(max((n["Resources"].get("GPU", 0) for n in nodes), default=0)),
         gpu_bytes=min((m for m in memory if m), default=None),
         gpus_by_type=by_type,
@@ -74,7 +74,7 @@ def is_folder(model_source: str) -> bool:
     return model_source.startswith(_FOLDER_PREFIXES)
 
 
-def check_model(model_source: str) -> None:
+def check_model_folder(model_source: str) -> None:
     """:raises SliceError: when the model is a folder that no node of the cluster has."""
     import ray
 
@@ -92,7 +92,7 @@ def check_model(model_source: str) -> None:
         )
 
 
-def files_of_model(model_source: str) -> list[list[tuple[str, int, int]]]:
+def model_files(model_source: str) -> list[list[tuple[str, int, int]]]:
     """What a model's folder holds, by which one that was replaced in place is known: each file's name, bytes
     and time, here, or where it is not on this node on those that have it. Empty for a hub id."""
     import ray

@@ -36,8 +36,8 @@ class ClusterFacts:
     """What a cluster has, as Ray names it; `most` is what its autoscaler may grow it to, {} without one and
     None where that is not known. gpu_bytes: memory of its smallest GPU."""
 
-    there: Mapping[str, float]
-    most: Mapping[str, float] | None = field(default_factory=dict)
+    resources: Mapping[str, float]
+    max_resources: Mapping[str, float] | None = field(default_factory=dict)
     gpus_per_node: int = 0
     gpu_bytes: int | None = None
     #: GPUs of the nodes that have an accelerator of that type.
@@ -45,13 +45,13 @@ class ClusterFacts:
 
     def gpus_of(self, accelerator_type: str | None) -> float:
         """What a slice may have, with what the autoscaler may bring as far as that is known."""
-        if accelerator_type is not None and not self.most:
+        if accelerator_type is not None and not self.max_resources:
             return self.gpus_by_type.get(accelerator_type, 0)
-        return max(self.there.get("GPU", 0), (self.most or {}).get("GPU", 0))
+        return max(self.resources.get("GPU", 0), (self.max_resources or {}).get("GPU", 0))
 
 
 @dataclass(frozen=True)
-class Lengths:
+class TokenLengthSample:
     """tokens: of prompt and longest answer, of each row that was looked at. positions: the most that the
     model has places for; None where its files do not say."""
 
@@ -60,7 +60,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Pace:
+class PastThroughput:
     """What an earlier slice of the table showed. rows_per_s is of one worker, and of rows that it was asked:
     what a cache had of one slice says nothing of the next."""
 
@@ -70,13 +70,13 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Facts:
+class SizingInputs:
     """What sizes are chosen by; what is None is not known.
 
     raised: the rows left are those that were over the limit of the engine before.
     """
 
     cluster: ClusterFacts | None
-    lengths: Lengths | None = None
-    pace: Pace | None = None
-    raised: bool = False
+    lengths: TokenLengthSample | None = None
+    past_throughput: PastThroughput | None = None
+    limit_raised: bool = False

@@ -20,7 +20,7 @@ UTILIZATION = 0.9
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class ModelConfig:
     """A decoder's sizes. `parameters` is None where the configuration does not give it away."""
 
     parameters: int | None
@@ -43,12 +43,12 @@ class ModelShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.kv_bytes_each
 
 
-def read_shape(model_source: str, engine_kwargs: Mapping[str, Any]) -> ModelShape | None:
+def read_model_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> ModelConfig | None:
     """The shape of a model in a folder that this machine has, or in its hub cache; None when there is none or
     it is not a plain decoder."""
     config = _config(model_source, engine_kwargs)
     try:
-        return shape_of(config, engine_kwargs) if config is not None else None
+        return parse_model_config(config, engine_kwargs) if config is not None else None
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -78,7 +78,7 @@ def config_file(model_source: str) -> Path | None:
     return max(snapshots.glob("*/config.json"), key=lambda p: p.stat().st_mtime, default=None)
 
 
-def shape_of(config: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -> ModelShape:
+def parse_model_config(config: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -> ModelConfig:
     """:raises KeyError: when the configuration is not a decoder's."""
     config = config.get("text_config") or config
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
@@ -92,7 +92,7 @@ def shape_of(config: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -> Mod
     )
     each = _BYTES.get(str(dtype), 2.0)
     cache = str(engine_kwargs.get("kv_cache_dtype") or "auto")
-    return ModelShape(
+    return ModelConfig(
         parameters=_parameters(config, heads, kv_heads, head_dim),
         layers=int(config["num_hidden_layers"]),
         heads=heads,
@@ -115,13 +115,13 @@ def _parameters(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: 
     return int(config["num_hidden_layers"]) * layer + tables * int(config["vocab_size"]) * hidden + hidden
 
 
-def row_length(engine_kwargs: Mapping[str, Any], shape: ModelShape) -> int:
+def row_length(engine_kwargs: Mapping[str, Any], shape: ModelConfig) -> int:
     """Tokens that the engine must have room for, for one row."""
     asked = engine_kwargs.get("max_model_len")
     return asked if isinstance(asked, int) and asked > 0 else shape.max_positions
 
 
-def cache_bytes(shape: ModelShape, gpu_bytes: float, parallel: int, utilization: float) -> float | None:
+def cache_bytes(shape: ModelConfig, gpu_bytes: float, parallel: int, utilization: float) -> float | None:
     """What the GPUs of a worker have left for the cache; negative when the weights alone do not fit.
 
     :param parallel: GPUs that share the model.

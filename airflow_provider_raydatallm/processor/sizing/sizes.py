@@ -30,7 +30,7 @@ _LENGTH_STEP = 64
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskSpread:
     """How rows become tasks.
 
     rows_per_block: rows that travel together. rows_per_task: rows that a worker takes at once: whole blocks,
@@ -43,7 +43,7 @@ class Work:
     tasks_per_worker: int
 
 
-def work(rows: int, blocks: int, batch_size: int, workers: int) -> Work:
+def spread_tasks(rows: int, blocks: int, batch_size: int, workers: int) -> TaskSpread:
     """How a slice's rows are spread.
 
     10,000 rows in 256 blocks with batches of 128 and 4 workers: 39 rows a block, 156 a task, 64 tasks, 16 for
@@ -52,7 +52,7 @@ def work(rows: int, blocks: int, batch_size: int, workers: int) -> Work:
     per_block = max(1, rows // blocks)
     per_task = math.ceil(batch_size / per_block) * per_block
     tasks = max(1, round(rows / per_task))
-    return Work(per_block, per_task, tasks, math.ceil(tasks / workers))
+    return TaskSpread(per_block, per_task, tasks, math.ceil(tasks / workers))
 
 
 def is_saturated(batch_size: int, batches: int, max_num_seqs: int) -> bool:
@@ -94,7 +94,7 @@ def fitting_max_model_len(lengths: Sequence[int], percent: float, most: int | No
     return min(fitting, most) if most is not None else fitting
 
 
-def workers_for(gpus: int, gpus_each: int, rows: int) -> tuple[int, int]:
+def default_workers(gpus: int, gpus_each: int, rows: int) -> tuple[int, int]:
     """One worker at least, and as many as there are GPUs for: of those that a slice gives enough to do, since
     each takes a minute to start."""
     return 1, max(1, min(gpus // gpus_each, rows // (_BATCHES_PER_WORKER * _BATCH)))

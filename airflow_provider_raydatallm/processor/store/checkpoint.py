@@ -14,13 +14,13 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.fragments import ranges_of
+from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.lease import CHECKPOINT
 from airflow_provider_raydatallm.processor.store.ledger import (
     Fragment,
     Span,
     UnitRows,
-    count,
+    count_rows,
     finished_rows,
     missing_rows,
     quarantined_rows,
@@ -31,7 +31,7 @@ SEEDED = "seeded.json"
 
 
 @dataclass(frozen=True)
-class Progress:
+class CheckpointState:
     """How far a plan has come, by the fragments that there are.
 
     `max_attempts`: failures that put a row into quarantine; those of runs before `failed_since` (an epoch) do
@@ -59,13 +59,13 @@ class Progress:
 
     @property
     def rows_missing(self) -> int:
-        return sum(count(spans) for _, spans in self.missing)
+        return sum(count_rows(spans) for _, spans in self.missing)
 
     @property
     def rows_quarantined(self) -> int:
         """Of this plan: fragments may hold rows of files that are gone."""
         ids = {u.id for u in self.plan.units}
-        return sum(count(spans) for unit, spans in self.quarantined.items() if unit in ids)
+        return sum(count_rows(spans) for unit, spans in self.quarantined.items() if unit in ids)
 
 
 class Checkpoint:
@@ -99,8 +99,8 @@ class Checkpoint:
         """:param only: names of the fragments to look at; all that there are by default."""
         return read_ledger(self.store.names(self.folder) if only is None else only, self._ranges)
 
-    def set_aside(self, name: str, why: Exception) -> None:
-        self.store.set_aside(name, why, "its rows are answered again")
+    def keep_damaged_file(self, name: str, why: Exception) -> None:
+        self.store.keep_damaged_file(name, why, "its rows are answered again")
 
     def seeded(self) -> dict[str, Any] | None:
         """What was taken over from the version before: its report's tokens and its truncated rows."""
@@ -110,9 +110,9 @@ class Checkpoint:
     def _ranges(self, name: str) -> tuple[UnitRows, ...] | None:
         path = f"{self.folder}/{name}"
         try:
-            return ranges_of(self.store, path)
+            return fragment_ranges(self.store, path)
         except CorruptFileError as e:
-            self.set_aside(path, e)
+            self.keep_damaged_file(path, e)
             return None
 
 
@@ -122,5 +122,5 @@ def load_plan(store: Store, name: str) -> Plan | None:
         body = store.read_document(name)
         return None if body is None else Plan.from_json(body)
     except CorruptFileError as e:
-        store.set_aside(name, e, "the slice is planned again")
+        store.keep_damaged_file(name, e, "the slice is planned again")
         return None

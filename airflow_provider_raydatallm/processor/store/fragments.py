@@ -24,7 +24,7 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     UnitRows,
     content_hash,
     fragment_name,
-    hash_in,
+    hash_from_name,
 )
 
 #: A fragment is put when it has so many rows, so many bytes, or when its oldest row has waited so long.
@@ -163,7 +163,7 @@ def read_head(store: Store, name: str) -> pa.Schema:
     raise CorruptFileError(store, name, str(error)) from error
 
 
-def ranges_of(store: Store, name: str) -> tuple[UnitRows, ...]:
+def fragment_ranges(store: Store, name: str) -> tuple[UnitRows, ...]:
     schema = read_head(store, name)
     try:
         return tuple(UnitRows(*r) for r in json.loads((schema.metadata or {})[_RANGES]))
@@ -171,7 +171,7 @@ def ranges_of(store: Store, name: str) -> tuple[UnitRows, ...]:
         raise CorruptFileError(store, name, f"{type(e).__name__}: {e}") from e
 
 
-def fields_of(store: Store, folder: str, fragments: Sequence[Fragment]) -> list[pa.Field]:
+def fragment_fields(store: Store, folder: str, fragments: Sequence[Fragment]) -> list[pa.Field]:
     """The published columns of all fragments, with the types that fit them all.
 
     :raises SliceError: when no type fits a column's values.
@@ -243,7 +243,7 @@ class FragmentReader:
         if name not in self._open:
             path = f"{self._folder}/{name}"
             content = self._store.read(path)
-            if content is None or content_hash(content) != hash_in(name):
+            if content is None or content_hash(content) != hash_from_name(name):
                 raise CorruptFileError(
                     self._store,
                     path,

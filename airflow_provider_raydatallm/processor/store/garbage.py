@@ -15,7 +15,7 @@ from airflow_provider_raydatallm.processor.store.lease import CHECKPOINT, Lease
 _ANY_KEY = "any-slice-key"
 
 
-def abandoned(job: SliceJob, days: float) -> Iterator[tuple[Store, float]]:
+def abandoned_checkpoints(job: SliceJob, days: float) -> Iterator[tuple[Store, float]]:
     """Slices of the job's table with a checkpoint in which nothing was written for `days`, and its age in
     days.
 

@@ -36,10 +36,10 @@ class LeaseLostError(SliceError):
     """Another run holds the slice now."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, kind="run")
+        super().__init__(message, kind="transient")
 
 
-class Holder:
+class LeaseHolder:
     """What a watcher sees of the run that holds the slice."""
 
     def __init__(self, store: Store, epoch: int) -> None:
@@ -59,12 +59,12 @@ class Holder:
         return str(self.says.get("holder") or "another run")
 
 
-def holder(store: Store) -> Holder | None:
+def read_holder(store: Store) -> LeaseHolder | None:
     """The run that holds the slice now, whether it lives or not; None when there is none."""
     epochs = _epochs(store)
     if not epochs:
         return None
-    found = Holder(store, max(epochs))
+    found = LeaseHolder(store, max(epochs))
     return None if found.released else found
 
 
@@ -91,7 +91,7 @@ class Lease:
         me: str,
         floor: Callable[[], int],
         wait: bool,
-        waiting: Callable[[Holder], bool],
+        waiting: Callable[[LeaseHolder], bool],
         stale_seconds: float | None = None,
     ) -> Lease | None:
         """Take the slice, at once when nobody holds it, else when its holder releases it or is dead.
@@ -109,7 +109,7 @@ class Lease:
         while True:
             epochs = _epochs(store)
             top = max(epochs, default=0)
-            other = Holder(store, top) if epochs else None
+            other = LeaseHolder(store, top) if epochs else None
             same = other is not None and seen == (other.epoch, other.seen)
             if other is None or other.released or (same and time.monotonic() - since >= stale):
                 # What was published is looked up after the epochs: a holder publishes before it takes its
@@ -125,7 +125,7 @@ class Lease:
                     raise SliceError(
                         f"{other} is at work on {store.url} and on_running is 'fail': wait for it, or set "
                         "on_running='attach'",
-                        kind="run",
+                        kind="transient",
                     )
                 seen, since = (other.epoch, other.seen), time.monotonic()
             if waiting(other):
@@ -141,9 +141,9 @@ class Lease:
         top = max(_epochs(self._store), default=0)
         if self._lost or top != self.epoch or self._store.read(_epoch(top)) != self._mine:
             self._lost = True
+            successor = LeaseHolder(self._store, top) if top else "another run"
             raise LeaseLostError(
-                f"{Holder(self._store, top) if top else 'another run'} took over {self._store.url} while "
-                "this run gave no sign of life: it stops here and leaves the slice to that one"
+                f"the lease on {self._store.url} was lost to {successor} after missed heartbeats; stopping"
             )
 
     @property

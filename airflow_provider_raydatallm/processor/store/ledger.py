@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 Span = tuple[int, int]
 #: Rows of a plan: the index of a unit and ranges of its rows.
-Work = Sequence[tuple[int, Sequence[Span]]]
+MissingRows = Sequence[tuple[int, Sequence[Span]]]
 
 
 class UnitRows(NamedTuple):
@@ -57,7 +57,7 @@ def content_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def hash_in(name: str) -> str:
+def hash_from_name(name: str) -> str:
     """The content hash that a fragment's name promises."""
     match = _NAME.fullmatch(name)
     return match["sha"] if match else ""
@@ -100,7 +100,7 @@ def finished_rows(fragments: Iterable[Fragment]) -> dict[str, list[Span]]:
         if fragment.kind == "rows":
             for unit, start, stop in fragment.ranges:
                 spans.setdefault(unit, []).append((start, stop))
-    return {unit: merged(found) for unit, found in spans.items()}
+    return {unit: merge_spans(found) for unit, found in spans.items()}
 
 
 def quarantined_rows(
@@ -113,7 +113,7 @@ def quarantined_rows(
             for unit, start, stop in fragment.ranges:
                 spans.setdefault(unit, []).append((start, stop))
     found = {
-        unit: without(covered(of_unit, max_attempts), finished.get(unit, []))
+        unit: subtract(covered_at_least(of_unit, max_attempts), finished.get(unit, []))
         for unit, of_unit in spans.items()
     }
     return {unit: left for unit, left in found.items() if left}
@@ -132,13 +132,13 @@ def missing_rows(
         spans: list[Span] = [(0, rows)]
         for ranges in done:
             if unit in ranges:
-                spans = without(spans, ranges[unit])
+                spans = subtract(spans, ranges[unit])
         if spans:
             left.append((index, spans))
     return left
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Sorted ranges that neither overlap nor touch and cover the same."""
     result: list[Span] = []
     for start, stop in sorted(spans):
@@ -149,7 +149,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
-def covered(spans: Iterable[Span], times: int) -> list[Span]:
+def covered_at_least(spans: Iterable[Span], times: int) -> list[Span]:
     """What at least so many of the spans cover."""
     edges = sorted(edge for start, stop in spans for edge in ((start, 1), (stop, -1)))
     result: list[Span] = []
@@ -160,10 +160,10 @@ def covered(spans: Iterable[Span], times: int) -> list[Span]:
         elif depth < times <= depth + step:
             begin = at
         depth += step
-    return merged(result)
+    return merge_spans(result)
 
 
-def without(spans: Iterable[Span], taken: Sequence[Span]) -> list[Span]:
+def subtract(spans: Iterable[Span], taken: Sequence[Span]) -> list[Span]:
     """`spans` less `taken`; both sorted and free of overlaps."""
     result: list[Span] = []
     at = 0
@@ -181,5 +181,5 @@ def without(spans: Iterable[Span], taken: Sequence[Span]) -> list[Span]:
     return result
 
 
-def count(spans: Iterable[Span]) -> int:
+def count_rows(spans: Iterable[Span]) -> int:
     return sum(stop - start for start, stop in spans)

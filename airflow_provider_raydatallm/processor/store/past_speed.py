@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.sizing.facts import Pace
+from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
 from airflow_provider_raydatallm.processor.storage import open_fs
 
 #: How many published slices of the table are looked at, newest keys first.
 _SLICES = 20
 
 
-def newest_pace(job: SliceJob) -> Pace | None:
+def newest_throughput(job: SliceJob) -> PastThroughput | None:
     """Of the newest slice of the same table that was answered in the same way."""
     fs, path = open_fs(job.slice_path)
     table = path.rstrip("/").rpartition("/")[0]
@@ -31,5 +31,5 @@ def newest_pace(job: SliceJob) -> Pace | None:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if rate and asked and start is not None:
-            return Pace(report["slice_key"], rate * asked / workers, start)
+            return PastThroughput(report["slice_key"], rate * asked / workers, start)
     return None

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 15.0
 
 
-def slice_status(job: SliceJob) -> Report | None:
+def current_report(job: SliceJob) -> Report | None:
     """The report of the slice that is published for this very job and the input as it is now; None when there
     is none."""
     store = Store(job.slice_path)
-    version = versions.current(store)
+    version = versions.newest_version(store)
     if version is None or version.manifest["fingerprint"] != job.fingerprint():
         return None
     if version.manifest["slice_instant"] and job.slice_instant not in (
@@ -36,9 +36,13 @@ def slice_status(job: SliceJob) -> Report | None:
         version.manifest["slice_instant"],
     ):
         return None
-    if not (versions.is_whole(store, version) and versions.is_complete(store, version)):
+    if not (versions.files_are_intact(store, version) and versions.is_complete(store, version)):
         return None
-    return version.to_report(version.report["outcome"]) if is_same(version, job, list_input(job)) else None
+    return (
+        version.to_report(version.report["outcome"])
+        if answers_same_question(version, job, list_input(job))
+        else None
+    )
 
 
 def slice_progress(job: SliceJob) -> dict[str, Any] | None:
@@ -61,7 +65,7 @@ def finished_report(job: SliceJob) -> Report | None:
 
     def look() -> None:
         with contextlib.suppress(Exception):
-            found.append(slice_status(job))
+            found.append(current_report(job))
 
     thread = threading.Thread(target=look, name="ray-llm-status", daemon=True)
     thread.start()
@@ -72,7 +76,7 @@ def finished_report(job: SliceJob) -> Report | None:
     return report.model_copy(update={"outcome": "unchanged"})
 
 
-def is_same(version: Version, job: SliceJob, listing: Listing) -> bool:
+def answers_same_question(version: Version, job: SliceJob, listing: Listing) -> bool:
     """Whether the version answers this question about this input."""
     manifest = version.manifest
     return bool(manifest["fingerprint"] == job.fingerprint() and manifest["input"]["hash"] == listing.hash)
@@ -99,16 +103,16 @@ def published_dataset(slice_path: str, *, version: int | None = None) -> pyarrow
 
 
 def _paths(store: Store, version: int | None) -> list[str]:
-    newest = versions.current(store)
+    newest = versions.newest_version(store)
     if newest is None:
         raise FileNotFoundError(f"no slice is published in {store.url}")
-    if version is None or version == newest.number:
+    if version is None or version == newest.version_number:
         folder, found = "", newest
     else:
         kept = store.read_document(versions.commit_name(version))
         if kept is None:
             raise FileNotFoundError(
-                f"version {version} of {store.url} is not kept; the newest is {newest.number}"
+                f"version {version} of {store.url} is not kept; the newest is {newest.version_number}"
             )
         folder, found = f"{versions.VERSIONS}/{version:06}/", versions.Version(version, **kept)
     return [store.path(folder + f["path"]) for f in found.data_files]

@@ -29,7 +29,7 @@ _COMMIT = re.compile(r"commit-(\d{6,})\.json")
 class Version:
     """A published version of a slice."""
 
-    number: int
+    version_number: int
     manifest: dict[str, Any]
     report: dict[str, Any]
 
@@ -59,7 +59,7 @@ def plan_name(number: int, tag: str) -> str:
     return f"{VERSIONS}/plan-{number:06}-{tag}.json"
 
 
-def highest(store: Store) -> int:
+def highest_commit(store: Store) -> int:
     """The number of the newest commit; 0 when there is none."""
     return max((int(m[1]) for n in store.names(VERSIONS) if (m := _COMMIT.fullmatch(n))), default=0)
 
@@ -67,7 +67,7 @@ def highest(store: Store) -> int:
 def epoch(store: Store) -> int:
     """The epoch of the lease under which the newest commit was made; 0 when there is none that can be
     read."""
-    number = highest(store)
+    number = highest_commit(store)
     try:
         body = store.read_document(commit_name(number)) if number else None
     except CorruptFileError:
@@ -75,13 +75,13 @@ def epoch(store: Store) -> int:
     return int(body["manifest"]["epoch"]) if body else 0
 
 
-def current(store: Store, *, ignore_damage: bool = False) -> Version | None:
+def newest_version(store: Store, *, ignore_damage: bool = False) -> Version | None:
     """The version that is published here, or None.
 
     :raises SliceError: when its commit is damaged, or the folder holds data files that no run of this
         provider put there.
     """
-    number = highest(store)
+    number = highest_commit(store)
     if number:
         try:
             body = store.read_document(commit_name(number))
@@ -104,7 +104,7 @@ def current(store: Store, *, ignore_damage: bool = False) -> Version | None:
     return None
 
 
-def is_whole(store: Store, version: Version) -> bool:
+def files_are_intact(store: Store, version: Version) -> bool:
     """Whether the version's data files are there, with the sizes that they were published with."""
     sizes = {f.name: f.size for f in store.files()}
     return all(sizes.get(f["path"]) == f["bytes"] for f in version.data_files)
@@ -117,7 +117,7 @@ def is_complete(store: Store, version: Version) -> bool:
         SUCCESS in names
         and _holds(store, MANIFEST, version.manifest)
         and _holds(store, REPORT, version.report)
-        and not (CHECKPOINT in names and _left_over(store, version.number))
+        and not (CHECKPOINT in names and _left_over(store, version.version_number))
     )
 
 

@@ -53,7 +53,7 @@ class Answered(SliceLineage, BaseOperator):
 
     def execute(self, context: Any) -> Any:
         job, _ = self.slice_job(context)
-        self.note_run(job, ray_job_id="ray-1")
+        self.record_run(job, ray_job_id="ray-1")
         if self.deferrable:
             self.defer(trigger=TimeDeltaTrigger(dt.timedelta(seconds=1)), method_name="execute_complete")
         return self._end(context, job)
@@ -83,7 +83,7 @@ class Answered(SliceLineage, BaseOperator):
             queued=None,
             total=None,
         )
-        self.note_run(job, result=result)
+        self.record_run(job, result=result)
         record_asset_events(
             self.outlets,
             context["outlet_events"],

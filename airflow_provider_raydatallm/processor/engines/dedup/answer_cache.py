@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.dedup.cache_files import AnswerFiles, AnswerSpace
-from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, AnswerIndex
+from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace
+from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
 from airflow_provider_raydatallm.processor.storage import Store
 
 #: How long new answers wait to be put, unless they fill a file before.
@@ -41,10 +41,10 @@ def check_address(url: str) -> None:
 class AnswerCache:
     """For several threads."""
 
-    def __init__(self, space: AnswerSpace, files: AnswerFiles) -> None:
+    def __init__(self, space: CacheNamespace, files: CacheFiles) -> None:
         self._space = space
         self._files = files
-        self._index = AnswerIndex([])
+        self._index = CacheIndex([])
         self._loaded = threading.Event()
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
@@ -55,10 +55,10 @@ class AnswerCache:
             threading.Thread(target=work, name=f"ray-llm-answers{work.__name__}", daemon=True).start()
 
     @classmethod
-    def open(cls, space: AnswerSpace) -> AnswerCache | None:
+    def open(cls, space: CacheNamespace) -> AnswerCache | None:
         """None when it cannot be, which is said."""
         try:
-            return cls(space, AnswerFiles(space))
+            return cls(space, CacheFiles(space))
         except Exception as e:
             _say(space, e)
             return None
@@ -108,7 +108,7 @@ class AnswerCache:
         with self._unless_it_fails():
             if self._space.read:
                 tables = self._files.read()
-                self._index = AnswerIndex(list(tables.values()))
+                self._index = CacheIndex(list(tables.values()))
         self._loaded.set()
         with self._unless_it_fails():
             self._files.tidy(tables)
@@ -142,7 +142,7 @@ class AnswerCache:
                 _say(self._space, e)
 
 
-def _say(space: AnswerSpace, error: Exception) -> None:
+def _say(space: CacheNamespace, error: Exception) -> None:
     # The store's own error, without what a slice whose output fails is told.
     why = error.__cause__ or error
     print(

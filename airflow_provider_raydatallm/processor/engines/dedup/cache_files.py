@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, AnswerIndex
+from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.ledger import content_hash
 
@@ -41,7 +41,7 @@ _LOOKS = 3
 
 
 @dataclass(frozen=True)
-class AnswerSpace:
+class CacheNamespace:
     """Which answers are kept, and where.
 
     :param key: `SliceJob.answer_space`: answers to the same request are the same in it.
@@ -58,13 +58,13 @@ class AnswerSpace:
     keep_cut: bool = True
 
 
-class AnswerFiles:
+class CacheFiles:
     """
     :param now: epoch seconds.
     :raises SliceError: here and from all methods, when the store fails.
     """
 
-    def __init__(self, space: AnswerSpace, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, space: CacheNamespace, now: Callable[[], float] = time.time) -> None:
         self._space = space
         self._now = now
         self._store = Store(space.url)
@@ -120,7 +120,7 @@ class AnswerFiles:
         small = [name for name in sorted(tables) if tables[name].nbytes < self.file_bytes / 2]
         if len(small) >= _MANY_SMALL:
             for group in self._groups(small, tables):
-                entries = AnswerIndex([tables[name] for name in group]).entries()
+                entries = CacheIndex([tables[name] for name in group]).entries()
                 made = self.write(entries) if entries.num_rows else None
                 self._remove(self._folder, (name for name in group if name != made))
         self.drop()

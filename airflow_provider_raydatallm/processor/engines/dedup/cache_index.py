@@ -20,7 +20,7 @@ ENTRY_SCHEMA = pa.schema([
 _KEY = "S16"
 
 
-class AnswerIndex:
+class CacheIndex:
     """Entries of some tables, the newest one of each key. It never changes: for several threads."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:

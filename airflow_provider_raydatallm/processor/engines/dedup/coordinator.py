@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.contract import spec
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache
-from airflow_provider_raydatallm.processor.engines.dedup.cache_files import AnswerSpace
+from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 #: Columns of an answer that are the same for all who ask.
 ANSWER_COLUMNS = ("text", "finish_reason", "shortened", "error_type", "error")
 #: What is told of an answer that was inferred, and of one that is taken.
-TOLD_COLUMNS = (*ANSWER_COLUMNS, "input_tokens", "output_tokens")
-TAKEN_COLUMNS = (*ANSWER_COLUMNS, "cached", "saved_tokens")
+SENT_COLUMNS = (*ANSWER_COLUMNS, "input_tokens", "output_tokens")
+COPIED_COLUMNS = (*ANSWER_COLUMNS, "cached", "saved_tokens")
 
-_TAKEN = pa.schema([f for f in ANSWER_FIELDS if f.name in TAKEN_COLUMNS])
+_TAKEN = pa.schema([f for f in ANSWER_FIELDS if f.name in COPIED_COLUMNS])
 _OF_THIS_SLICE = {"cached": False, "saved_tokens": 0}
 #: Answers that are kept, the newest, by their size; and what a key takes beside.
 _BYTES = 256 << 20
@@ -53,19 +53,19 @@ _LOOK_SECONDS = 0.1
 _LOAD_SECONDS = 10.0
 
 
-def key_of(request: str) -> bytes:
+def request_key(request: str) -> bytes:
     return hashlib.blake2b(request.encode(), digest_size=16).digest()
 
 
-def is_decided(request: str) -> bool:
+def is_deterministic(request: str) -> bool:
     """Whether the answer would be the same again: greedy sampling, or a seed."""
-    return spec.is_decided(json.loads(request)["sampling_params"])
+    return spec.is_deterministic(json.loads(request)["sampling_params"])
 
 
-class Repeats:
+class DedupCoordinator:
     """The actor."""
 
-    def __init__(self, space: AnswerSpace | None = None, most_bytes: int = _BYTES) -> None:
+    def __init__(self, space: CacheNamespace | None = None, most_bytes: int = _BYTES) -> None:
         """:param space: of answers that are kept for other slices."""
         self._cache = AnswerCache.open(space) if space is not None else None
         self._wait_until: float | None = None
@@ -77,7 +77,7 @@ class Repeats:
         self._groups: deque[tuple[list[bytes], int]] = deque()
         self._seen: dict[str, float] = {}
 
-    async def beat(self, feeder: str) -> None:
+    async def heartbeat(self, feeder: str) -> None:
         self._seen[feeder] = time.monotonic()
 
     async def claim(self, feeder: str, call: str, keys: list[bytes]) -> list[bool]:
@@ -173,7 +173,7 @@ def _taken(entries: pa.Table) -> pa.Table:
 Ask = Callable[[Sequence[int], Callable[[Sequence[int], pa.Table], None]], None]
 
 
-class Once:
+class DedupClient:
     """The actor, as one feeder sees it. For several threads."""
 
     def __init__(self, repeats: ActorHandle[Any], *, always: bool) -> None:
@@ -183,9 +183,7 @@ class Once:
         self._me = uuid.uuid4().hex
         threading.Thread(target=self._beat, name="ray-llm-repeats", daemon=True).start()
 
-    def answer(
-        self, requests: Sequence[str], ask: Ask, copy: Callable[[Sequence[int], pa.Table], None]
-    ) -> None:
+    def run(self, requests: Sequence[str], ask: Ask, copy: Callable[[Sequence[int], pa.Table], None]) -> None:
         """Have a block's requests answered, each kind of them once.
 
         :param ask: for rows that are this feeder's to have answered. It may leave some unanswered, for later.
@@ -194,8 +192,8 @@ class Once:
         rows: dict[bytes, list[int]] = {}
         alone = []
         for row, request in enumerate(requests):
-            if self._always or is_decided(request):
-                rows.setdefault(key_of(request), []).append(row)
+            if self._always or is_deterministic(request):
+                rows.setdefault(request_key(request), []).append(row)
             else:
                 alone.append(row)
         while alone or rows:
@@ -251,5 +249,5 @@ class Once:
 
     def _beat(self) -> None:
         while True:
-            self._repeats.beat.remote(self._me)
+            self._repeats.heartbeat.remote(self._me)
             time.sleep(_BEAT_SECONDS)

@@ -16,16 +16,16 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
-from airflow_provider_raydatallm.processor.engines.shared.replica import SharedWorker
+from airflow_provider_raydatallm.processor.engines.shared.replica import SharedVllmReplica
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkers
-from airflow_provider_raydatallm.processor.sizing.cluster_probe import files_of_model
-from airflow_provider_raydatallm.processor.sizing.facts import Facts, Resources
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool
+from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
+from airflow_provider_raydatallm.processor.sizing.facts import Resources, SizingInputs
 from airflow_provider_raydatallm.processor.sizing.sizes import (
     batches_in_flight,
+    default_workers,
     engine_batch_size,
-    workers_for,
 )
 
 if TYPE_CHECKING:
@@ -62,15 +62,15 @@ class SharedVllmEngine(VllmEngine):
         self._waited_for = False
 
     @property
-    def wants_pace(self) -> bool:
+    def needs_past_throughput(self) -> bool:
         return False
 
-    def fit(self, facts: Facts) -> None:
-        super().fit(facts)
+    def choose_sizes(self, facts: SizingInputs) -> None:
+        super().choose_sizes(facts)
         if facts.cluster is not None and not self.on_cpu:
             # All that there are: Serve starts those that there is work for.
             there = int(facts.cluster.gpus_of(self.job.accelerator_type))
-            self._workers_auto = workers_for(there, self.each, sys.maxsize)
+            self._workers_auto = default_workers(there, self.gpus_per_worker, sys.maxsize)
         self._eager = self.on_cpu  # it lives for long enough to be compiled
 
     @cached_property
@@ -78,23 +78,23 @@ class SharedVllmEngine(VllmEngine):
         """Equal for slices that can share an engine."""
         decides = {
             "arguments": self._arguments(),
-            "files": files_of_model(self.job.model_source),
+            "files": model_files(self.job.model_source),
             "accelerator_type": self.job.accelerator_type,
             "runtime_env": self._runtime_env(),
         }
         text = json.dumps(decides, sort_keys=True, default=str)
-        return serve_apps.name_of(self.job.model_source, hashlib.sha256(text.encode()).hexdigest()[:12])
+        return serve_apps.engine_name(self.job.model_source, hashlib.sha256(text.encode()).hexdigest()[:12])
 
     @property
-    def shared_actors(self) -> str:  # type: ignore[override]
-        return serve_apps.actors_of(self.name)
+    def shared_actor_prefix(self) -> str:  # type: ignore[override]
+        return serve_apps.actor_prefix(self.name)
 
     @property
-    def needed(self) -> Resources:
+    def resources_needed_now(self) -> Resources:
         """Without its workers, when those are there: it is not ended by others then, whose turn it is not."""
         if not self._is_there:
             return self.resources
-        beside = self.resources.cpus - self.workers[0] * self.cpus_each
+        beside = self.resources.cpus - self.workers[0] * self.cpus_per_worker
         return Resources(beside, 0, "beside a shared engine that is there")
 
     @property
@@ -110,11 +110,11 @@ class SharedVllmEngine(VllmEngine):
     def engine_to_keep(self) -> str | None:
         return self.name if self._is_there else None
 
-    def admitted(self) -> None:
+    def on_admitted(self) -> None:
         # Until this job's turn is over nobody ends it for its place.
-        self._user = serve_apps.use(self.name, self.job.slice_path)
+        self._user = serve_apps.register_user(self.name, self.job.slice_path)
 
-    def in_the_way(self) -> list[str]:
+    def blocking_engines(self) -> list[str]:
         most = self.job.max_shared_engines
         if most is None:
             return []
@@ -131,19 +131,19 @@ class SharedVllmEngine(VllmEngine):
         batches = self.job.max_concurrent_batches or batches_in_flight(batch, most)
         return Scaling(self.workers, batches, self.job.engine_idle_timeout)
 
-    def _start(self) -> OpenWorkers:
+    def _start(self) -> OpenWorkerPool:
         assert self._user is not None
         own = self._options()
-        serve_apps.ensure(
+        serve_apps.ensure_running(
             self.name,
             self._scaling,
-            SharedWorker,
+            SharedVllmReplica,
             (self._arguments(),),
             **{name: own[name] for name in _NEEDS if own.get(name) is not None},
             runtime_env=self._runtime_env(),
         )
         self._deployed = True
-        return partial(SharedWorkers, self.name, self._user[1])
+        return partial(SharedWorkerPool, self.name, self._user[1])
 
     def _runtime_env(self) -> dict[str, Any]:
         """Of its workers, said in full: they would have that of the job that started them."""
@@ -165,19 +165,19 @@ class SharedVllmEngine(VllmEngine):
         return env
 
     @property
-    def started(self) -> bool:
+    def is_ready(self) -> bool:
         return self._was_there
 
-    def check(self) -> None:
+    def raise_if_broken(self) -> None:
         deployed = self._deployed  # before it is looked at: one that failed another slice is started anew
         engine = self._look()
         if not self._was_there and engine is not None and engine.workers.get("RUNNING"):
             self._was_there = True
             if self._waited_for:
-                self.start = _start_of(self.name)
+                self.startup_seconds = _start_of(self.name)
         self._waited_for = True
         if deployed and engine is not None and self._gives_up(engine):
-            serve_apps.end(engine.name, although_used=True, only_failed=True)
+            serve_apps.stop_engine(engine.name, force=True, only_failed=True)
             # Text, in which the cause is looked for as in any other error of Ray's.
             raise RuntimeError(f"the shared engine could not be started: {engine.message}")
         is_there = not self._deployed or (engine is not None and engine.is_alive)
@@ -207,9 +207,9 @@ class SharedVllmEngine(VllmEngine):
             return
         self._workerless += 1
         if self._workerless % _WORKERLESS_LOOKS == 0 and not serve_apps.has_workers(engine):
-            serve_apps.end_an_idle_engine()
+            serve_apps.stop_idle_engine()
 
-    def loads(self) -> bool:
+    def is_starting(self) -> bool:
         engine = self._look()
         return engine is not None and serve_apps.has_workers(engine)
 
@@ -229,20 +229,20 @@ class SharedVllmEngine(VllmEngine):
         self._know_nothing()
 
 
-class SharedWorkers:
+class SharedWorkerPool:
     """The workers behind Serve, which chooses who is asked: of two the less busy one."""
 
     process: Mapping[str, Any] = {}
 
     def __init__(self, engine: str, user: str) -> None:
-        self._handle = serve_apps.handle_of(engine).options(method_name="answer", stream=True)
+        self._handle = serve_apps.get_handle(engine).options(method_name="generate", stream=True)
         self._user = user
 
     @contextlib.contextmanager
-    def least_busy(self, rows: int) -> Iterator[SharedWorkers]:
+    def least_busy(self, rows: int) -> Iterator[SharedWorkerPool]:
         yield self
 
-    def answer(self, batch: pa.Table) -> Iterator[pa.Table]:
+    def generate(self, batch: pa.Table) -> Iterator[pa.Table]:
         from ray.exceptions import RayActorError
 
         try:
@@ -254,7 +254,7 @@ class SharedWorkers:
 def _start_of(engine: str) -> Mapping[str, float]:
     """What the start of one of its workers took; nothing where it does not say."""
     try:
-        ready = serve_apps.handle_of(engine).options(method_name="ready")
+        ready = serve_apps.get_handle(engine).options(method_name="ready")
         told: Mapping[str, Mapping[str, float]] = ready.remote().result(timeout_s=_TELL_SECONDS)
     except Exception:  # it died, or is busy: the slice goes on
         return {}

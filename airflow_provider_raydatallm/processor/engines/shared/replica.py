@@ -42,7 +42,7 @@ def _serve_logging_kept() -> Iterator[None]:
         handler.setTarget(target)
 
 
-class SharedWorker(VllmWorker):
+class SharedVllmReplica(VllmWorker):
     def __init__(self, app: str, arguments: dict[str, Any]) -> None:
         from ray import serve
 
@@ -58,8 +58,8 @@ class SharedWorker(VllmWorker):
         self._heard = time.monotonic()
         self._asked: asyncio.Future[bool] | None = None
 
-    async def answer(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
-        groups = super().answer(batch, user)
+    async def generate(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
+        groups = super().generate(batch, user)
         async with self._while_there(user) as gone:
             left = asyncio.ensure_future(gone.wait())
             try:

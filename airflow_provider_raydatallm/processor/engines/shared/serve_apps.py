@@ -21,7 +21,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.ray_runtime.named_actors import claim, claimed, only_one
+from airflow_provider_raydatallm.processor.ray_runtime.named_actors import (
+    cluster_lock,
+    create_named_actor,
+    named_actors,
+)
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -105,7 +109,7 @@ def shared_engines() -> list[SharedEngine]:
     """Those of the cluster that this process is connected to."""
     if not _serve_runs():
         return []
-    found, claims = [], claimed(_USER)
+    found, claims = [], named_actors(_USER)
     for name, app in _status().applications.items():
         if not name.startswith(PREFIX):
             continue
@@ -125,19 +129,21 @@ def shared_engine(name: str) -> SharedEngine | None:
 
 def users(engine: str) -> list[str]:
     """The jobs that use it: a number and the slice."""
-    return claimed(f"{_USER}{engine} ")
+    return named_actors(f"{_USER}{engine} ")
 
 
-def use(engine: str, slice_path: str) -> tuple[ActorHandle[Any], str]:
+def register_user(engine: str, slice_path: str) -> tuple[ActorHandle[Any], str]:
     """Have the others see that this job uses an engine, which is not ended before the actor is; and who this
     is for the engine."""
     user = f"{uuid.uuid4().hex[:8]} {slice_path}"
-    actor = claim(f"{_USER}{engine} {user}")
+    actor = create_named_actor(f"{_USER}{engine} {user}")
     assert actor is not None
     return actor, user
 
 
-def ensure(name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...], **options: Any) -> None:
+def ensure_running(
+    name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...], **options: Any
+) -> None:
     """Have an engine there, or on its way. One that others use stays as it is; else it is started anew when
     its scaling is another.
 
@@ -146,7 +152,7 @@ def ensure(name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...]
     from ray import serve
     from ray.serve.api import RunTarget, run_many
 
-    with only_one(_LOCK):
+    with cluster_lock(_LOCK):
         there = shared_engine(name)
         if there is not None:
             others_use_it = len(there.users) > 1
@@ -175,25 +181,25 @@ def ensure(name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...]
         )
 
 
-def end(name: str, *, although_used: bool = False, only_failed: bool = False) -> bool:
+def stop_engine(name: str, *, force: bool = False, only_failed: bool = False) -> bool:
     """End an engine that nobody uses; whether it is gone.
 
-    :param although_used: also one in use, without waiting for what it answers.
+    :param force: also one in use, without waiting for what it answers.
     :param only_failed: only one that could not be started: since that was seen, another may have been.
     """
-    with only_one(_LOCK):
+    with cluster_lock(_LOCK):
         there = shared_engine(name)
         if there is None:
             return True
-        if there.users and not although_used:
+        if there.users and not force:
             return False
         if only_failed and there.status != "DEPLOY_FAILED" and not there.fails_to_start:
             return False
-        _delete(name, at_once=although_used)
+        _delete(name, at_once=force)
         return True
 
 
-def end_an_idle_engine(*, keep: str | None = None) -> None:
+def stop_idle_engine(*, keep: str | None = None) -> None:
     """Make room: end one that has workers and no users, if there is one.
 
     :param keep: the name of one that stays.
@@ -204,7 +210,7 @@ def end_an_idle_engine(*, keep: str | None = None) -> None:
         return
     for engine in there:
         with contextlib.suppress(SliceError):
-            if engine.name != keep and engine.workers and not engine.users and end(engine.name):
+            if engine.name != keep and engine.workers and not engine.users and stop_engine(engine.name):
                 return
 
 
@@ -219,11 +225,11 @@ def has_workers(engine: SharedEngine) -> bool:
         found = list_actors(detail=True, limit=10_000, filters=[("ray_namespace", "=", _SERVE)])
     except Exception:  # no dashboard to ask
         return True
-    mine = [a for a in found if a.name.startswith(actors_of(engine.name)) and a.state != "DEAD"]
+    mine = [a for a in found if a.name.startswith(actor_prefix(engine.name)) and a.state != "DEAD"]
     return any(a.pid for a in mine)
 
 
-def actors_of(engine: str) -> str:
+def actor_prefix(engine: str) -> str:
     """How the names of its workers' actors begin."""
     return f"SERVE_REPLICA::{engine}#"
 
@@ -237,7 +243,7 @@ def _delete(name: str, *, at_once: bool = False) -> None:
     serve.delete(name, _blocking=False)
     if at_once:
         for actor in list_named_actors(all_namespaces=True):
-            if actor["namespace"] == _SERVE and actor["name"].startswith(actors_of(name)):
+            if actor["namespace"] == _SERVE and actor["name"].startswith(actor_prefix(name)):
                 with contextlib.suppress(ValueError):
                     ray.kill(ray.get_actor(actor["name"], namespace=_SERVE))
     deadline = time.monotonic() + _DELETE_SECONDS
@@ -276,7 +282,7 @@ def _start_serve() -> None:
         raise SliceError(f"Ray Serve could not be started: {done.stderr[-1000:]}", kind="cluster")
 
 
-def name_of(model_source: str, fingerprint: str) -> str:
+def engine_name(model_source: str, fingerprint: str) -> str:
     model = re.sub(r"[^A-Za-z0-9_.-]+", "-", model_source.rstrip("/").rpartition("/")[2])[:40]
     return f"{PREFIX}{model}-{fingerprint}"
 
@@ -287,7 +293,7 @@ def _status() -> Any:
     return _from_controller(serve.status)
 
 
-def handle_of(engine: str) -> Any:
+def get_handle(engine: str) -> Any:
     """To ask its workers by."""
     from ray import serve
 

@@ -22,21 +22,25 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Deliver, answers_to
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
-from airflow_provider_raydatallm.processor.engines.dedup.cache_files import AnswerSpace
+from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
-    TAKEN_COLUMNS,
-    TOLD_COLUMNS,
-    Once,
-    Repeats,
+    COPIED_COLUMNS,
+    SENT_COLUMNS,
+    DedupClient,
+    DedupCoordinator,
 )
-from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmBased
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import Encoded, Encoder
+from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
+from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer, TokenizedRequest
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkers, OwnWorkers, ready
-from airflow_provider_raydatallm.processor.sizing.cluster_probe import files_of_model, is_folder
-from airflow_provider_raydatallm.processor.sizing.facts import Facts
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import (
+    OpenWorkerPool,
+    OwnWorkerPool,
+    ready,
+)
+from airflow_provider_raydatallm.processor.sizing.cluster_probe import is_folder, model_files
+from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 
 if TYPE_CHECKING:
     import ray.data
@@ -51,9 +55,9 @@ _STOP_SECONDS = 5.0
 _REPEATS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 10_000}
 
 
-class VllmEngine(VllmBased):
+class VllmEngine(VllmEngineBase):
     worker = VllmWorker
-    knows_requests = True
+    supports_dedup = True
 
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
@@ -67,29 +71,29 @@ class VllmEngine(VllmBased):
         self._asks_again = False
 
     @property
-    def helpers(self) -> tuple[int, int]:
+    def cpu_actors(self) -> tuple[int, int]:
         """Feeders."""
         # One keeps up with several times what a large GPU answers; the second is for long prompts.
         each = 1 if self.on_cpu else 2
         return each * self.workers[0], each * self.workers[1]
 
-    def gpus(self, workers: int | None) -> float | None:
-        return None if self.on_cpu or workers is None else workers * self.each
+    def gpus_held(self, workers: int | None) -> float | None:
+        return None if self.on_cpu or workers is None else workers * self.gpus_per_worker
 
-    def fit(self, facts: Facts) -> None:
-        super().fit(facts)
-        if facts.raised:  # for rows that nobody asked yet
+    def choose_sizes(self, facts: SizingInputs) -> None:
+        super().choose_sizes(facts)
+        if facts.limit_raised:  # for rows that nobody asked yet
             self._asks_again = False
 
-    def answer(self, requests: ray.data.Dataset, deliver: Deliver) -> ray.data.Dataset:
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         import ray
 
         job = self.job
         workers = self._start()
         if job.deduplicate is not False:
-            self._repeats = ray.remote(Repeats).options(**_REPEATS).remote(self._next_answer_space())
+            self._repeats = ray.remote(DedupCoordinator).options(**_REPEATS).remote(self._next_answer_space())
         limit = self.max_model_len
-        threads = math.ceil(self.sizes.batches * self.workers[1] / self.helpers[1])
+        threads = math.ceil(self.sizes.batches * self.workers[1] / self.cpu_actors[1])
         return requests.map_batches(
             Feeder,
             fn_constructor_args=(
@@ -97,16 +101,16 @@ class VllmEngine(VllmBased):
                 workers,
                 deliver,
                 limit if job.on_too_long == "truncate" else None,
-                limit if job.on_too_long == "raise_limit" and self.may_raise else None,
+                limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
                 self._repeats,
             ),
             # Of several blocks where they are smaller than it.
             batch_size=self.batch_size if job.blocks else None,
             batch_format="pyarrow",
-            **_threaded_pool(self.helpers, threads),
+            **_threaded_pool(self.cpu_actors, threads),
         )
 
-    def _next_answer_space(self) -> AnswerSpace | None:
+    def _next_answer_space(self) -> CacheNamespace | None:
         """Of a round: its first call is for rows that are asked for the first time."""
         asks_again, self._asks_again = self._asks_again, True
         if self.job.answer_cache is None:
@@ -117,9 +121,9 @@ class VllmEngine(VllmBased):
             print(f"warning: answer_cache: {e}. The slice goes on without it", file=sys.stderr, flush=True)
             return None
 
-    def _known_space(self, job: SliceJob, url: str, asks_again: bool) -> AnswerSpace | None:
+    def _known_space(self, job: SliceJob, url: str, asks_again: bool) -> CacheNamespace | None:
         sources = [job.model_source, str(self.engine_kwargs.get("tokenizer") or job.model_source)]
-        files = [files_of_model(source) for source in sources]
+        files = [model_files(source) for source in sources]
         if any(is_folder(source) and not found for source, found in zip(sources, files, strict=True)):
             print(
                 f"warning: answer_cache: no node told what is in {' or '.join(dict.fromkeys(sources))}, by "
@@ -128,9 +132,9 @@ class VllmEngine(VllmBased):
                 flush=True,
             )
             return None
-        return AnswerSpace(
+        return CacheNamespace(
             url,
-            job.answer_space(self.engine_kwargs, files),
+            job.answer_cache_key(self.engine_kwargs, files),
             job.answer_cache_max_bytes,
             job.answer_cache_max_days,
             # Who tries a row again wants another answer.
@@ -141,25 +145,25 @@ class VllmEngine(VllmBased):
             and self.engine_kwargs.get("max_model_len") != -1,
         )
 
-    def _start(self) -> OpenWorkers:
+    def _start(self) -> OpenWorkerPool:
         """Have the workers started; for feeders to reach them."""
         import ray
 
         worker = ray.remote(self.worker).options(**self._options())
         self._workers = [worker.remote(self._arguments()) for _ in range(self.workers[1])]
         self._ready = [ready(w) for w in self._workers]
-        return partial(OwnWorkers, self._workers)
+        return partial(OwnWorkerPool, self._workers)
 
     @property
-    def started(self) -> bool:
+    def is_ready(self) -> bool:
         return len(self._ready) < len(self._workers)
 
-    def check(self) -> None:
+    def raise_if_broken(self) -> None:
         import ray
 
         done, self._ready = ray.wait(self._ready, num_returns=len(self._ready), timeout=0)
         for told in ray.get(done):
-            self.start = self.start or told["start"]
+            self.startup_seconds = self.startup_seconds or told["start"]
 
     def stop(self) -> None:
         import ray
@@ -184,12 +188,12 @@ class VllmEngine(VllmBased):
         options: dict[str, Any] = {
             "max_restarts": _DEATHS,
             "max_concurrency": 1000,
-            "num_cpus": self.cpus_each,
+            "num_cpus": self.cpus_per_worker,
         }
         if self.env:
             options["runtime_env"] = {"env_vars": self.env}
         if not self.on_cpu:
-            options |= {"num_gpus": self.each, "accelerator_type": self.job.accelerator_type}
+            options |= {"num_gpus": self.gpus_per_worker, "accelerator_type": self.job.accelerator_type}
         return options
 
 
@@ -217,8 +221,8 @@ class Feeder:
     def __init__(
         self,
         job: SliceJob,
-        open_workers: OpenWorkers,
-        deliver: Deliver,
+        open_workers: OpenWorkerPool,
+        deliver: AnswerSink,
         shorten_to: int | None,
         postpone_over: int | None,
         repeats: ActorHandle[Any] | None,
@@ -227,11 +231,11 @@ class Feeder:
             it, or left to an engine with a higher limit.
         :param repeats: `Repeats`, to have rows that ask the same answered once.
         """
-        self._encoder = Encoder(job, shorten_to)
+        self._encoder = PromptTokenizer(job, shorten_to)
         self._postpone_over = postpone_over
         self._deliver = deliver
         self._workers = open_workers()
-        self._once = Once(repeats, always=bool(job.deduplicate)) if repeats is not None else None
+        self._once = DedupClient(repeats, always=bool(job.deduplicate)) if repeats is not None else None
 
     def __call__(self, requests: pa.Table) -> pa.Table:
         """The requests of a block, all answered and delivered when it returns."""
@@ -240,7 +244,7 @@ class Feeder:
         if self._once is None:
             ask(range(len(texts)), lambda rows, answers: None)
         else:
-            self._once.answer(texts, ask, partial(self._copy, requests))
+            self._once.run(texts, ask, partial(self._copy, requests))
         return pa.table({"rows": [requests.num_rows]})
 
     def _ask(
@@ -271,7 +275,7 @@ class Feeder:
             finished: set[int] = set()
             with self._workers.least_busy(len(left)) as worker:
                 process = worker.process
-                for group in worker.answer(batch):
+                for group in worker.generate(batch):
                     here = [left[place] for place in group.column("row").to_pylist()]
                     finished.update(here)
                     answered = {n: group.column(n).combine_chunks() for n in group.schema.names if n != "row"}
@@ -285,8 +289,8 @@ class Feeder:
                     log=process,
                 )
 
-    def _is_postponed(self, encoded: Encoded) -> bool:
-        return self._postpone_over is not None and encoded.most > self._postpone_over
+    def _is_postponed(self, encoded: TokenizedRequest) -> bool:
+        return self._postpone_over is not None and encoded.total_tokens > self._postpone_over
 
     def _hand_over(
         self,
@@ -296,26 +300,26 @@ class Feeder:
         **columns: Any,
     ) -> None:
         no, none = [False] * len(rows), [0] * len(rows)
-        answers = answers_to(
+        answers = answer_table(
             requests.take(pa.array(rows, pa.int64())),
             deduplicated=no,
             cached=no,
             saved_tokens=none,
             **columns,
         )
-        tell(rows, answers.select(TOLD_COLUMNS))
+        tell(rows, answers.select(SENT_COLUMNS))
         self._deliver(answers)
 
     def _copy(self, requests: pa.Table, rows: Sequence[int], answers: pa.Table) -> None:
         none = [0] * len(rows)
         self._deliver(
-            answers_to(
+            answer_table(
                 requests.take(pa.array(rows, pa.int64())),
                 deduplicated=pc.invert(answers.column("cached").combine_chunks()),
                 input_tokens=none,
                 output_tokens=none,
                 cached_tokens=none,
                 finished_at=[time.time()] * len(rows),
-                **{name: answers.column(name).combine_chunks() for name in TAKEN_COLUMNS},
+                **{name: answers.column(name).combine_chunks() for name in COPIED_COLUMNS},
             )
         )

@@ -12,7 +12,7 @@ _INIT = re.compile(r"init engine \([^)]*\) took ([\d.]+) s\w*(?: \(compilation: 
 _STDOUT = 1
 
 
-def start_seconds(log: str) -> dict[str, float]:
+def startup_seconds(log: str) -> dict[str, float]:
     """Seconds by `load`, `compile` and `warm_up` (profiling, the cache, CUDA graphs), as far as they stand in
     a log."""
     told = {}
@@ -25,7 +25,7 @@ def start_seconds(log: str) -> dict[str, float]:
     return told
 
 
-def own_log() -> str:
+def process_log() -> str:
     """What this process and its children wrote to stdout, which Ray keeps in a file; "" elsewhere."""
     if not stat.S_ISREG(os.fstat(_STDOUT).st_mode):
         return ""

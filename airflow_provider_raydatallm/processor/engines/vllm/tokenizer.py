@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.sizing.model_config import read_shape
+from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
 
 #: vLLM's own for requests that set none.
 _MAX_TOKENS = 16
@@ -24,7 +24,7 @@ _NO_LENGTH = 10**9
 
 
 @dataclass(frozen=True)
-class Encoded:
+class TokenizedRequest:
     """A request as an engine takes it.
 
     :param params: JSON text of vLLM's sampling parameters.
@@ -35,12 +35,12 @@ class Encoded:
 
     tokens: Sequence[int] = ()
     params: str = "{}"
-    most: int = 0
+    total_tokens: int = 0
     shortened: bool = False
     error: Exception | None = None
 
 
-class Encoder:
+class PromptTokenizer:
     """
     :param limit: tokens that a prompt and its answer may have together: longer prompts are shortened. None
         leaves prompts as they are.
@@ -63,43 +63,43 @@ class Encoder:
         # Tokenizers are not made for several threads; inside they use all cores.
         self._tokenizing = threading.Lock()
 
-    def __call__(self, requests: Sequence[str]) -> list[Encoded]:
+    def __call__(self, requests: Sequence[str]) -> list[TokenizedRequest]:
         """Each request (JSON text of messages and sampling_params)."""
-        made: list[Encoded] = []
+        made: list[TokenizedRequest] = []
         texts: list[str] = []
         parsed = [json.loads(request) for request in requests]
         for request in parsed:
             try:
                 request["messages"] = [_plain(m) for m in request["messages"]]
                 texts.append(self._render(request["messages"]))
-                made.append(Encoded(params=json.dumps(request["sampling_params"], sort_keys=True)))
+                made.append(TokenizedRequest(params=json.dumps(request["sampling_params"], sort_keys=True)))
             except Exception as e:  # a template may refuse messages in its own words
                 texts.append("")
-                made.append(Encoded(error=e))
+                made.append(TokenizedRequest(error=e))
         for i, tokens in enumerate(self._tokenize(texts)):
             if made[i].error is None:
                 try:
                     made[i] = self._fitted(parsed[i], replace(made[i], tokens=tokens))
                 except Exception as e:
-                    made[i] = Encoded(error=e)
+                    made[i] = TokenizedRequest(error=e)
         return made
 
     @property
     def positions(self) -> int | None:
         """The most tokens that the model has places for, as far as its files say."""
-        shape = read_shape(self._job.model_source, self._job.engine_kwargs)
+        shape = read_model_config(self._job.model_source, self._job.engine_kwargs)
         if shape is not None:
             return shape.max_positions
         most = int(self._tokenizer.model_max_length)
         return most if most < _NO_LENGTH else None
 
-    def _fitted(self, request: Mapping[str, Any], encoded: Encoded) -> Encoded:
+    def _fitted(self, request: Mapping[str, Any], encoded: TokenizedRequest) -> TokenizedRequest:
         answer = int(request["sampling_params"].get("max_tokens", _MAX_TOKENS) or 1)
         prompt = len(encoded.tokens)
         if self._limit is None or prompt + answer <= self._limit:
-            return replace(encoded, most=prompt + answer)
+            return replace(encoded, total_tokens=prompt + answer)
         tokens = self._shorten(request["messages"], prompt, self._limit - answer)
-        return replace(encoded, tokens=tokens, most=len(tokens) + answer, shortened=True)
+        return replace(encoded, tokens=tokens, total_tokens=len(tokens) + answer, shortened=True)
 
     def _shorten(self, messages: Sequence[Mapping[str, Any]], length: int, room: int) -> Sequence[int]:
         """A prompt of so many tokens without the end of its longest message, so that it has the room's. The

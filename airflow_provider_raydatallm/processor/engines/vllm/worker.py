@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
-from airflow_provider_raydatallm.processor.engines.vllm.startup_log import own_log, start_seconds
+from airflow_provider_raydatallm.processor.engines.vllm.startup_log import process_log, startup_seconds
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class VllmWorker:
         self.start = {
             "worker_imports": imported - began,
             "engine": time.monotonic() - imported,
-            **start_seconds(own_log()),
+            **startup_seconds(process_log()),
         }
 
     async def ready(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class VllmWorker:
         process = {"node_id": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
         return {"process": process, "start": self.start}
 
-    async def answer(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
+    async def generate(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
         """Groups of `GROUP_SCHEMA`, as the rows of a batch finish, with the `gpus` that the engine holds.
 
         :param batch: `tokens` (list of int32) and `params` (JSON text of vLLM's sampling parameters).

@@ -20,12 +20,12 @@ class Worker(Protocol):
     def process(self) -> Mapping[str, Any]:
         """Which one it is (`node_id`, `pid`), where that is known."""
 
-    def answer(self, batch: pa.Table) -> Iterator[pa.Table]:
+    def generate(self, batch: pa.Table) -> Iterator[pa.Table]:
         """Groups of answers (`GROUP_SCHEMA`, and `worker`: who answered), until the batch is finished or the
         worker dies."""
 
 
-class Workers(Protocol):
+class WorkerPool(Protocol):
     def least_busy(self, rows: int) -> contextlib.AbstractContextManager[Worker]:
         """The worker to ask next, as soon as there is one.
 
@@ -34,7 +34,7 @@ class Workers(Protocol):
 
 
 #: Called where they are needed; picklable.
-OpenWorkers = Callable[[], Workers]
+OpenWorkerPool = Callable[[], WorkerPool]
 
 
 def from_worker(group: pa.Table, name: str) -> pa.Table:
@@ -48,7 +48,7 @@ def ready(worker: ActorHandle[Any]) -> ObjectRef[Any]:
     return ref
 
 
-class OwnWorkers:
+class OwnWorkerPool:
     """The slice's own. Each feeder asks the one that has the fewest rows of it."""
 
     def __init__(self, handles: Sequence[ActorHandle[Any]]) -> None:
@@ -101,12 +101,12 @@ class _OwnWorker:
         """`ready` is there when the engine has started, also when that is not for the first time."""
         self.ready = ready(self._handle)
 
-    def answer(self, batch: pa.Table) -> Iterator[pa.Table]:
+    def generate(self, batch: pa.Table) -> Iterator[pa.Table]:
         import ray
         from ray.exceptions import RayActorError
 
         try:
-            for group in self._handle.answer.options(num_returns="streaming").remote(batch):
+            for group in self._handle.generate.options(num_returns="streaming").remote(batch):
                 yield from_worker(ray.get(group), self.name)
         except RayActorError:
             self.wait_for_start()

@@ -1,0 +1,55 @@
+"""Runs every task of a DAG as an Airflow worker does: `python -m tests.support.airflow_worker DAG_ID`.
+
+A supervisor and a forked task runner for each, so that logs take the way that they take in production; only
+the API server is in the supervisor's own process. Logs land in
+$AIRFLOW_HOME/logs, those of tasks that are not called `prints...` on stdout too.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def run(dag_id: str) -> None:
+    from airflow._shared.timezones import timezone
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+    from airflow.executors.workloads.base import BundleInfo
+    from airflow.executors.workloads.task import TaskInstanceDTO
+    from airflow.models.dagrun import DagRun
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.sdk.execution_time.supervisor import InProcessTestSupervisor, supervise_task
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    with create_session() as session:
+        manager = DagBundlesManager()
+        manager.sync_bundles_to_db(session=session)
+        session.commit()
+        (bundle,) = manager.get_all_dag_bundles()
+        bundle.initialize()
+        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+        assert not bag.import_errors, bag.import_errors
+        sync_bag_to_db(bag, bundle.name, bundle.version)
+        dag = SerializedDagModel.get_dag(dag_id, session=session)
+        assert dag is not None
+        run: DagRun = dag.create_dagrun(
+            run_id="r", logical_date=None, run_after=timezone.utcnow(), run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.RUNNING, session=session,
+        )  # fmt: skip
+        tasks = []
+        for ti in run.get_task_instances(session=session):
+            ti.state, ti.try_number = TaskInstanceState.QUEUED, 1
+            session.flush()
+            tasks.append(TaskInstanceDTO.model_validate(ti, from_attributes=True))
+    for task in tasks:
+        supervise_task(
+            ti=task, bundle_info=BundleInfo(name=bundle.name), dag_rel_path=bag.dags[dag_id].relative_fileloc,
+            token="", client=InProcessTestSupervisor._api_client(), log_path=f"{task.task_id}.log",
+            subprocess_logs_to_stdout=not task.task_id.startswith("prints"),
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    run(sys.argv[1])

@@ -1,0 +1,42 @@
+"""vLLM as the provider feeds it, noting how many rows each call to a worker brings: `<output>.calls` has a
+line each. While the file `<output>.hold` is there, rows that begin and ask for as many tokens as stand in it,
+or more, do not come to their end. It travels with the job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+
+
+class _CountingWorker(VllmWorker):
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        output = arguments.pop("output")
+        self._calls, self._hold = f"{output}.calls", Path(f"{output}.hold")
+        super().__init__(arguments)
+
+    async def generate(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
+        with open(self._calls, "a") as calls:
+            calls.write(f"{batch.num_rows}\n")
+        async for group in super().generate(batch):
+            yield group
+
+    async def _answer(self, row: int, tokens: list[int], params: str, *rest: Any) -> None:
+        asked = json.loads(params)
+        if self._hold.exists() and asked["max_tokens"] >= int(self._hold.read_text()):
+            # What is left of the model's length: minutes.
+            params = json.dumps({**asked, "max_tokens": None})
+        await super()._answer(row, tokens, params, *rest)
+
+
+class CountingEngine(VllmEngine):
+    worker = _CountingWorker
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**super()._arguments(), "output": self.job.output_path}

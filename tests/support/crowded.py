@@ -1,0 +1,52 @@
+"""Engines whose cluster has no CPU left at some step: other programs took them all. It travels with the
+job."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from stub_engine import StubEngine, count_stalls_when
+from stub_worker import StubWorkers
+
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink
+
+if TYPE_CHECKING:
+    import ray.data
+
+_crowded = threading.Event()
+count_stalls_when(_crowded.is_set)
+
+
+class BeforeTheStart(StubWorkers):
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+        _take_cpus()
+        answered = super().answer_requests(requests, deliver)
+        _crowded.set()
+        return answered
+
+
+class AfterTheStart(StubWorkers):
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+        import ray
+
+        answered = super().answer_requests(requests, deliver)
+        ray.get(list(self._ready))
+        _take_cpus(but=self.workers[1] * self.cpus_per_worker)
+        _crowded.set()
+        return answered
+
+
+class AtTheEnd(StubEngine):
+    def stop(self) -> None:
+        super().stop()
+        _take_cpus()
+
+
+def _take_cpus(but: int = 0) -> None:
+    """Hold all of the cluster's CPUs but so many, as another program may, until this job ends."""
+    import ray
+    from ray.util import placement_group
+
+    taken = [placement_group([{"CPU": 1}]) for _ in range(int(ray.cluster_resources()["CPU"]) - but)]
+    assert all(group.wait(300) for group in taken)

@@ -1,0 +1,82 @@
+"""A slice answered in this very process: the store's own code, from plan to publish, with the stub engine and
+without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.cluster.ray_cluster import InferencePlan, InferenceRun
+from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate, summarize_group
+from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
+from airflow_provider_raydatallm.processor.request.requests import RequestReader
+from airflow_provider_raydatallm.processor.sizing.checks import Finding
+from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows
+from tests.support.stub_engine import answer
+
+STUB = "tests.support.stub_engine:StubEngine"
+
+
+class InProcess:
+    """`answered` counts the rows that the engine was asked for. `flush_every`: batches in a fragment."""
+
+    def __init__(
+        self,
+        *,
+        batch: int = 10,
+        flush_every: int = 1,
+        before_batch: Callable[[pa.Table], None] = lambda batch: None,
+    ) -> None:
+        self.batch = batch
+        self.flush_every = flush_every
+        self.before_batch = before_batch
+        self.answered = 0
+
+    def preflight(self, question: InferencePlan, work: MissingRows) -> list[Finding]:
+        return []
+
+    def run_inference(self, task: InferenceRun, tell: Callable[[WriterUpdate], None]) -> None:
+        q = task.inference
+        writer = FragmentWriter(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
+        make_requests = RequestReader(q.plan, q.builder, carry_row=q.shape.needs_row)
+        batches = failed = 0
+        try:
+            for index, spans in task.missing:
+                for requests, bad in make_requests(index, spans):
+                    writer.add("failed", bad)
+                    failed += bad.num_rows
+                    tell(WriterUpdate(failed=failed))
+                    for start in range(0, requests.num_rows, self.batch):
+                        batch = requests.slice(start, self.batch)
+                        self.before_batch(batch)
+                        self.answered += batch.num_rows
+                        answers = answer(batch)
+                        rows, bad = q.shape(answers)
+                        writer.add("rows", rows)
+                        writer.add("failed", bad)
+                        batches += 1
+                        if batches % self.flush_every == 0:
+                            writer.flush()
+                        tell(WriterUpdate([summarize_group(answers, rows, bad)], failed))
+        finally:
+            writer.close()
+
+    def build_parts(
+        self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
+    ) -> Iterable[Part]:
+        return [build(p) for p in parts]
+
+
+def job_of(**given: Any) -> SliceJob:
+    least = {"slice_key": "2026-01-31", "model_source": "m/m", "engine": STUB}
+    if given.get("preprocess") is None:
+        least["prompt"] = "{name}"
+    return SliceJob.model_validate({**least, **given})
+
+
+def changed(job: SliceJob, **given: Any) -> SliceJob:
+    return SliceJob.model_validate({**job.model_dump(), **given})

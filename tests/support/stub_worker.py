@@ -1,0 +1,105 @@
+"""The provider's own vLLM engine with workers that run no model: the feeders, Ray and all that is around the
+engine are real. A row takes its worker `max_tokens` milliseconds, one row after the other.
+
+`<output>.workers` has the pid of each worker that started, a line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.engines.vllm.worker import (
+    GROUP_SCHEMA,
+    GROUP_SECONDS,
+    VllmWorker,
+)
+
+#: Of vLLM 0.29, shortened.
+_LAST_WORDS = """\
+(EngineCore pid=7) ERROR 11-22 02:49:51 [core.py:1376] EngineCore encountered a fatal error.
+(EngineCore pid=7) ERROR 11-22 02:49:51 [core.py:1376] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 11-22 02:49:51 [core.py:1376]     raise RuntimeError(
+(EngineCore pid=7) ERROR 11-22 02:49:51 [core.py:1376] RuntimeError: Worker failed with error \
+'CUDA error: an illegal memory access was encountered
+the engine died: EngineCore encountered an issue. See stack trace (above) for the root cause."""
+
+
+class _StubWorker(VllmWorker):
+    def __init__(self, journal: str) -> None:
+        with open(journal, "a") as started:
+            started.write(f"{os.getpid()}\n")
+        self._turn = asyncio.Lock()
+        self.start = {}
+
+    async def generate(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
+        asked = zip(batch.column("tokens").to_pylist(), batch.column("params").to_pylist(), strict=True)
+        finished: list[tuple[Any, ...]] = []
+        said = time.time()
+        for row, (tokens, params) in enumerate(asked):
+            made = json.loads(params)["max_tokens"]
+            async with self._turn:
+                began = time.time()
+                await asyncio.sleep(made / 1000)
+            now = time.time()
+            finished.append((row, "a", len(tokens), made, 0, "stop", now - began, now, None, None))
+            if now - said >= GROUP_SECONDS or row == batch.num_rows - 1:
+                columns = zip(*finished, strict=True)
+                yield pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
+                finished, said = [], now
+
+
+class _LateWorker(_StubWorker):
+    """Starts without end."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(journal)
+        while True:
+            time.sleep(1)
+
+
+class _BrokenWorker(_StubWorker):
+    """Dies of its first row as vLLM does when its GPU fails."""
+
+    async def generate(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
+        print(_LAST_WORDS, flush=True)
+        os._exit(1)
+        yield batch
+
+
+class StubWorkers(VllmEngine):
+    worker = _StubWorker
+
+    def _arguments(self) -> Any:
+        return f"{self.job.output_path}.workers"
+
+    @property
+    def is_ready(self) -> bool:
+        """Feeders take longer to start than these workers do, and a stall is not to be counted meanwhile."""
+        return False
+
+
+class BrokenWorkers(StubWorkers):
+    worker = _BrokenWorker
+
+
+class LateWorkers(StubWorkers):
+    worker = _LateWorker
+
+
+class PatientWorkers(StubWorkers):
+    """No stall is counted before the file `<output>.gate` is there."""
+
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        from stub_engine import count_stalls_when
+
+        super().__init__(job, rows)
+        count_stalls_when(lambda: os.path.exists(f"{job.output_path}.gate"))

@@ -1,0 +1,111 @@
+"""The Jobs API's flows, stepped by hand with real HTTP answers; the integration tests run the same flows
+against a real Ray."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_provider_raydatallm.exceptions import (
+    RayClusterUnfitError,
+    RayConnectionError,
+    RayUnreachableError,
+)
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.jobs_api import Backoff, HttpRequest
+
+DOWN = httpx.ConnectError("refused")
+
+
+def answer(status: int, body: Any = "") -> httpx.Response:
+    return httpx.Response(status, text=body if isinstance(body, str) else json.dumps(body))
+
+
+def step(flow: Any, *answers: httpx.Response | httpx.TransportError) -> tuple[Any, list[HttpRequest]]:
+    """Run a flow to its end with these answers; returns its result and what it sent. Pauses cost no time
+    here."""
+    sent: list[HttpRequest] = []
+    todo, reply = list(answers), None
+    try:
+        while True:
+            asked = flow.send(reply)
+            if isinstance(asked, Backoff):
+                reply = None
+            else:
+                sent.append(asked)
+                reply = todo.pop(0)
+    except StopIteration as end:
+        assert not todo
+        return end.value, sent
+
+
+SUBMISSION: dict[str, Any] = {"submission_id": "id-1", "entrypoint": "e", "runtime_env": {}, "metadata": {}}
+
+
+def test_too_old_ray_is_refused() -> None:
+    assert step(jobs_api.version(), answer(200, {"ray_version": "2.60.0"}))[0] == "2.60.0"
+    with pytest.raises(RayClusterUnfitError, match=r"runs Ray 2\.40\.0.*at least 2\.58"):
+        step(jobs_api.version(), answer(200, {"ray_version": "2.40.0"}))
+
+
+@pytest.mark.parametrize(
+    ("status", "says"), [(401, "refuses the token"), (403, "password"), (302, "redirects"), (400, "refuses")]
+)
+def test_refusal_is_final(status: int, says: str) -> None:
+    with pytest.raises(RayConnectionError, match=says):
+        step(jobs_api.version(), answer(status, "no"))
+
+
+def test_something_else_at_the_address_is_told() -> None:
+    with pytest.raises(RayConnectionError, match="does not speak the Ray Jobs API"):
+        step(jobs_api.version(), answer(200, "<html>hello"))
+
+
+def test_fresh_head_is_waited_for_and_a_dead_one_is_not_for_ever() -> None:
+    assert (
+        step(jobs_api.version(), answer(429, "slow down"), answer(200, {"ray_version": "2.60.0"}))[0]
+        == "2.60.0"
+    )
+    fresh = answer(500, "No available agent to submit job")
+    assert step(jobs_api.version(), DOWN, fresh, answer(200, {"ray_version": "2.60.0"}))[0] == "2.60.0"
+    with pytest.raises(RayUnreachableError, match="refused"):
+        step(jobs_api.version(), *[DOWN] * 6)
+
+
+def test_submission_that_was_taken_is_never_sent_again() -> None:
+    gone = answer(404, "Job id-1 does not exist")
+    lost = httpx.ReadTimeout("no answer")
+    assert [
+        s.method for s in step(jobs_api.submit(**SUBMISSION), answer(200, {"submission_id": "id-1"}))[1]
+    ] == ["POST"]
+    # The answer was lost, the job is there.
+    result, sent = step(jobs_api.submit(**SUBMISSION), lost, answer(200, {"status": "PENDING"}))
+    assert (result, [s.method for s in sent]) == ("id-1", ["POST", "GET"])
+    # It is not there: sent again.
+    result, sent = step(
+        jobs_api.submit(**SUBMISSION), answer(500, "No available agent"), gone, answer(200, {})
+    )
+    assert [s.method for s in sent] == ["POST", "GET", "POST"]
+    # An earlier try was taken after all.
+    assert step(jobs_api.submit(**SUBMISSION), answer(500, "... id-1 already exists ..."))[0] == "id-1"
+    with pytest.raises(RayUnreachableError, match="could not be submitted"):
+        step(jobs_api.submit(**SUBMISSION), *[answer(503, "down"), gone] * 6)
+
+
+def test_package_is_uploaded_once() -> None:
+    assert [s.method for s in step(jobs_api.upload_package("p.zip", b"x"), answer(200))[1]] == ["GET"]
+    uri, sent = step(jobs_api.upload_package("p.zip", b"x"), answer(404), answer(200))
+    assert (uri, [s.method for s in sent]) == ("gcs://p.zip", ["GET", "PUT"])
+
+
+def test_unknown_job_is_none() -> None:
+    assert step(jobs_api.get_status("x"), answer(404, "Job x does not exist"))[0] is None
+    with pytest.raises(
+        RayUnreachableError, match="404: default backend"
+    ):  # a proxy's word, not the cluster's
+        step(jobs_api.get_status("x"), answer(404, "default backend"))
+    info = step(jobs_api.get_status("x"), answer(200, {"status": "RUNNING", "start_time": 1500}))[0]
+    assert (info.status, info.started_at, info.message) == ("RUNNING", 1.5, "")

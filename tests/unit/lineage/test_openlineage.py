@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.contract.report import Counts, Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
+from airflow_provider_raydatallm.lineage.table_names import (
+    DatasetName,
+    dataset_name,
+    input_table,
+    output_table,
+)
+
+
+def job(**given: Any) -> SliceJob:
+    least = {
+        "slice_key": "a/b",
+        "input_path": "/in",
+        "output_path": "/out",
+        "model_source": "m",
+        "prompt": "x",
+    }
+    return SliceJob(**{**least, **given})
+
+
+@pytest.mark.parametrize(
+    ("address", "namespace", "name"),
+    [
+        ("s3://lake/a/b/", "s3://lake", "a/b"),
+        ("s3a://lake/a#b?c", "s3://lake", "a#b?c"),
+        ("s3://lake", "s3://lake", "/"),
+        ("gs://lake/a/b", "gs://lake", "a/b"),
+        ("gcs://lake/a", "gs://lake", "a"),
+        ("abfs://box@acc.dfs.core.windows.net/a/b", "abfss://box@acc.dfs.core.windows.net", "a/b"),
+        ("abfss://box@acc.dfs.core.windows.net/a", "abfss://box@acc.dfs.core.windows.net", "a"),
+        ("file:///data/a/", "file", "/data/a"),
+        ("/data/a/", "file", "/data/a"),
+        ("a/b", "file", os.path.abspath("a/b")),
+    ],
+)
+def test_datasets_are_named_by_the_specification(address: str, namespace: str, name: str) -> None:
+    assert dataset_name(address) == DatasetName(namespace, name)
+
+
+@pytest.mark.parametrize(
+    ("path", "address", "partition", "location"),
+    [
+        ("s3://lake/t/ds={slice}/", "s3://lake/t", {"ds": "a/b"}, None),
+        ("s3://lake/t/country=D%20E/ds={slice}/*.csv", "s3://lake/t", {"country": "D E", "ds": "a/b"}, None),
+        ("s3://lake/t/ds={slice}/country=*/", "s3://lake/t", {"ds": "a/b"}, None),
+        ("s3://lake/t/{slice}/part-*.parquet", "s3://lake/t", {}, "s3://lake/t/a%2Fb/part-*.parquet"),
+        # Tables of one landing folder stay apart.
+        ("s3://lake/ds={slice}/t.csv", "s3://lake/ds={slice}/t.csv", {}, "s3://lake/ds=a%2Fb/t.csv"),
+        ("/lake/t-{slice}.csv", "/lake/t-{slice}.csv", {}, "/lake/t-a%2Fb.csv"),
+        # Rendered by Jinja instead.
+        ("s3://lake/t/ds=a%2Fb", "s3://lake/t", {"ds": "a/b"}, None),
+        ("s3://lake/a%2Fb/t", "s3://lake/{slice}/t", {}, "s3://lake/a%2Fb/t"),
+        # A whole table.
+        ("s3://lake/t", "s3://lake/t", {}, None),
+        ("s3://lake", "s3://lake", {}, None),
+        ("/", "/", {}, None),
+    ],
+)
+def test_input_is_a_table_and_a_part_of_it(
+    path: str, address: str, partition: dict[str, str], location: str | None
+) -> None:
+    table = input_table(job(input_path=path))
+    assert (table.address, table.partition, table.location) == (address, partition, location)
+
+
+def test_slice_column_says_which_rows_of_a_table() -> None:
+    table = input_table(job(input_path="s3://lake/t", slice_column="day"))
+    assert (table.address, table.partition) == ("s3://lake/t", {"day": "a/b"})
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "partition", "location"),
+    [
+        ({"output_path": "s3://lake/t/"}, "s3://lake/t", {"ds": "a/b"}, None),
+        ({"output_path": "s3://lake/t/day={slice}"}, "s3://lake/t", {"day": "a/b"}, None),
+        ({"output_path": "s3://lake/t/{slice}"}, "s3://lake/t", {}, "s3://lake/t/a%2Fb"),
+        ({"output_path": "s3://lake/{slice}/t"}, "s3://lake/{slice}/t", {}, "s3://lake/a%2Fb/t"),
+        ({"output_path": "/t", "max_rows": 5}, "/t/_trial", {"ds": "a/b"}, None),
+        ({"output_path": "/t/{slice}", "max_rows": 5}, "/t/_trial", {}, "/t/_trial/a%2Fb"),
+    ],
+)
+def test_output_is_a_table_and_a_part_of_it(
+    given: dict[str, Any], address: str, partition: dict[str, str], location: str | None
+) -> None:
+    table = output_table(job(**given))
+    assert (table.address, table.partition, table.location) == (address, partition, location)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rows"), [("published", 2), ("empty", 2), ("unchanged", None), ("attached", None)]
+)
+def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -> None:
+    made = job()
+    report = Report(
+        outcome=outcome,
+        slice_key="a/b",
+        output_path=made.slice_path,
+        fingerprint="f",
+        counts=Counts(planned=2, succeeded=2),
+    )
+    result = report.to_xcom(
+        report_path=made.report_path, ray_job_id="j", dashboard_url=None, queued=None, total=None
+    )
+    lineage = slice_lineage(made, result)
+    written = lineage.outputs[0].outputFacets.get("outputStatistics")
+    read = lineage.inputs[0].inputFacets.get("inputStatistics")
+    assert (written and written.rowCount, read and read.rowCount) == (rows, rows)
+    facet = lineage.run_facets[SLICE_FACET]
+    assert (facet.outcome, facet.fingerprint, facet.quarantinePath) == (outcome, made.fingerprint(), None)
+
+
+def test_operator_works_where_openlineage_is_not_installed() -> None:
+    code = (
+        "import sys; sys.modules['openlineage'] = None\n"
+        "from airflow_provider_raydatallm.lineage import assets, openlineage, table_names\n"
+        "class Task(openlineage.SliceLineage): pass\n"
+        "from airflow_provider_raydatallm.contract.spec import SliceJob\n"
+        "job = SliceJob(slice_key='k', input_path='/i', output_path='/o', model_source='m', prompt='x')\n"
+        "Task().record_run(job, result={})"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pydantic
+import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, literal
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.submit.ray_job import make_submission_id
+from tests.support.paths import ROOT
+
+HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
+DAGS = sorted((ROOT / "dags").glob("*.py"))
+
+
+def operator(**given: Any) -> RayLLMBatchOperator:
+    least: dict[str, Any] = {
+        "task_id": "t", "input_path": "/in", "output_path": "/out", "model_source": "m", "prompt": "{a}",
+    }  # fmt: skip
+    return RayLLMBatchOperator(**{**least, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"concurrency": 0}, r"concurrency.*got 0"),
+        ({"on_empty": "x"}, "on_empty"),
+        ({"prompt": None}, "prompt is missing"),
+        ({"choices": ["a"]}, "choices"),
+        ({"input_format": "avro"}, "input_format"),
+        ({"poll_interval": 0.5}, "poll_interval"),
+        ({"max_rows": -1}, "max_rows"),
+        ({"reconnect_timeout": 0}, "reconnect_timeout is 0: at least 1 second"),
+        ({"queue_timeout": dt.timedelta(seconds=-5)}, "queue_timeout is .*: at least 1 second"),
+        ({"orphan_timeout": 5}, "orphan_timeout is 5: at least 60 second"),
+        ({"orphan_timeout": "1h"}, "orphan_timeout is '1h': give a timedelta or a number of seconds"),
+        ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: at least 1 second"),
+        ({"emit_partition": True}, "outlets has none"),
+    ],
+)
+def test_wrong_argument_is_refused_when_the_dag_is_parsed(given: dict[str, Any], says: str) -> None:
+    with pytest.raises((RayLLMInputError, ValueError), match=says):
+        operator(**given)
+
+
+def test_templated_arguments_wait_for_their_rendering() -> None:
+    operator(
+        max_rows="{{ params.rows }}", prompt="{{ params.prompt }}", sampling_params={"max_tokens": "{{ 1 }}"}
+    )
+    operator(engine_kwargs={"max_model_len": "{{ params.length }}"}, on_too_long="truncate")
+
+
+def test_schema_class_becomes_a_json_schema_and_template_fields_are_plain() -> None:
+    class Answer(pydantic.BaseModel):
+        industry: str
+
+    made = operator(output_schema=Answer)
+    assert made.output_schema == Answer.model_json_schema()
+    json.dumps([getattr(made, name) for name in made.template_fields])
+
+
+def test_paths_may_be_object_storage_paths() -> None:
+    made = operator(input_path=ObjectStoragePath("file:///data/in"), output_path="s3://bucket/out")
+    assert (made.input_path, made.output_path) == ("/data/in", "s3://bucket/out")
+
+
+def test_arguments_may_come_from_upstream_tasks() -> None:
+    with DAG("d", schedule=None):
+        upstream = EmptyOperator(task_id="up").output
+        operator(input_path=upstream, prompt=upstream, choices=upstream)
+    operator(output_path=literal("/out/{{x}}"))
+
+
+def test_what_is_no_schema_or_no_json_is_refused() -> None:
+    with pytest.raises(ValueError, match="output_schema"):
+        operator(output_schema=dict)
+    with pytest.raises(RayLLMInputError, match="cannot be sent"):
+        operator(engine_kwargs={"dtype": object()})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "key"),
+    [
+        (CronDataIntervalTimetable("0 0 * * *", timezone="Asia/Taipei"), "2026-01-31"),
+        (CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), "2026-01-30"),
+        (None, "2026-01-30"),
+    ],
+)
+def test_key_is_in_the_schedules_timezone(schedule: Any, key: str) -> None:
+    with DAG("d", schedule=schedule, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC)) as dag:
+        made = operator()
+    midnight_in_taipei = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
+    context = {
+        "dag": dag, "dag_run": SimpleNamespace(run_type="scheduled"), "params": {},
+        "data_interval_start": midnight_in_taipei,
+    }  # fmt: skip
+    job, _ = made.slice_job(context)  # type: ignore[arg-type]
+    assert job.slice_key == key
+    assert job.slice_instant == midnight_in_taipei.isoformat()
+
+
+def test_submission_id_is_safe_and_holds_what_makes_it_unique() -> None:
+    metadata = {"dag_id": "dag", "task_id": "group.task", "slice_key": "EMEA/a b"}
+    assert make_submission_id(metadata, "0195-7") == "dag-group.task-EMEA_a_b-0195-7"
+
+
+def test_parsing_the_example_dags_imports_nothing_heavy() -> None:
+    code = (
+        f"import sys, runpy; [runpy.run_path(p) for p in {list(map(str, DAGS))!r}]; "
+        f"assert 'airflow_provider_raydatallm' in sys.modules; print([m for m in {HEAVY!r} if m in "
+        "sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert len(DAGS) >= 6
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_model_token_reaches_the_job_and_never_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HUB", '{"conn_type": "generic", "password": "hub-sesame"}')
+    monkeypatch.setenv("AIRFLOW_CONN_EMPTY", '{"conn_type": "generic"}')
+    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
+    with DAG("d", schedule=None) as dag:
+        made = operator(slice_key="k", model_conn_id="hub")
+    context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
+    shipment = made._shipment(context)
+    assert shipment.env_vars == {"HF_TOKEN": "hub-sesame"}
+    assert "hub-sesame" not in shipment.job.model_dump_json() + str(shipment.metadata)
+    made.model_conn_id = "empty"
+    with pytest.raises(RayLLMInputError, match="has no password"):
+        made._shipment(context)
+
+
+def spec_of(made: RayLLMBatchOperator, dag: DAG) -> SliceJob:
+    context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}}
+    job, _ = made.slice_job(context)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "scope"),
+    [
+        ("ray://local", {}, "shared"),
+        ("ray://local", {"engine_scope": "slice"}, "slice"),
+        ("ray://local", {"engine": "ray_data_llm"}, "slice"),
+        ("ray://local", {"on_too_long": "raise_limit", "engine_kwargs": {"max_model_len": 64}}, "slice"),
+        ("ray://ray.example.com:8265", {}, "slice"),
+        ("ray://ray.example.com:8265", {"engine_scope": "shared"}, "shared"),
+    ],
+)
+def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, host: str, given: dict[str, Any], scope: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", host)
+    with DAG("d", schedule=None) as dag:
+        made = operator(slice_key="k", **given)
+    assert spec_of(made, dag).engine_scope == scope
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, 600),
+        ({"engine_idle_timeout": dt.timedelta(minutes=1)}, 60),
+        ({"engine_idle_timeout": None}, None),
+    ],
+)
+def test_engine_that_is_to_be_kept_is_kept(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], seconds: float | None
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
+    with DAG("d", schedule=None) as dag:
+        made = operator(slice_key="k", **given)
+    assert spec_of(made, dag).engine_idle_timeout == seconds

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.contract.log_lines import progress_text
+from airflow_provider_raydatallm.processor.cluster.admission import admit, bundles_of
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
+
+L4 = {"GPU": 1, "accelerator_type:L4": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "kind", "bundles"),
+    [
+        (3, 0, None, [{"CPU": 1}] * 3),
+        (2.5, 0, None, [{"CPU": 1}, {"CPU": 1}, {"CPU": 0.5}]),
+        (3, 2, None, [{"GPU": 1, "CPU": 1}, {"GPU": 1, "CPU": 1}, {"CPU": 1}]),
+        (1, 2, "L4", [L4 | {"CPU": 1}, L4]),
+        (0.1 + 0.2, 0.5, None, [{"GPU": 0.5, "CPU": pytest.approx(0.3)}]),
+        (0, 0, None, []),
+    ],
+)  # fmt: skip
+def test_what_is_needed_is_asked_for_in_pieces_that_fit_on_any_node(
+    cpus: float, gpus: float, kind: str | None, bundles: list[dict[str, float]]
+) -> None:
+    assert bundles_of(Resources(cpus=cpus, gpus=gpus, breakdown=""), kind) == bundles
+
+
+def test_job_that_waits_says_for_what_and_behind_whom() -> None:
+    waiting = {
+        "step": "queued",
+        "waited_s": 95.4,
+        "needs": {"CPU": 9, "GPU": 4},
+        "free": {"CPU": 30.5, "GPU": 2},
+        "ahead": ["s3://lake/out/ds=2026-01-30", "s3://lake/out/ds=2026-01-31"],
+    }
+    assert progress_text(waiting) == (
+        "queued: waited 95 s for 4 GPUs and 9 CPUs at once, 2 GPUs and 30.5 CPUs are free, "
+        "behind s3://lake/out/ds=2026-01-30 and 1 more"
+    )
+    alone = progress_text({**waiting, "needs": {"CPU": 3}, "free": {"CPU": 0}, "ahead": []})
+    assert alone == "queued: waited 95 s for 3 CPUs at once, 0 CPUs are free"
+
+
+def test_engine_that_is_there_is_not_waited_for_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        job = SimpleNamespace(accelerator_type=None)
+        asked = 0
+
+        @property
+        def resources_needed_now(self) -> Resources:
+            self.asked += 1
+            return Resources(0, 0, "")
+
+    def never(*given: Any) -> None:
+        raise AssertionError("it waits")
+
+    engine: Any = Engine()
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.cluster.admission.create_named_actor", never)
+    admit(engine, name="a", timeout=0, say=never, make_room=never).release()
+    assert engine.asked == 1

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import time as clock
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.log_lines import progress_text
+from airflow_provider_raydatallm.processor import version_build
+from airflow_provider_raydatallm.processor.metrics.deadline import lateness
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.task.arguments import finish_time, parse_finish_by
+from tests.support.in_process import InProcess, job_of
+
+BEGAN = datetime(2026, 3, 28, 4, 30, tzinfo=UTC)  # 05:30 in Berlin, the night before its clocks go forward
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("given", "at"),
+    [
+        (timedelta(hours=2), datetime(2026, 3, 28, 6, 30, tzinfo=UTC)),
+        (90, datetime(2026, 3, 28, 4, 31, 30, tzinfo=UTC)),
+        ("07:00", datetime(2026, 3, 28, 6, 0, tzinfo=UTC)),  # today, by the schedule's clock
+        (time(5), datetime(2026, 3, 29, 3, 0, tzinfo=UTC)),  # tomorrow, in summer time
+        (time(5, tzinfo=UTC), datetime(2026, 3, 28, 5, 0, tzinfo=UTC)),
+    ],
+)
+def test_finish_by_is_a_duration_or_the_next_time_of_day(given: Any, at: datetime) -> None:
+    by = parse_finish_by(given)
+    assert by is not None
+    assert finish_time(by, BEGAN, BERLIN) == at
+
+
+def test_time_of_day_in_the_hour_that_comes_twice_is_never_over() -> None:
+    began = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)  # 02:30 in Berlin, for the second time
+    assert finish_time(time(2, 45), began, BERLIN) > began
+
+
+@pytest.mark.parametrize("wrong", ["tomorrow", "25:00", 0, timedelta(0), [1]])
+def test_finish_by_that_is_neither_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="finish_by is"):
+        parse_finish_by(wrong)
+
+
+def test_late_is_told_early_with_the_workers_that_would_do() -> None:
+    # Two workers, 720,000 rows left at 100 a second, which takes two hours.
+    progress: dict[str, Any] = {
+        "rows": 280_000, "planned": 1_000_000, "eta_s": 7200.0, "workers": 2, "first_row_s": 60.0,
+        "elapsed_s": 2860.0,
+    }  # fmt: skip
+    assert lateness(3600, 0, progress) == {"late_s": 3600, "workers_needed": 4}
+    assert lateness(8000, 0, progress) == {"late_s": -800, "workers_needed": 2}
+    nobody_knows = {"late_s": None, "workers_needed": None}
+    assert lateness(3600, 0, {**progress, "elapsed_s": 70.0}) == nobody_knows  # too early to tell
+    assert lateness(3600, 0, {**progress, "eta_s": None}) == nobody_knows
+    assert lateness(3600, 4000, {**progress, "elapsed_s": 70.0}) == {"late_s": 7600, "workers_needed": None}
+
+
+def test_run_says_that_it_is_late_and_is_finished_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version_build, "PROGRESS_SECONDS", 0.0)
+    pq.write_table(pa.table({"name": ["a"] * 30}), tmp_path / "in.parquet")
+    job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out")
+    said: list[dict[str, Any]] = []
+    by = clock.time() - 90
+    report = run_slice(job, said.append, InProcess(), finish_by=by)
+    assert report.outcome == "published"
+    assert [a.code for a in report.advice or ()] == ["finished_late"]
+    late = [progress for progress in said if progress.get("late_s")]
+    assert late
+    assert late[0]["late_s"] >= 90
+    assert "s later than finish_by" in progress_text(late[0])
+    assert "later" not in progress_text({**late[0], "late_s": -5})

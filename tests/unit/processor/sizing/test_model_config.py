@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.processor.sizing.model_config import (
+    ModelConfig,
+    cache_bytes,
+    is_quantized_model,
+    parse_model_config,
+    read_model_config,
+)
+
+LLAMA_8B = {
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+LLAMA_70B = {**LLAMA_8B, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
+LLAMA_70B |= {"num_attention_heads": 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "kwargs", "gigabytes"),
+    [
+        (LLAMA_8B, {}, 16.06),
+        (LLAMA_70B, {}, 141.1),
+        (LLAMA_70B, {"quantization": "fp8"}, 70.55),
+        ({**LLAMA_70B, "quantization_config": {"quant_method": "awq"}}, {}, 35.28),
+        (LLAMA_8B, {"dtype": "float32"}, 32.12),
+    ],
+)
+def test_weights_are_counted_from_the_configuration(
+    config: dict[str, Any], kwargs: dict[str, Any], gigabytes: float
+) -> None:
+    found = parse_model_config(config, kwargs).weight_bytes
+    assert found is not None
+    assert round(found / 1e9, 2) == pytest.approx(gigabytes, rel=1e-3)
+
+
+def test_cache_grows_with_the_tokens() -> None:
+    assert parse_model_config(LLAMA_8B, {}).kv_bytes_per_token == 131_072  # 128 KiB
+    assert parse_model_config(LLAMA_8B, {"kv_cache_dtype": "fp8"}).kv_bytes_per_token == 65_536
+
+
+def test_what_is_left_for_the_cache() -> None:
+    shape = parse_model_config(LLAMA_70B, {})
+    alone, four = (cache_bytes(shape, 80e9, n, 0.9) for n in (1, 4))
+    assert alone is not None
+    assert alone < 0
+    assert four is not None
+    assert round(four / 1e9) == 132
+
+
+def test_quantized_is_what_the_arguments_or_the_models_files_say(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    assert not is_quantized_model(str(tmp_path), {})
+    assert is_quantized_model(str(tmp_path), {"quantization": "awq"})
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "quantization_config": {"bits": 4}}))
+    assert is_quantized_model(str(tmp_path), {})
+    assert not is_quantized_model("meta-llama/Llama-3.1-8B", {})  # nobody knows
+
+
+def test_experts_are_not_counted() -> None:
+    shape = parse_model_config({**LLAMA_8B, "num_local_experts": 8}, {})
+    assert (shape.weight_bytes, cache_bytes(shape, 80e9, 1, 0.9)) == (None, None)
+
+
+def test_shape_is_read_from_a_folder_or_the_hubs_cache(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "model").mkdir()
+    assert read_model_config(f"{tmp_path}/model", {}) is None
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"text_config": LLAMA_8B}))
+    found = read_model_config(f"{tmp_path}/model", {})
+    assert isinstance(found, ModelConfig)
+    assert found.layers == 32
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert read_model_config("meta-llama/Llama-3.1-8B", {}) is None
+    cached = tmp_path / "hub" / "models--meta-llama--Llama-3.1-8B" / "snapshots" / "abc"
+    cached.mkdir(parents=True)
+    (cached / "config.json").write_text(json.dumps(LLAMA_8B))
+    assert read_model_config("meta-llama/Llama-3.1-8B", {}) == parse_model_config(LLAMA_8B, {})
+    (cached / "config.json").write_text("{}")
+    assert read_model_config("meta-llama/Llama-3.1-8B", {}) is None

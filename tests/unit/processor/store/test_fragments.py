@@ -1,0 +1,196 @@
+"""Fragments on a local folder: what a writer puts is what a reader finds, in any order, or damage is told."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store import fragments as fragments_module
+from airflow_provider_raydatallm.processor.store.fragments import (
+    FragmentReader,
+    FragmentWriter,
+    fragment_fields,
+    fragment_ranges,
+    put_fragment,
+)
+from airflow_provider_raydatallm.processor.store.ledger import read_ledger
+
+IDS = [f"{i:016x}" for i in range(4)]
+FIELDS = [pa.field("answer", pa.string())]
+
+
+def table(rows: list[tuple[int, int]], mark: str = "") -> pa.Table:
+    return pa.table(
+        {
+            "__unit": pa.array([u for u, _ in rows], pa.int32()),
+            "__offset": pa.array([o for _, o in rows], pa.int64()),
+            "answer": [f"{u}-{o}{mark}" for u, o in rows],
+        }
+    )
+
+
+def reader(store: Store, fields: list[pa.Field] = FIELDS) -> FragmentReader:
+    found = read_ledger(store.names("c"), lambda n: fragment_ranges(store, f"c/{n}"))
+    return FragmentReader(store, "c", found, {u: i for i, u in enumerate(IDS)}, fields)
+
+
+def read_all(store: Store, step: int = 7) -> list[tuple[int, int, str]]:
+    r = reader(store)
+    result = []
+    for unit in range(len(IDS)):
+        for start in range(0, 60, step):
+            offsets, found = r.window(unit, start, start + step)
+            result += [(unit, int(o), a) for o, a in zip(offsets, found.column(0).to_pylist(), strict=True)]
+    return result
+
+
+rows_of_fragments = st.lists(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), min_size=1, max_size=40), max_size=6
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows_of_fragments)
+def test_what_was_put_is_found_once_and_in_order(
+    tmp_path_factory: pytest.TempPathFactory, given: list[list[tuple[int, int]]]
+) -> None:
+    store = Store(str(tmp_path_factory.mktemp("s")))
+    for rows in given:
+        put_fragment(store, "c", "rows", table(rows), IDS, 1)
+    wanted = sorted({r for rows in given for r in rows})
+    assert read_all(store) == [(u, o, f"{u}-{o}") for u, o in wanted]
+
+
+def test_overlaps_are_decided_by_name_whoever_reads(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    put_fragment(store, "c", "rows", table([(0, i) for i in range(10)], "first"), IDS, 1)
+    put_fragment(store, "c", "rows", table([(0, i) for i in range(5, 15)], "second"), IDS, 2)
+    once, again = read_all(store), read_all(store, step=3)
+    assert once == again
+    assert [o for _, o, _ in once] == list(range(15))
+
+
+def test_memory_holds_only_the_fragments_of_the_rows_in_hand(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    for start in range(0, 50, 10):
+        put_fragment(store, "c", "rows", table([(0, start + i) for i in range(10)]), IDS, 1)
+    r = reader(store)
+    for start in range(0, 50, 5):
+        r.window(0, start, start + 5)
+        assert len(r._open) <= 1
+    assert not r._open
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
+def test_damaged_fragment_is_noticed_and_named(tmp_path: Path, damage: str) -> None:
+    store = Store(str(tmp_path))
+    put_fragment(store, "c", "rows", table([(0, i) for i in range(100)]), IDS, 1)
+    [name] = store.names("c")
+    path = tmp_path / "c" / name
+    r = reader(store)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes({"flip": bytes(data), "cut": bytes(data[:-9]), "empty": b""}[damage])
+    with pytest.raises(CorruptFileError, match=name) as e:
+        r.window(0, 0, 100)
+    assert e.value.name == f"c/{name}"
+
+
+@pytest.mark.parametrize("content", [b"", b"ARROW", json.dumps([]).encode()])
+def test_fragment_with_holes_that_says_nothing_is_noticed(tmp_path: Path, content: bytes) -> None:
+    store = Store(str(tmp_path))
+    store.put("c/rows-mixed-3-e000001-0123456789abcdef.arrow", content)
+    with pytest.raises(CorruptFileError, match="rows-mixed-3"):
+        reader(store)
+
+
+def test_corrupt_file_error_survives_a_pickle() -> None:
+    import pickle
+
+    error = CorruptFileError(Store("/s"), "c/x", "bad")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.name, copy.kind) == (str(error), "c/x", "transient")
+
+
+def test_writer_puts_by_rows_and_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments_module, "FRAGMENT_ROWS", 20)
+    monkeypatch.setattr(fragments_module, "FLUSH_SECONDS", 3600.0)
+    store = Store(str(tmp_path))
+    writer = FragmentWriter(str(tmp_path), "c", IDS, 3)
+    for start in range(0, 20, 10):
+        writer.add("rows", table([(1, start + i) for i in range(10)]))
+    assert [n.split("-")[1:4] for n in store.names("c")] == [[IDS[1], "0", "20"]]
+    writer.close()
+    monkeypatch.setattr(fragments_module, "FLUSH_SECONDS", 0.2)
+    writer = FragmentWriter(str(tmp_path), "c", IDS, 3)
+    writer.add("rows", table([(1, 20)]))
+    for _ in range(6000):
+        if len(store.names("c")) == 2:
+            break
+        threading.Event().wait(0.05)
+    assert len(store.names("c")) == 2
+    writer.close()
+
+
+def test_many_threads_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments_module, "FRAGMENT_ROWS", 16)
+    writer = FragmentWriter(str(tmp_path), "c", IDS, 1)
+    wanted = [(u, o) for u in range(4) for o in range(50)]
+    random.Random(1).shuffle(wanted)
+
+    def work(part: int) -> None:
+        for row in wanted[part::4]:
+            writer.add("rows", table([row]))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    writer.close()
+    assert [r[:2] for r in read_all(Store(str(tmp_path)))] == sorted(wanted)
+
+
+def test_rows_that_cannot_be_put_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments_module, "FRAGMENT_ROWS", 5)
+    writer = FragmentWriter(str(tmp_path), "c", IDS, 1)
+    (tmp_path / "c").write_text("a file where the folder should be")
+    with pytest.raises(SliceError, match="cannot write"):
+        writer.add("rows", table([(0, i) for i in range(5)]))
+    with pytest.raises(SliceError, match="cannot write"):
+        writer.add("rows", table([(0, 9)]))
+    (tmp_path / "c").unlink()
+    writer.flush()
+    writer.add("rows", table([(0, 9)]))
+    writer.close()
+    assert [o for _, o, _ in read_all(Store(str(tmp_path)))] == [0, 1, 2, 3, 4, 9]
+
+
+def test_types_of_postprocess_columns_are_united(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    for i, value in enumerate([1, None, 2.5]):
+        rows = table([(0, i)]).append_column("n", pa.array([value]))
+        put_fragment(store, "c", "rows", rows, IDS, 1)
+    found = read_ledger(store.names("c"), lambda n: fragment_ranges(store, f"c/{n}"))
+    fields = fragment_fields(store, "c", found)
+    assert [(f.name, f.type) for f in fields] == [("answer", pa.string()), ("n", pa.float64())]
+    offsets, answers = reader(store, fields).window(0, 0, 3)
+    assert answers.column("n").to_pylist() == [1.0, None, 2.5]
+    assert np.array_equal(offsets, [0, 1, 2])
+    put_fragment(store, "c", "rows", table([(0, 3)]).append_column("n", pa.array(["x"])), IDS, 1)
+    found = read_ledger(store.names("c"), lambda n: fragment_ranges(store, f"c/{n}"))
+    with pytest.raises(SliceError, match="different types"):
+        fragment_fields(store, "c", found)

@@ -1,0 +1,177 @@
+"""One run at a time works on a slice, and one that is taken over finds out."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import lease as lease_module
+from airflow_provider_raydatallm.processor.store.lease import (
+    CHECKPOINT,
+    Lease,
+    LeaseHolder,
+    LeaseLostError,
+    read_holder,
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(lease_module, "STALE_SECONDS", 0.4)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "slice"))
+
+
+def acquire(store: Store, **given: Any) -> Lease | None:
+    least = {"me": "me", "floor": lambda: 0, "wait": True, "waiting": lambda other: False}
+    return Lease.acquire(store, **{**least, **given})
+
+
+def wait_for_beat(store: Store, seen: LeaseHolder) -> bool:
+    """Wait until the holder has beaten again: a busy machine may keep it from that for longer than makes it
+    look dead. False, for `waiting`."""
+    while (now := read_holder(store)) is not None and now.seen == seen.seen:
+        time.sleep(0.01)
+    return False
+
+
+def killed(lease: Lease) -> None:
+    """Stop the beat without a word, as SIGKILL does."""
+    lease._stop.set()
+    lease._thread.join()
+
+
+def test_free_slice_is_had_at_once_and_leaves_nothing_behind(store: Store) -> None:
+    lease = acquire(store)
+    assert lease is not None
+    assert lease.epoch == 1
+    lease.check()
+    assert str(read_holder(store)) == "me"
+    lease.close()
+    assert read_holder(store) is None
+    assert store.names() == []
+
+
+def test_epochs_go_on_above_what_is_published(store: Store) -> None:
+    lease = acquire(store, floor=lambda: 41)
+    assert lease is not None
+    assert lease.epoch == 42
+    lease.close()
+
+
+def test_released_slice_with_a_checkpoint_is_had_at_once(store: Store) -> None:
+    first = acquire(store)
+    assert first is not None
+    store.put(f"{CHECKPOINT}/v000001-x/f.arrow", b"")
+    first.close()
+    second = acquire(store, waiting=lambda other: pytest.fail("it is waited for"))
+    assert second is not None
+    assert second.epoch == 2
+    second.close()
+    assert store.names(CHECKPOINT) == ["beat-000002", "epoch-000002", "v000001-x"]
+
+
+def test_holder_that_lives_is_waited_for(store: Store) -> None:
+    first = acquire(store, me="first")
+    assert first is not None
+    first.say({"rows": 7})
+    seen: list[LeaseHolder] = []
+    until = time.monotonic() + 1  # longer than a dead one is waited for
+
+    def waiting(other: LeaseHolder) -> bool:
+        seen.append(other)
+        wait_for_beat(store, other)
+        if other.says.get("rows") == 7 and time.monotonic() > until:
+            first.check()
+            first.close()
+        return False
+
+    second = acquire(store, waiting=waiting)
+    assert second is not None
+    assert {str(h) for h in seen} == {"first"}
+    second.close()
+
+
+def test_waiting_ends_when_there_is_nothing_left_to_do(store: Store) -> None:
+    first = acquire(store)
+    assert first is not None
+    assert acquire(store, waiting=lambda other: True) is None
+    first.check()
+    first.close()
+
+
+def test_policy_fail_does_not_wait_for_a_holder_that_lives(store: Store) -> None:
+    first = acquire(store, me="first")
+    assert first is not None
+    with pytest.raises(SliceError, match=r"first is at work on .*on_running='attach'"):
+        acquire(store, wait=False, waiting=lambda other: wait_for_beat(store, other))
+    first.close()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_killed_holder_is_taken_over(store: Store, wait: bool) -> None:
+    first = acquire(store)
+    assert first is not None
+    killed(first)
+    second = acquire(store, wait=wait)
+    assert second is not None
+    assert second.epoch == first.epoch + 1
+    with pytest.raises(LeaseLostError, match="was lost to"):
+        first.check()
+    second.check()
+    first.close()  # what a late holder does at its end takes nothing from the next
+    second.check()
+    second.close()
+
+
+def test_holder_notices_by_its_beat_that_it_was_taken_over(store: Store) -> None:
+    first = acquire(store)
+    assert first is not None
+    store.create(f"{CHECKPOINT}/epoch-000002", b'{"holder": "second"}')
+    for _ in range(15_000):
+        if first.lost:
+            break
+        time.sleep(0.02)
+    assert first.lost
+
+
+def test_epoch_of_another_run_is_not_mistaken_for_ones_own(store: Store) -> None:
+    first = acquire(store)
+    assert first is not None
+    killed(first)
+    store.remove(f"{CHECKPOINT}/epoch-000001")
+    store.create(f"{CHECKPOINT}/epoch-000001", json.dumps({"holder": "another"}).encode())
+    with pytest.raises(LeaseLostError):
+        first.check()
+
+
+def test_of_many_that_wait_one_takes_over(store: Store) -> None:
+    first = acquire(store)
+    assert first is not None
+    killed(first)
+    won: list[Lease] = []
+
+    def wait() -> None:
+        lease = acquire(store, waiting=lambda other: bool(won))
+        if lease is not None:
+            won.append(lease)
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert [lease.epoch for lease in won] == [2]
+    won[0].check()
+    won[0].close()

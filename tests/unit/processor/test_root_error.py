@@ -1,0 +1,252 @@
+"""What really went wrong, in the words of Ray, Ray Data and vLLM themselves: texts that they gave
+(`data/failures`), or that stand in the sources of vLLM and torch where a GPU is needed to hear them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError, UserCodeException
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.cluster import ray_cluster
+from airflow_provider_raydatallm.processor.root_error import root_error
+from tests.support.paths import FAILURES
+
+
+def text(name: str) -> str:
+    return (FAILURES / name).read_text()
+
+
+def raised(name: str) -> Exception:
+    """As Ray Data raises it: an actor's death from an exception without a word, a task's error by itself."""
+    if name.startswith(("engine_call", "engine_core")):
+        cause = UserCodeException("UDF failed to process a data block.")
+        return RayTaskError("submit", text(name), cause).as_instanceof_cause()
+    error = ActorDiedError()
+    RayActorError.__init__(error, "a1", text(name))
+    error.__cause__ = Exception()
+    return error
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "root", "advice"),
+    [
+        ("engine_init_error.txt", "transient", "AttributeError: 'NoneType' object has no", "at /home/me/"),
+        ("engine_call_error.txt", "transient", "AttributeError: 'NoneType' object has no", "at /home/me/"),
+        ("engine_init_gpu_memory.txt", "gpu_memory", "torch.OutOfMemoryError: CUDA out of", "max_num_seqs"),
+        ("engine_core_dead.txt", "engine", "vllm.v1.engine.exceptions.EngineDeadError: E", "a retry"),
+        (
+            "engine_process_exit.txt",
+            "engine",
+            "ActorDiedError: The actor is dead because its worker process has died. Worker exit",
+            "A process of the job died",
+        ),
+        (
+            "vllm_max_model_len.txt",
+            "input",
+            "ModelConfig: Value error, User-specified max_model_len (10000000) is greater than the derived",
+            "check engine_kwargs",
+        ),
+        ("hub_out_of_reach.txt", "transient", "OSError: We couldn't connect to 'https", "do not reach"),
+    ],
+)  # fmt: skip
+def test_root_error_comes_first_and_then_what_to_do(name: str, kind: str, root: str, advice: str) -> None:
+    found, message = root_error(raised(name))
+    assert message.startswith(root)
+    assert (found, advice in message) == (kind, True)
+    assert "\x1b" not in message
+
+
+def test_last_lines_of_the_users_code_follow() -> None:
+    _, message = root_error(raised("engine_call_error.txt"))
+    assert message.splitlines()[1:] == [
+        "at /home/me/my_engine.py:8 in __call__: die(self.how);",
+        'at /home/me/my_engine.py:19 in die: if how=="class": return None.foo',
+    ]
+    # Lines of Ray and vLLM say nothing to them.
+    assert "\nat " not in root_error(raised("vllm_max_model_len.txt"))[1]
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "root"),
+    [
+        ("vllm_no_weights.log", "model", "RuntimeError: Cannot find any model weights with `/models/tiny`"),
+        ("vllm_no_cache_memory.log", "gpu_memory", "ValueError: No available memory for the cache blocks."),
+        ("", "engine", "RuntimeError: Engine core initialization failed. See root cause above."),
+    ],
+)
+def test_reason_that_vllm_leaves_in_its_log_is_found_there(log: str, kind: str, root: str) -> None:
+    asked: list[str] = []
+
+    def log_of(*, actor_id: str) -> str:
+        asked.append(actor_id)
+        return text(log) if log else ""
+
+    found, message = root_error(raised("vllm_core_failed.txt"), log_of)
+    assert asked == ["a1"]
+    assert (found, message.splitlines()[0].startswith(root)) == (kind, True), message
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "root"),
+    [
+        ("vllm_no_weights.log", "model", "RuntimeError: Cannot find any model weights with `/models/tiny`"),
+        ("", "engine", "RuntimeError: Engine core initialization failed. See root cause above."),
+    ],
+)
+def test_log_is_found_of_an_actor_whose_death_another_tells(log: str, kind: str, root: str) -> None:
+    """A feeder may fail of its worker's death before the job itself hears of it."""
+    said = (
+        "Failed to deserialize exception. Refer to https://docs.ray.io/ for more information.\n"
+        "Original exception:\n"
+        "ray.exceptions.RayTaskError: \x1b[36mray::MapWorker(MapBatches(Feeder)).submit()\x1b[39m (pid=7, "
+        "ip=127.0.0.1, actor_id=fee0, repr=MapWorker(MapBatches(Feeder)))\n"
+        "    found.process = ray.get(found.ready)\n"
+        "                    ^^^^^^^^^^^^^^^^^^^^\n"
+        f"ray.exceptions.ActorDiedError: {text('vllm_core_failed.txt')}"
+    )
+    logs = {"fee0": ":actor_name:MapWorker(MapBatches(Feeder))\n"}
+    logs["dcd0ebf10b2c7093471f79e907000000"] = text(log) if log else ""
+    found, message = root_error(RuntimeError(said), lambda *, actor_id: logs.pop(actor_id))
+    assert not logs
+    assert (found, message.splitlines()[0].startswith(root)) == (kind, True), message
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "root"),
+    [
+        ("vllm_cuda_error.log", "engine", "RuntimeError: Worker failed with error 'CUDA error: an illegal"),
+        ("vllm_no_cache_memory.log", "gpu_memory", "ValueError: No available memory for the cache blocks."),
+        ("", "engine", "the engine died 3 times"),
+    ],
+)
+def test_reason_of_an_engine_that_died_comes_before_what_it_led_to(log: str, kind: str, root: str) -> None:
+    died = SliceError("the engine died 3 times", kind="engine", log={"node_id": "n", "pid": 7})
+    found, message = root_error(died, lambda *, node_id, pid: text(log) if log else "")
+    assert (found, message.splitlines()[0].startswith(root)) == (kind, True), message
+    assert "the engine died 3 times" in message
+
+
+def test_error_that_cannot_be_unpickled_is_known_by_its_text() -> None:
+    said = (
+        "Failed to deserialize exception. Refer to https://docs.ray.io/ for more information.\n"
+        "Original exception:\n"
+        "ray.exceptions.RayTaskError: ray::MapWorker(MapBatches(Feeder)).submit() (pid=1, ip=127.0.0.1)\n"
+        "    found.process = ray.get(found.ready)\n"
+        "                    ^^^^^^^^^^^^^^^^^^^^\n"
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+        "\tclass_name: VllmWorker\n"
+        "The actor is dead because its worker process has died."
+    )
+    kind, message = root_error(RuntimeError(said))
+    assert kind == "engine"
+    assert message.startswith("ray.exceptions.ActorDiedError: The actor is dead because its worker process")
+
+
+#: Of vLLM (v1/worker/utils.py, v1/core/kv_cache_utils.py), torch, transformers (utils/hub.py) and the hub.
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (
+            "ValueError: Free memory on device cuda:0 (10.5/139.8 GiB) on startup is less than desired GPU "
+            "memory utilization (0.9, 125.8 GiB). Decrease GPU memory utilization.",
+            "gpu_memory",
+        ),
+        (
+            "ValueError: To serve at least one request with the model's max seq len (131072), (16.0 GiB KV "
+            "cache is needed, which is larger than the available KV cache memory (9.1 GiB).",
+            "gpu_memory",
+        ),
+        ("RuntimeError: CUDA error: out of memory", "gpu_memory"),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.", "gpu_memory"),
+        (
+            "OSError: nobody/nothing is not a local folder and is not a valid model identifier listed on "
+            "'https://huggingface.co/models'",
+            "model",
+        ),
+        ("OSError: You are trying to access a gated repo.\nMake sure to have access to it", "model"),
+        ("OSError: v9 is not a valid git identifier (branch name, tag name or commit id)", "model"),
+        ("OSError: m/m does not appear to have a file named config.json.", "model"),
+        ("HfHubHTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/api", "model"),
+        ("ModuleNotFoundError: No module named 'my_models'", "input"),
+        ("KeyError: 'n'", "transient"),
+    ],
+)  # fmt: skip
+def test_kind_of_a_failure_is_told_by_its_words(said: str, kind: str) -> None:
+    error = ActorDiedError()
+    trace = 'Traceback (most recent call last):\n  File "/x/site-packages/a.py", line 1, in f\n    g()\n'
+    RayActorError.__init__(
+        error, "a", f"The actor died because of an error raised in its creation task, x\n{trace}{said}"
+    )
+    assert root_error(error)[0] == kind
+
+
+def test_known_cause_counts_more_than_what_came_before_it() -> None:
+    chained = (
+        "ConnectionResetError: [Errno 104] Connection reset by peer\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "ray.exceptions.RayActorError: The actor died"
+    )
+    kind, message = root_error(RuntimeError(chained))
+    assert (kind, message.splitlines()[0]) == ("gpu_memory", "torch.OutOfMemoryError: CUDA out of memory.")
+
+
+def test_node_without_memory_is_told_without_the_list_of_its_processes() -> None:
+    kind, message = root_error(OutOfMemoryError(text("node_out_of_memory.txt")))
+    assert kind == "engine"
+    assert message.startswith(
+        "OutOfMemoryError: 1 worker(s) were killed due to the node running low on memory."
+    )
+    assert "nodes with more memory" in message
+    assert len(message) < 600
+
+
+def test_slices_own_errors_are_told_as_they_are() -> None:
+    inner = SliceError("the real thing", kind="cluster")
+    outer = RuntimeError("task failed")
+    outer.cause = inner  # type: ignore[attr-defined]
+    wrapped = ValueError("pipeline failed")
+    wrapped.__cause__ = outer
+    assert root_error(wrapped) == ("cluster", "the real thing")
+    assert root_error(KeyError("k")) == ("transient", "KeyError: 'k'")
+
+
+def test_chain_that_bites_its_tail_ends() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert root_error(first) == ("transient", "ValueError: b")
+
+
+def test_reason_that_serve_gives_for_an_engine_that_did_not_start_is_looked_for_in_its_workers_log() -> None:
+    told = (
+        "the shared engine could not be started: The deployment failed to start 1 times in a row. Error:\n"
+        "ray::ServeReplica:m:w.initialize_and_get_metadata() (pid=1, ip=127.0.0.1, actor_id=60da, repr=<r>)\n"
+        '  File "replica.py", line 1928, in initialize\n'
+        "    raise RuntimeError(traceback.format_exc()) from None\n"
+        "RuntimeError: Traceback (most recent call last):\n"
+        '  File "core_client.py", line 1, in wait\n'
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    )
+    logs = {"60da": "RuntimeError: Cannot find any model weights with `m`"}
+    kind, message = root_error(RuntimeError(told), lambda **process: logs[process["actor_id"]])
+    assert (kind, message.splitlines()[0]) == ("model", logs["60da"])
+
+
+def test_log_of_a_process_on_a_busy_node_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [ConnectionError(), "", "it broke"]
+
+    def get_log(**asked: Any) -> Iterator[str]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return iter([answer])
+
+    monkeypatch.setattr("ray.util.state.get_log", get_log)
+    monkeypatch.setattr(ray_cluster.time, "sleep", lambda seconds: None)
+    assert ray_cluster.process_log(node_id="n", pid=1) == "it broke"
+    answers[:] = [ConnectionError()] * 9
+    assert ray_cluster.process_log(node_id="n", pid=1) == ""

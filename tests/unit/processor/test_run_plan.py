@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
+from airflow_provider_raydatallm.processor.sizing.cluster_probe import preflight_findings
+from airflow_provider_raydatallm.processor.sizing.facts import (
+    ClusterFacts,
+    PastThroughput,
+    SizingInputs,
+    TokenLengthSample,
+)
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from tests.support.in_process import InProcess, changed, job_of
+from tests.unit.processor.sizing.test_model_config import LLAMA_8B
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SliceJob:
+    """10,000 rows, and a GPU build of vLLM as far as the engine can tell."""
+    monkeypatch.setattr(
+        "airflow_provider_raydatallm.processor.engines.vllm.engine_base.vllm_is_cpu_build", lambda kind: False
+    )
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA_8B))
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(10_000)]}), tmp_path / "in.parquet")
+    return job_of(
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", engine="auto",
+        model_source=f"{tmp_path}/model", concurrency=(1, 4), engine_kwargs={"max_model_len": 4096},
+    )  # fmt: skip
+
+
+def test_plan_tells_everything_without_running(job: SliceJob, tmp_path: Path) -> None:
+    cluster = ClusterFacts({"CPU": 32, "GPU": 4, "accelerator_type:H100": 1}, {}, 4, 80_000_000_000)
+    assert as_table(plan_run(job, cluster)).splitlines() == [
+        f"slice          2026-01-31 -> {tmp_path}/out/ds=2026-01-31",
+        "rows           10,000 in 1 unit(s) of 1 file(s)",
+        "to answer      10,000",
+        f"engine         VllmEngine, {tmp_path}/model",
+        "needs at once  5 CPUs, 1 GPUs "
+        "(1 engine worker(s) of 1 GPU(s), 2 actor(s) around them, 2 to read and write)",
+        "cluster has    32 CPUs, 4 GPUs",
+        "workers        1 to 4 (1 to 4 GPUs)",
+        "batches        79 of up to 128 rows, 20 for each worker",
+        "in flight      128 x 32 = 4,096 rows a worker >= 1,024 that it runs at once",
+        "weights        16.1 GB",
+        "cache          537 MB for a row of max_model_len 4,096 (131 KB a token)",
+        "expected       not known: no published slice of this table was answered in the same way",
+        "checks         nothing to say",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_path: Path) -> None:
+    for key, rate, cached, fingerprint in (
+        ("2026-01-29", 50.0, None, job.fingerprint()),
+        ("2026-01-30", 400.0, 50, job.fingerprint()),  # of which 200 were not asked
+        ("2026-01-31", 999.0, 100, job.fingerprint()),  # and here none was
+        ("2026-02-01", 999.0, 0, "another"),
+    ):
+        folder = tmp_path / "out" / f"ds={key}"
+        folder.mkdir(parents=True)
+        report: dict[str, Any] = {
+            "slice_key": key, "fingerprint": fingerprint, "throughput": {"rows_per_s": rate},
+            "seconds": {"engine_start": 60.0}, "balance": {"workers": 2},
+            "counts": {"planned": 100, "cached": cached},
+        }  # fmt: skip
+        (folder / "_report.json").write_text(json.dumps(report))
+    (tmp_path / "out" / "ds=2026-01-31x").mkdir()
+    (tmp_path / "out" / "ds=2026-01-31x" / "_report.json").write_text("no JSON")
+    plan = plan_run(job, None)
+    assert plan.seconds == 60 + 10_000 / (100 * 4)  # 100 rows/s for each of 4 workers
+    text = as_table(plan, gpu_hour_price=3.6)
+    assert "expected       85 s: 60 s to start, then 400 rows/s, by slice 2026-01-30" in text
+    assert "cost           0.34: 4 GPU(s) at 3.6 an hour" in text
+    assert "cluster        none can be reached from here" in text
+
+
+def test_what_is_wrong_is_part_of_the_plan(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = changed(job, engine_kwargs={"tensor_parallel_size": 3})
+    (tmp_path / "spec.json").write_text(wrong.model_dump_json())
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody there
+    assert main(["plan", str(tmp_path / "spec.json")]) == 1
+    assert "error          tensor_parallel_size 3 does not divide" in capsys.readouterr().out
+    assert main(["plan", str(tmp_path / "spec.json"), "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["to_answer"], said["findings"][0]["code"]) == (10_000, "heads_not_divisible")
+
+
+def test_published_slice_has_nothing_to_do(job: SliceJob) -> None:
+    stub = changed(job, engine="tests.support.stub_engine:StubEngine")
+    run_slice(stub, lambda progress: None, InProcess(batch=1000))
+    assert "to do  nothing: it is published" in as_table(plan_run(stub, None))
+    assert as_json(plan_run(stub, None))["to_answer"] == 0
+
+
+def test_engine_is_chosen_by_what_the_job_needs(job: SliceJob) -> None:
+    assert isinstance(plan_run(job, None).engine, VllmEngine)
+    for given in (
+        {"engine_kwargs": {"task_type": "embed"}},
+        {"engine_kwargs": {"tokenizer_mode": "mistral"}},
+        {"model_source": "s3://models/a"},
+    ):
+        assert type(plan_run(changed(job, **given), None).engine).__name__ == "RayDataLLM"
+
+
+L4 = ClusterFacts({"CPU": 8, "GPU": 1, "accelerator_type:L4": 1}, {}, 1, 24_000_000_000)
+
+
+def test_limit_is_what_rows_need_and_what_the_cache_holds_at_most(job: SliceJob) -> None:
+    auto = changed(job, engine_kwargs={"max_model_len": "auto"}, concurrency="auto")
+    engine = VllmEngine(auto, 10_000)
+    assert (engine.max_model_len, engine.workers) == (None, (1, 1))
+    assert (
+        preflight_findings(engine, 10_000, L4) == []
+    )  # the model's own limit, which does not fit, is not asked for
+    assert [
+        f.code for f in preflight_findings(VllmEngine(changed(job, engine_kwargs={}), 10_000), 10_000, L4)
+    ] == ["cache_under_one_row"]
+    engine.choose_sizes(SizingInputs(L4, TokenLengthSample([300] * 199 + [5000], 131_072)))
+    assert (engine.engine_kwargs["max_model_len"], engine.limit_can_be_raised) == (320, True)
+    assert preflight_findings(engine, 10_000, L4) == []
+    # The rows that were over it: one of them is too long for any L4, and is the engine's to refuse.
+    engine.choose_sizes(SizingInputs(L4, TokenLengthSample([5000, 100_000], 131_072), limit_raised=True))
+    assert engine.max_model_len is not None
+    assert 5000 < engine.max_model_len < 40_000
+    assert not engine.limit_can_be_raised
+    assert preflight_findings(engine, 2, L4) == []
+
+    # A limit beyond the model's own, as some overrides have it, is raised no more either.
+    asked = VllmEngine(changed(job, engine_kwargs={"max_model_len": 65_536}, on_too_long="raise_limit"), 10)
+    asked.choose_sizes(SizingInputs(None, TokenLengthSample([70_000], 32_768), limit_raised=True))
+    assert (asked.max_model_len, asked.limit_can_be_raised) == (65_536, False)
+
+
+def test_workers_and_compiling_follow_the_cluster_and_earlier_slices(job: SliceJob) -> None:
+    many = ClusterFacts({"CPU": 64, "GPU": 8}, {}, 8, 80_000_000_000)
+    for rows, pace, workers, eager in (
+        (10_000, None, (1, 8), False),
+        (10_000, PastThroughput("2026-01-30", 400.0, 60.0), (1, 8), True),  # 3 s of work
+        (100, None, (1, 1), True),
+    ):
+        engine = VllmEngine(changed(job, concurrency="auto"), rows)
+        engine.choose_sizes(SizingInputs(many, past_throughput=pace))
+        assert engine.workers == workers
+        assert bool(engine.engine_kwargs.get("enforce_eager")) == eager
+    asked = VllmEngine(changed(job, engine_kwargs={"enforce_eager": False}), 100)
+    asked.choose_sizes(SizingInputs(many))
+    assert asked.engine_kwargs["enforce_eager"] is False
+
+
+def test_plan_of_a_slice_that_shares_its_engine_asks_no_cluster(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = changed(job, engine_scope="shared")
+    (tmp_path / "spec.json").write_text(shared.model_dump_json())
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody there
+    assert main(["plan", str(tmp_path / "spec.json")]) == 0
+    said = capsys.readouterr().out
+    assert f"engine         SharedVllmEngine, {tmp_path}/model" in said
+    assert "workers        1 to 4 (1 to 4 GPUs)" in said
+    assert "none can be reached from here" in said

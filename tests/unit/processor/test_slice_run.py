@@ -1,0 +1,270 @@
+"""What a run decides: on real folders, with the store's own code, and without a cluster: none is needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.__main__ import load_spec, main
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.store.published import current_report, finished_report
+from tests.support.in_process import InProcess, changed, job_of
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of this is decided without Ray: importing it is an error here."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"x": ["a", "b"]}), tmp_path / "in" / "a.parquet")
+    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", prompt="{x}")
+
+
+def run(job: SliceJob, cluster: InProcess | None = None) -> Report:
+    return run_slice(job, lambda progress: None, cluster or InProcess())
+
+
+def answers(job: SliceJob) -> list[Any]:
+    column: list[Any] = pq.read_table(job.slice_path, partitioning=None).column("answer").to_pylist()
+    return column
+
+
+def add_file(job: SliceJob, name: str, values: list[str]) -> None:
+    pq.write_table(pa.table({"x": values}), Path(job.input_path) / name)
+
+
+def test_finished_slice_is_a_no_op(job: SliceJob) -> None:
+    report = run(job)
+    assert report.counts.planned == report.counts.succeeded == 2
+    cluster = InProcess()
+    assert run(job, cluster) == report.model_copy(update={"outcome": "unchanged"})
+    assert run(changed(job, batch_size=7), cluster).outcome == "unchanged"
+    assert cluster.answered == 0
+    assert current_report(job) == report
+    assert finished_report(job) == report.model_copy(update={"outcome": "unchanged"})
+
+
+def test_lease_that_a_dead_publisher_left_is_removed_by_the_next_run(job: SliceJob) -> None:
+    run(job)
+    checkpoint = Path(job.slice_path) / "_checkpoint"
+    checkpoint.mkdir()
+    for name in ("epoch-000001", "beat-000001"):
+        (checkpoint / name).write_text("{}")
+    assert run(job).outcome == "unchanged"
+    assert not checkpoint.exists()
+
+
+def test_forced_run_answers_a_finished_slice_again(job: SliceJob) -> None:
+    run(job)
+    cluster = InProcess()
+    forced = changed(job, force_rerun=True)
+    assert finished_report(forced) is None
+    assert run(forced, cluster).outcome == "published"
+    assert cluster.answered == 2
+
+
+def test_changed_configuration_follows_the_policy(job: SliceJob) -> None:
+    run(job)
+    other = changed(job, prompt="Other {x}")
+    with pytest.raises(SliceError, match="on_config_change='recompute'"):
+        run(other)
+    assert current_report(other) is finished_report(other) is None
+    assert answers(job) == ["a", "b"]
+    run(changed(other, on_config_change="recompute"))
+    assert answers(job) == ["Other a", "Other b"]
+
+
+def test_changed_input_follows_the_policy(job: SliceJob) -> None:
+    run(job)
+    add_file(job, "b.parquet", ["c"])
+    assert finished_report(job) is None
+    with pytest.raises(SliceError, match=r"then 1 file\(s\) of 2 rows; now 2"):
+        run(job)
+    cluster = InProcess()
+    assert run(changed(job, on_input_change="recompute"), cluster).counts.planned == 3
+    assert cluster.answered == 3
+    assert answers(job) == ["a", "b", "c"]
+
+
+def test_extending_keeps_the_finished_rows(job: SliceJob) -> None:
+    first = run(job)
+    add_file(job, "0.parquet", ["zero"])
+    add_file(job, "b.parquet", ["c", "d"])
+    cluster = InProcess()
+    report = run(changed(job, on_input_change="extend"), cluster)
+    assert cluster.answered == 3
+    assert answers(job) == ["zero", "a", "b", "c", "d"]
+    assert (report.counts.planned, report.counts.succeeded, report.counts.resumed) == (5, 5, 2)
+    assert first.tokens.input is not None
+    assert report.tokens.input == first.tokens.input + 3 * 7
+
+
+def test_extending_refuses_a_file_that_changed(job: SliceJob) -> None:
+    run(job)
+    add_file(job, "a.parquet", ["a", "b", "more"])
+    with pytest.raises(SliceError, match=r"only adds files, but .*a\.parquet changed"):
+        run(changed(job, on_input_change="extend"))
+    assert answers(job) == ["a", "b"]
+
+
+def test_input_that_changed_half_way_follows_the_policy(job: SliceJob) -> None:
+    add_file(job, "b.parquet", ["fail"])
+    with pytest.raises(SliceError, match="1 of 3 rows failed"):
+        run(job)
+    add_file(job, "b.parquet", ["fine", "too"])
+    with pytest.raises(SliceError, match=r"half finished.*on_input_change='recompute' or 'extend'"):
+        run(job)
+    cluster = InProcess()
+    report = run(changed(job, on_input_change="recompute"), cluster)
+    assert cluster.answered == 2  # the rows of the file that did not change are kept
+    assert (report.counts.planned, report.counts.resumed) == (4, 2)
+    assert answers(job) == ["a", "b", "fine", "too"]
+
+
+def test_files_that_were_taken_away_are_made_anew(job: SliceJob) -> None:
+    run(job)
+    (Path(job.slice_path) / "part-00000.parquet").unlink()
+    assert current_report(job) is None
+    assert run(job).outcome == "published"
+    assert answers(job) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["_SUCCESS", "_manifest.json", "_report.json"])
+def test_what_derives_from_a_commit_is_written_again_without_an_engine(job: SliceJob, name: str) -> None:
+    report = run(job)
+    path = Path(job.slice_path) / name
+    before = path.read_bytes()
+    path.unlink()
+    assert current_report(job) is None
+    cluster = InProcess()
+    assert run(job, cluster) == report.model_copy(update={"outcome": "unchanged"})
+    assert (cluster.answered, path.read_bytes()) == (0, before)
+
+
+def test_damaged_commit_is_told_and_can_be_forced(job: SliceJob) -> None:
+    run(job)
+    commit = Path(job.slice_path) / "_versions" / "commit-000001.json"
+    commit.write_bytes(commit.read_bytes().replace(b'"rows"', b'"r0ws"'))
+    with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*force_rerun=True"):
+        run(job)
+    assert run(changed(job, force_rerun=True)).outcome == "published"
+    assert run(job).outcome == "unchanged"
+
+
+def test_two_instants_that_share_a_key_are_noticed(job: SliceJob) -> None:
+    run(changed(job, slice_instant="2026-01-31T01:00:00+00:00"))
+    assert run(job).outcome == "unchanged"
+    with pytest.raises(SliceError, match="slice_format '%Y-%m-%d' is too coarse"):
+        run(changed(job, slice_instant="2026-01-31T02:00:00+00:00"))
+
+
+def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
+    nothing = changed(job, input_path=f"{tmp_path}/nowhere/")
+    with pytest.raises(SliceError, match="matches no file"):
+        run(nothing)
+    skipped = run(changed(nothing, on_empty="skip"))
+    assert (skipped.outcome, skipped.counts.planned) == ("empty", 0)
+    assert not Path(job.slice_path).exists()
+    assert run(changed(nothing, on_empty="publish")).outcome == "empty"
+    assert (Path(job.slice_path) / "_SUCCESS").exists()
+    assert pq.read_table(job.slice_path).num_rows == 0
+
+
+def test_slice_that_became_empty_leaves_no_old_rows_behind(job: SliceJob) -> None:
+    run(job)
+    (Path(job.input_path) / "a.parquet").unlink()
+    report = run(changed(job, on_empty="publish", on_input_change="recompute"))
+    assert report.outcome == "empty"
+    assert {p.name for p in Path(job.slice_path).iterdir()} == {
+        "_SUCCESS", "_manifest.json", "_report.json", "_versions",
+    }  # fmt: skip
+
+
+def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
+    run(changed(job, slice_column="x", slice_key="nobody", on_empty="publish"))
+    assert pq.read_table(changed(job, slice_key="nobody").slice_path).schema.names == ["x", "answer"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"prompt": "{y}"}, r"column 'y'.*Columns: 'x'"),
+        ({"system_prompt": "{y}"}, "system_prompt names the column 'y'"),
+        ({"output_column": "x"}, "choose another output_column"),
+        ({"columns": ["nope"]}, r"columns names \['nope'\]"),
+        ({"engine": "nope"}, "engine 'nope' is not known"),
+        ({"engine": "json:loads"}, "no subclass"),
+        ({"engine_kwargs": {"max_model_length": 3}}, "did you mean 'max_model_len'"),
+        ({"sampling_params": {"max_token": 3}}, "did you mean 'max_tokens'"),
+        ({"prompt": None, "preprocess": "nowhere:f"}, "Ship its code with code_paths"),
+        ({"postprocess": "json:nothing"}, "cannot be loaded"),
+        ({"accelerator_type": "L4"}, "CPU build"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
+    job: SliceJob, given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(SliceError, match=says):
+        run(changed(job, **{"engine": "auto", **given}))
+    assert not Path(job.slice_path).exists()
+
+
+def test_output_inside_the_input_is_refused(job: SliceJob) -> None:
+    with pytest.raises(SliceError, match="lies inside the input"):
+        run(changed(job, output_path=f"{job.input_path}out"))
+
+
+def test_trial_run_never_meets_the_published_slice(job: SliceJob) -> None:
+    run(job)
+    trial = changed(job, max_rows=1)
+    assert current_report(trial) is None
+    assert trial.slice_path != job.slice_path
+
+
+def test_program_says_what_is_wrong_in_one_marked_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps({"slice_key": "k", "promt": "x"}))
+    assert main(["run", str(tmp_path / "spec.json"), "--nonce", "n"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("@ray-llm error n ")
+    assert "promt" in out
+    with pytest.raises(SliceError, match="cannot read the spec"):
+        load_spec(str(tmp_path / "none.json"))
+
+
+def test_program_without_a_nonce_speaks_to_people(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(job)
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    assert main(["run", str(tmp_path / "spec.json")]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["outcome"] == "unchanged"
+    assert said.err == "planning\n"
+
+
+def test_program_names_the_published_files(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    assert main(["files", str(tmp_path / "spec.json")]) == 1
+    assert "no slice is published" in capsys.readouterr().err
+    run(job)
+    assert main(["files", str(tmp_path / "spec.json")]) == 0
+    assert capsys.readouterr().out == f"{job.slice_path}/part-00000.parquet\n"
+    assert main(["retry-quarantined", str(tmp_path / "spec.json")]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] == "unchanged"

@@ -1,0 +1,239 @@
+"""The waiting loop against a real HTTP server that plays a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.contract.log_lines import encode_line
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.http_clients import close_clients
+from airflow_provider_raydatallm.task import job_waiter
+from airflow_provider_raydatallm.task.job_verdict import (
+    ClusterUnreachable,
+    EndedWithoutReport,
+    Finished,
+    TimedOut,
+    Verdict,
+)
+from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
+
+REPORT = encode_line("report", "n", {"outcome": "published"})
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, message: str, *args: Any) -> None:
+        self.lines.append(message % args)
+
+    warning = info
+
+
+class FakeCluster(ThreadingHTTPServer):
+    """`status`: the job's, None when it is not known. `http`: the answer to each call instead. `token`: the
+    only one that is taken. `log`: what its reader gets. `cut`: whether the stream ends after each piece."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status: str | None = "RUNNING"
+        self.http: int | None = None
+        self.token: str | None = None
+        self.log: list[str] = []
+        self.cut = False
+        self.calls: list[tuple[float, str]] = []
+
+    def count(self, part: str) -> int:
+        return sum(part in call for _, call in self.calls)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeCluster
+
+    def do_GET(self) -> None:
+        server = self.server
+        server.calls.append((time.monotonic(), self.path))
+        if server.http is not None:
+            self._answer(server.http, "no")
+        elif server.token is not None and self.headers["Authorization"] != f"Bearer {server.token}":
+            self._answer(401, "no")
+        elif "/logs/stream" in self.path:
+            self.send_response(200)
+            self.end_headers()
+            for line in server.log:
+                self.wfile.write(f"{line}\n".encode())
+                self.wfile.flush()
+            while not server.cut:
+                time.sleep(0.05)
+        elif "/logs/file" in self.path:
+            self._answer(200, "\n".join(server.log))
+        elif server.status is None:
+            self._answer(404, "Job j does not exist")
+        else:
+            self._answer(200, json.dumps({"status": server.status, "driver_node_id": "n1"}))
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.calls.append((time.monotonic(), f"PUT {self.path}"))
+        self._answer(self.server.http or 200, "")
+
+    def _answer(self, code: int, text: str) -> None:
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    monkeypatch.setattr(jobs_api, "_BACKOFF", (0.1,))
+    monkeypatch.setattr("airflow_provider_raydatallm.task.log_follower._RECONNECT_SECONDS", 0.2)
+    server = FakeCluster()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    host = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps({"conn_type": "ray", "host": host}))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield server
+    server.cut = True
+    server.shutdown()
+    server.server_close()
+
+
+def wait(log: Log | None = None, **given: Any) -> Verdict:
+    ref = {
+        "ray_conn_id": "ray_default", "poll_interval": 1.0, "reconnect_timeout": 60.0, "orphan_timeout": None,
+        "deadline": None, "since": time.time(), "submission_id": "j", "nonce": "n", **given,
+    }  # fmt: skip
+
+    async def waited() -> Verdict:
+        try:
+            return await wait_for_job(JobRef(**ref), log or Log())
+        finally:
+            await close_clients()
+
+    return asyncio.run(waited())
+
+
+def once(there: Callable[[], Any], what: Callable[[], Any]) -> None:
+    """Do something as soon as something else is there."""
+
+    def run() -> None:
+        while not there():
+            time.sleep(0.02)
+        what()
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def test_report_is_heard_at_once_where_the_log_is_followed(cluster: FakeCluster) -> None:
+    cluster.log = ["hello", REPORT]
+    log = Log()
+    assert wait(log, poll_interval=30.0) == Finished({"outcome": "published"})
+    assert cluster.count("/logs/file") == 0
+    assert log.lines == ["hello"]  # a marked line is not for people
+
+
+def test_log_that_is_cut_is_followed_on_and_no_line_comes_twice(cluster: FakeCluster) -> None:
+    cluster.log, cluster.cut = ["one", "two"], True
+    once(lambda: cluster.count("/logs/stream") > 2, lambda: cluster.log.extend(["three", REPORT]))
+    log = Log()
+    wait(log)
+    assert log.lines == ["one", "two", "three"]
+
+
+def test_no_more_logs_are_followed_than_allowed_and_the_others_show_progress(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__MAX_LOG_STREAMS", "0")
+    cluster.log = ["hello", encode_line("progress", "n", {"step": "plan"})]
+    log = Log()
+
+    def end() -> None:
+        cluster.log.append(REPORT)
+        cluster.status = "SUCCEEDED"
+
+    once(lambda: log.lines, end)
+    assert wait(log) == Finished({"outcome": "published"})
+    assert cluster.count("/logs/stream") == 0
+    assert log.lines == ["planning"]
+
+
+def test_whoever_takes_over_begins_at_the_end_of_the_log(cluster: FakeCluster) -> None:
+    cluster.log = ["old"]
+    once(lambda: cluster.count("lines=1&"), lambda: setattr(cluster, "status", "SUCCEEDED"))
+    log = Log()
+    assert isinstance(wait(log, since=time.time() - 3600), EndedWithoutReport)
+    assert log.lines == []
+
+
+def test_cluster_that_fails_many_times_in_a_row_is_waited_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_waiter, "_WARNING_SECONDS", 600.0)
+    cluster.http = 503
+    log = Log()
+
+    def well() -> None:
+        cluster.http, cluster.log = None, [REPORT]
+
+    once(lambda: cluster.count("/api/jobs/j") > 5, well)
+    assert wait(log, reconnect_timeout=600.0) == Finished({"outcome": "published"})
+    assert sum("Waiting for the cluster" in line for line in log.lines) == 1
+
+
+def test_token_that_is_replaced_in_the_connection_is_taken_up(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connection(token: str) -> None:
+        host = f"http://127.0.0.1:{cluster.server_port}"
+        said = {"conn_type": "ray", "host": host, "password": token}
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(said))
+
+    connection("old-token")
+    cluster.token, cluster.log = "new-token", [REPORT]
+    once(lambda: cluster.count("/api/jobs/j") > 1, lambda: connection("new-token"))
+    assert wait() == Finished({"outcome": "published"})
+
+
+@pytest.mark.parametrize(("http", "refused"), [(503, False), (401, True)])
+def test_cluster_that_stays_away_is_given_up(cluster: FakeCluster, http: int, refused: bool) -> None:
+    cluster.http = http
+    verdict = wait(reconnect_timeout=2.0)
+    assert isinstance(verdict, ClusterUnreachable)
+    assert verdict.refused is refused
+
+
+def test_time_of_the_attempt_ends_also_while_the_cluster_is_away(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "_BACKOFF", (60.0,))
+    for cluster.http in (None, 503):
+        began = time.monotonic()
+        assert wait(deadline=time.time() + 2) == TimedOut()
+        assert 1.5 < time.monotonic() - began < 50
+
+
+def test_job_that_listens_hears_that_somebody_waits(cluster: FakeCluster) -> None:
+    def beats() -> int:
+        return cluster.count("PUT /api/packages/gcs/ray-llm-owner-j")
+
+    once(lambda: beats() > 2, lambda: setattr(cluster, "status", "FAILED"))
+    began = time.monotonic()
+    wait(orphan_timeout=24.0)
+    assert beats() <= 1 + (time.monotonic() - began) / 2  # one each 2 seconds
+
+
+def test_job_that_the_cluster_forgot_is_silence(cluster: FakeCluster) -> None:
+    cluster.status = None
+    assert wait() == EndedWithoutReport("unknown")

@@ -45,7 +45,7 @@ def every_step() -> Iterator[Any]:
             yield pytest.param(step, storage, marks=() if is_enough else pytest.mark.long)
 
 
-@pytest.mark.parametrize(("step", "storage"), every_step())
+@pytest.mark.parametrize(("step", "storage"), list(every_step()))
 def test_kill_at_any_step_loses_no_row(processes: Processes, step: str, storage: Storage) -> None:
     index = list(STEPS).index(step) + STORAGES.index(storage)
     scenarios = STEPS[step]

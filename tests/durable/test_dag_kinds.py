@@ -11,6 +11,7 @@ import pytest
 from tests.support import browser
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.marks import long
 from tests.support.outcomes import Line, Outcomes
 from tests.support.ray_door import Cluster
 from tests.support.tables import Table
@@ -18,11 +19,6 @@ from tests.support.tables import Table
 MakeTable = Callable[..., Table]
 
 DAYS = ("2025-01-01", "2025-01-02", "2025-01-03")
-
-
-def long(*values: str) -> Any:
-    """The other mode, where one is enough for every day."""
-    return pytest.param(*values, marks=pytest.mark.long)
 
 
 def day_of(run: dict[str, Any]) -> str:

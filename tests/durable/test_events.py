@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.durable.test_dag_kinds import long
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.marks import long
 from tests.support.outcomes import Line, Outcomes
 from tests.support.ray_door import Cluster
 from tests.support.tables import Table

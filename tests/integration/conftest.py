@@ -4,14 +4,10 @@ them."""
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
-import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +19,8 @@ from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOpera
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.support import tiny_model as trained
 from tests.support.context import context_of
-from tests.support.paths import ROOT
-
-PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
-
-#: What a stub-engine task needs beside its paths: the engine is not what these tests are about.
-STUB = {
-    "engine": "stub_engine:StubEngine",
-    "code_paths": [str(ROOT / "tests" / "support" / "stub_engine.py")],
-    "model_source": "stub/stub",
-    "poll_interval": 1.0,
-}
+from tests.support.s3 import moto_server
+from tests.support.slices import PROGRAM, Ask
 
 
 @pytest.fixture(scope="session")
@@ -75,39 +62,6 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 300) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := what():
-            return value
-        time.sleep(0.1)
-    raise AssertionError("it did not happen")
-
-
-@contextmanager
-def moto_server() -> Iterator[str]:
-    """A real S3 API, with STS and IAM, on loopback; its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for(listens)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
-
-
 @pytest.fixture
 def s3() -> Iterator[dict[str, str]]:
     """A real S3 API on loopback: the variables by which a process reaches it."""
@@ -118,9 +72,6 @@ def s3() -> Iterator[dict[str, str]]:
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_DEFAULT_REGION": "us-east-1",
         }
-
-
-Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture

@@ -30,8 +30,9 @@ from airflow_provider_raydatallm.task.job_verdict import (
     Verdict,
     Wait,
 )
-from tests.integration.conftest import ROOT, wait_for
 from tests.support.in_process import job_of
+from tests.support.paths import ROOT
+from tests.support.waiting import wait_for
 
 N = 60
 #: 7 of the head's 8 CPUs, so that two do not fit.

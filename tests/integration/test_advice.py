@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.conftest import ROOT, Ask
+from tests.support.paths import ROOT
+from tests.support.slices import Ask
 
 #: Milliseconds of rows for two workers that take one row after the other, 32 of them in a batch. The rules
 #: look at runs of half a minute.

@@ -8,13 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import s3fs
 
-from tests.integration.conftest import Ask
+from tests.support.slices import Ask
 
 
+@pytest.mark.parametrize("other_scope", ["shared", pytest.param("slice", marks=pytest.mark.long)])
 def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine(
-    ask: Ask, tiny_model: Path, tmp_path: Path, s3: dict[str, str]
+    ask: Ask, tiny_model: Path, tmp_path: Path, s3: dict[str, str], other_scope: str
 ) -> None:
     fs = s3fs.S3FileSystem(
         key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
@@ -46,7 +48,7 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
     assert first["tokens"]["saved"] == 0
     each = first["tokens"]["input"] / 40
 
-    second, later = answered("2026-01-02", [*range(20, 60), *range(20, 25), *range(40, 44)], "slice")
+    second, later = answered("2026-01-02", [*range(20, 60), *range(20, 25), *range(40, 44)], other_scope)
     assert counted(second) == {"succeeded": 49, "deduplicated": 4, "cached": 25}
     assert second["tokens"]["input"] < 30 * each  # of the 20 that nobody had asked
     assert second["tokens"]["saved"] > 25 * (each - 2)

@@ -25,8 +25,9 @@ from airflow_provider_raydatallm.task import job_cancel, job_tracker
 from airflow_provider_raydatallm.task.job_tracker import STATE_KEY
 from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job_waiter import owner_key
-from tests.integration.conftest import STUB, wait_for
 from tests.support.context import StateStore, context_of
+from tests.support.slices import STUB
+from tests.support.waiting import wait_for
 
 N = 100
 

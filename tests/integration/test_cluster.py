@@ -12,7 +12,7 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreac
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
-from tests.integration.conftest import wait_for
+from tests.support.waiting import wait_for
 
 
 def hook_with(monkeypatch: pytest.MonkeyPatch, host: str, token: str | None) -> RayHook:

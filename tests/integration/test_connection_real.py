@@ -20,8 +20,9 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreac
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
-from tests.integration.conftest import ROOT, STUB
 from tests.support.certificates import Authority
+from tests.support.paths import ROOT
+from tests.support.slices import STUB
 from tests.support.wires import http_proxy, tls_front
 
 

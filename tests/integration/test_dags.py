@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import industry_of, write_customers
 from demo.spec import spec_of
-from tests.integration.conftest import ROOT
+from tests.support.paths import ROOT
 
 AIRFLOW = str(Path(sys.executable).parent / "airflow")
 

@@ -20,8 +20,8 @@ from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.processor.request import row_function
 from airflow_provider_raydatallm.submit import pickled_function
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
-from tests.integration.conftest import STUB, Ask
 from tests.support.in_process import job_of
+from tests.support.slices import STUB, Ask
 
 DAG_FILE = """
 import functools

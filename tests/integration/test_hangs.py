@@ -19,8 +19,9 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
-from tests.integration.conftest import ROOT, Ask, wait_for
-from tests.integration.test_resume import fragments, in_thread, rows_in
+from tests.support.paths import ROOT
+from tests.support.slices import Ask, fragments, rows_in
+from tests.support.waiting import in_thread, wait_for
 
 pytestmark = pytest.mark.usefixtures("no_engines")
 

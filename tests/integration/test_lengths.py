@@ -16,10 +16,12 @@ from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptT
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import make_plan
 from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
-from tests.integration.conftest import Ask
 from tests.support.in_process import changed, job_of
+from tests.support.marks import long
+from tests.support.slices import Ask
 
-LONG = "far too long " * 20
+#: Over 256 tokens, which is the limit of the engine that most tests share.
+LONG = "far too long " * 70
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def test_prompt_is_shortened_where_it_can_be(job: SliceJob) -> None:
 
 @pytest.mark.parametrize(
     ("on_too_long", "limit", "shortened"),
-    [pytest.param("truncate", "auto", 1, marks=pytest.mark.long), ("raise_limit", 64, 0)],
+    [("truncate", 256, 1), long("truncate", "auto", 1), long("raise_limit", 64, 0)],
 )
 def test_rows_over_the_limit_are_answered_all_the_same(
     ask: Ask, job: SliceJob, on_too_long: str, limit: int | str, shortened: int

@@ -17,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.processor.metrics.prometheus import METRICS, NAMESPACE
-from tests.integration.conftest import ROOT, STUB, Ask, wait_for
+from tests.support.paths import ROOT
+from tests.support.slices import STUB, Ask
+from tests.support.waiting import wait_for
 
 OURS = {f"{NAMESPACE}_{name}" for name, _ in METRICS.values()}
 #: What the stub engine has no word of.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,12 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from tests.integration.conftest import STUB, Ask, wait_for
+from tests.support.slices import STUB, Ask, fragments, rows_in
+from tests.support.waiting import in_thread, wait_for
 
 #: Rows that are answered at once, and one that is not before the file `gate` is there.
 DONE = 380
 NAMES = [f"n{i}" for i in range(DONE)] + ["wait"]
-
-
-def fragments(folder: Path) -> list[Path]:
-    return list(folder.rglob("_checkpoint/v*/rows-*.arrow"))
-
-
-def rows_in(found: list[Path]) -> int:
-    return sum(int(f.name.split("-")[-3]) for f in found)
-
-
-def in_thread(ask: Ask, results: list[Any], **arguments: Any) -> threading.Thread:
-    def run() -> None:
-        try:
-            results.append(ask(**arguments))
-        except Exception as e:
-            results.append(e)
-
-    thread = threading.Thread(target=run, daemon=True)  # a test that fails does not wait for it
-    thread.start()
-    return thread
 
 
 def held(tmp_path: Path) -> dict[str, Any]:

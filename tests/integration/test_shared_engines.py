@@ -19,9 +19,9 @@ from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
-from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
-from tests.integration.conftest import PROGRAM, Ask, wait_for
-from tests.integration.test_resume import fragments, in_thread, rows_in
+from tests.support.engine_processes import processes
+from tests.support.slices import PROGRAM, Ask, fragments, rows_in
+from tests.support.waiting import in_thread, wait_for
 
 pytestmark = pytest.mark.usefixtures("no_engines")
 
@@ -50,20 +50,6 @@ def asked(ask: Ask, tiny_model: Path, tmp_path: Path) -> Ask:
         })  # fmt: skip
 
     return run
-
-
-def processes(head: LocalHead, title: str) -> list[psutil.Process]:
-    """The head's own whose title begins so."""
-    found = []
-    for p in psutil.process_iter(["cmdline"]):
-        try:
-            if " ".join(p.info["cmdline"] or []).startswith(title) and (
-                p.environ().get(MARKER_VARIABLE) == str(head.folder)
-            ):
-                found.append(p)
-        except psutil.Error:
-            continue
-    return found
 
 
 def engines(*arguments: str) -> str:
@@ -157,6 +143,7 @@ def test_whatever_dies_or_hangs_of_a_shared_engine_the_slice_is_finished(
     assert answers.column("name").to_pylist() == [f"a {i}" for i in range(32)]
 
 
+@pytest.mark.long
 def test_idle_engine_gives_way_ends_and_comes_back_and_ends_by_force_with_its_slice(
     asked: Ask, ray_head: LocalHead, tmp_path: Path
 ) -> None:
@@ -220,6 +207,7 @@ def test_engine_that_was_there_and_cannot_start_again_ends_the_slice_with_the_re
     assert not processes(ray_head, "VLLM::EngineCore")
 
 
+@pytest.mark.long
 def test_shared_engine_that_cannot_start_is_told_at_once(
     asked: Ask, tiny_model: Path, tmp_path: Path
 ) -> None:

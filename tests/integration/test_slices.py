@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayLLMJobError,
     RayModelNotFoundError,
 )
-from tests.integration.conftest import STUB, Ask
+from tests.support.slices import STUB, Ask
 
 N = 1000
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.conftest import ROOT
 from tests.support.in_process import job_of
+from tests.support.paths import ROOT
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ def run(cpus: int, engine: str, tmp_path: Path, model: Path, ray_folder: Path) -
     return done.returncode, done.stderr, float(seconds)
 
 
-@pytest.mark.parametrize(("cpus", "engine"), [(1, "vllm"), (2, "ray_data_llm")])
+@pytest.mark.parametrize(
+    ("cpus", "engine"), [(1, "vllm"), pytest.param(2, "ray_data_llm", marks=pytest.mark.long)]
+)
 def test_cluster_that_is_too_small_is_told_and_not_waited_for(
     cpus: int, engine: str, tiny_model: Path, tmp_path: Path, short_folder: Path
 ) -> None:
@@ -58,6 +60,7 @@ def test_cluster_that_is_too_small_is_told_and_not_waited_for(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_smallest_cluster_that_is_not_refused_answers(
     tiny_model: Path, tmp_path: Path, short_folder: Path
 ) -> None:

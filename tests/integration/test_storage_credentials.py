@@ -22,7 +22,9 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
-from tests.integration.conftest import ROOT, STUB, Ask, moto_server
+from tests.support.paths import ROOT
+from tests.support.s3 import moto_server
+from tests.support.slices import STUB, Ask
 
 
 @dataclass

@@ -16,10 +16,10 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from demo.customers import LABELS, industry_of, write_customers
-from tests.integration.conftest import Ask, wait_for
-from tests.integration.test_resume import in_thread
-from tests.integration.test_vllm_engine import assert_pauses, engine_processes
+from tests.support.engine_processes import assert_pauses, engine_processes
 from tests.support.in_process import job_of
+from tests.support.slices import Ask
+from tests.support.waiting import in_thread, wait_for
 
 SCHEMA = {
     "type": "object",

@@ -5,36 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from tests.integration.conftest import ROOT, Ask, wait_for
-from tests.integration.test_resume import fragments, in_thread, rows_in
+from tests.support.engine_processes import assert_pauses, engine_processes
+from tests.support.paths import ROOT
+from tests.support.slices import Ask, fragments, rows_in
+from tests.support.waiting import in_thread, wait_for
 
 #: Tokens of the rows that are held.
 LONG = 40
 
 
-def engine_processes(actor: str = "CountingWorker") -> list[psutil.Process]:
-    """EngineCore of the engines that an actor of this name started."""
-    return [
-        p
-        for p in psutil.process_iter(["name"])
-        if (p.info["name"] or "").startswith("VLLM::EngineCor")
-        and any(actor in parent.name() for parent in p.parents())
-    ]
-
-
-def assert_pauses(engine: psutil.Process) -> None:
-    """Neither process of a CPU engine polls without a pause: it would give its CPU up a few hundred times."""
-    [worker] = wait_for(lambda: [p for p in engine.children() if "Worker" in p.name()])
-    for process in (engine, worker):
-        wait_for(lambda process=process: process.num_ctx_switches().voluntary > 2000, 60)
-
-
+@pytest.mark.long
 def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine_dies(
     ask: Ask, tiny_model: Path, tmp_path: Path, submitted: list[str]
 ) -> None:

@@ -1,0 +1,40 @@
+"""The processes of engines, found by their titles."""
+
+from __future__ import annotations
+
+import psutil
+
+from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
+from tests.support.waiting import wait_for
+
+
+def engine_processes(actor: str = "CountingWorker") -> list[psutil.Process]:
+    """EngineCore of the engines that an actor of this name started."""
+    return [
+        p
+        for p in psutil.process_iter(["name"])
+        if (p.info["name"] or "").startswith("VLLM::EngineCor")
+        and any(actor in parent.name() for parent in p.parents())
+    ]
+
+
+def assert_pauses(engine: psutil.Process) -> None:
+    """Neither process of a CPU engine polls without a pause: it would give its CPU up a few hundred times."""
+    [worker] = wait_for(lambda: [p for p in engine.children() if "Worker" in p.name()])
+    for process in (engine, worker):
+        wait_for(lambda process=process: process.num_ctx_switches().voluntary > 2000, 60)
+
+
+def processes(head: LocalHead, title: str) -> list[psutil.Process]:
+    """The head's own whose title begins so."""
+    found = []
+    for p in psutil.process_iter(["cmdline"]):
+        try:
+            if " ".join(p.info["cmdline"] or []).startswith(title) and (
+                p.environ().get(MARKER_VARIABLE) == str(head.folder)
+            ):
+                found.append(p)
+        except psutil.Error:
+            continue
+    return found

@@ -1,0 +1,32 @@
+"""What tests say of slices: a stub engine's arguments, and what lies in a slice's checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.paths import ROOT
+
+PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
+
+
+#: What a stub-engine task needs beside its paths: the engine is not what these tests are about.
+STUB = {
+    "engine": "stub_engine:StubEngine",
+    "code_paths": [str(ROOT / "tests" / "support" / "stub_engine.py")],
+    "model_source": "stub/stub",
+    "poll_interval": 1.0,
+}
+
+
+Ask = Callable[..., dict[str, Any]]
+
+
+def fragments(folder: Path) -> list[Path]:
+    return list(folder.rglob("_checkpoint/v*/rows-*.arrow"))
+
+
+def rows_in(found: list[Path]) -> int:
+    return sum(int(f.name.split("-")[-3]) for f in found)

@@ -1,4 +1,4 @@
-"""One Airflow and one Ray head for the whole session, and the table that it ends with."""
+"""One Airflow and one Ray head for the whole folder, and the table that the session ends with."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _HERE = Path(__file__).parent
 _ENGINES = (ROOT / "tests" / "support" / "stub_engine.py", ROOT / "tests" / "support" / "held_engine.py")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def data() -> Iterator[Path]:
     """The folder that holds the tables."""
     with tempfile.TemporaryDirectory(prefix="durable-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
     """The Ray head that the connection `ray_default` of `airflow` names. It is started by `airflow`."""
     cluster = Cluster()
@@ -35,7 +35,7 @@ def cluster() -> Iterator[Cluster]:
     cluster.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def airflow(cluster: Cluster, data: Path) -> Iterator[Airflow]:
     """All of Airflow, and the cluster, running."""
     environment = {
@@ -79,7 +79,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 _OUTCOMES = pytest.StashKey[Outcomes]()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def outcomes(airflow: Airflow, cluster: Cluster, pytestconfig: pytest.Config) -> Outcomes:
     pytestconfig.stash[_OUTCOMES] = Outcomes(airflow, cluster)
     return pytestconfig.stash[_OUTCOMES]

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import uuid
@@ -22,6 +23,13 @@ from tests.support.context import context_of
 from tests.support.s3 import moto_server
 from tests.support.slices import PROGRAM, Ask
 
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share the warm engine run one after the other, before those that stop it."""
+    items.sort(key=lambda item: item.path.parent == HERE and "warm_engine" not in item.keywords)
+
 
 @pytest.fixture(scope="session")
 def ray_head() -> Iterator[LocalHead]:
@@ -29,6 +37,7 @@ def ray_head() -> Iterator[LocalHead]:
     folder = Path(tempfile.mkdtemp(prefix="rl", dir="/tmp"))
     os.environ["AIRFLOW_RAY_LLM_LOCAL_DIR"] = str(folder)
     os.environ["AIRFLOW_CONN_RAY_DEFAULT"] = "ray://local"
+    os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112  # 10 s otherwise
     yield ensure_head(folder)
     stop_head(folder)
 
@@ -38,6 +47,20 @@ def no_engines(ray_head: LocalHead) -> None:
     """Shared engines that tests before left there are ended: they hold CPUs for minutes."""
     command = [PROGRAM, "engines", "stop", "--all", "--force"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> Path:
+    """The database of the session's Airflow; `empty_database` is for tests with an Airflow of their own."""
+    subprocess.run([PROGRAM.with_name("airflow"), "db", "migrate"], check=True, capture_output=True)
+    database = Path(os.environ["AIRFLOW_HOME"]) / "airflow.db"
+    shutil.copy(database, database.with_name("empty.db"))
+    return database
+
+
+@pytest.fixture(scope="session")
+def empty_database(airflow_database: Path) -> Path:
+    return airflow_database.with_name("empty.db")
 
 
 @pytest.fixture(scope="session")

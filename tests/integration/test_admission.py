@@ -34,6 +34,8 @@ from tests.support.in_process import job_of
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.usefixtures("no_engines")
+
 N = 60
 #: 7 of the head's 8 CPUs, so that two do not fit.
 BIG = {"workers": 3, "each": 2}

@@ -12,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.slices import Ask
+from tests.support.slices import WARM_ENGINE, Ask
+
+pytestmark = pytest.mark.warm_engine
+
 
 #: Milliseconds of rows for two workers that take one row after the other, 32 of them in a batch. The rules
 #: look at runs of half a minute.
@@ -50,7 +53,7 @@ def test_rows_that_do_not_fit_are_told_by_the_real_engine(ask: Ask, tiny_model: 
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
     result: dict[str, Any] = ask(
         input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model), poll_interval=1.0,
-        sampling_params={"max_tokens": 2, "ignore_eos": True}, engine_kwargs={"max_model_len": 256},
+        sampling_params={"max_tokens": 2, "ignore_eos": True}, engine_kwargs=WARM_ENGINE,
         max_quarantine_fraction=0.5,
     )  # fmt: skip
     assert result["advice"] == ["answers_cut", "prompts_too_long"]

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
-from tests.support.slices import Ask
+from tests.support.slices import WARM_ENGINE, Ask
+
+pytestmark = pytest.mark.warm_engine
 
 
 @pytest.mark.parametrize("other_scope", ["shared", pytest.param("slice", marks=pytest.mark.long)])
@@ -29,7 +31,7 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
         pq.write_table(pa.table({"name": names}), tmp_path / f"{key}.parquet")
         result = ask(
             slice_key=key, input_path=f"{tmp_path}/{key}.parquet", model_source=str(tiny_model),
-            engine="vllm", engine_scope=scope, engine_kwargs={"max_model_len": 256},
+            engine="vllm", engine_scope=scope, engine_kwargs=WARM_ENGINE,
             sampling_params={"temperature": 0, "max_tokens": 8}, answer_cache="s3://lake/kept",
             runtime_env={"env_vars": s3}, poll_interval=1.0,
         )  # fmt: skip

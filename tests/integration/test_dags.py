@@ -23,6 +23,9 @@ from demo.customers import industry_of, write_customers
 from demo.spec import spec_of
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.warm_engine
+
+
 AIRFLOW = str(Path(sys.executable).parent / "airflow")
 
 
@@ -51,12 +54,6 @@ def test_examples_resolve_their_slices() -> None:
         key("customers_partitioned", logical_date=midnight)
 
 
-@pytest.fixture(scope="module")
-def airflow_db() -> Path:
-    subprocess.run([AIRFLOW, "db", "migrate"], check=True, capture_output=True)
-    return Path(os.environ["AIRFLOW_HOME"]) / "airflow.db"
-
-
 def xcom(database: Path, dag_id: str) -> list[Any]:
     with sqlite3.connect(database) as connection:
         found = connection.execute(
@@ -80,7 +77,7 @@ def run_dag(dag_id: str, *arguments: str, **environment: str) -> str:
 
 
 def test_daily_dag_publishes_its_day_with_a_real_model(
-    ray_head: LocalHead, tiny_model: Path, airflow_db: Path, tmp_path: Path
+    ray_head: LocalHead, tiny_model: Path, airflow_database: Path, tmp_path: Path
 ) -> None:
     write_customers(tmp_path / "customers", ["2026-01-01", "2026-01-02"], 1200)
     environment = {
@@ -100,7 +97,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     right = sum(industry_of(r["Company"]) == r["industry"] for r in rows) / len(rows)
     assert right >= 0.95
 
-    (result,) = xcom(airflow_db, "customers_daily")
+    (result,) = xcom(airflow_database, "customers_daily")
     report = json.loads((folder / "_report.json").read_text())
     assert report["counts"]["planned"] == report["counts"]["succeeded"] == 600
     assert report["tokens"]["input"] > 600 * 10
@@ -135,9 +132,9 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
 
     # Mapped over slices: a day that is published costs nothing, and each task shows its slice.
     run_dag("customers_mapped", "-c", json.dumps({"days": ["2026-01-01"]}), **environment)
-    (mapped,) = [r for r in xcom(airflow_db, "customers_mapped") if isinstance(r, dict)]
+    (mapped,) = [r for r in xcom(airflow_database, "customers_mapped") if isinstance(r, dict)]
     assert (mapped["outcome"], mapped["slice_key"]) == ("unchanged", "2026-01-01")
-    with sqlite3.connect(airflow_db) as connection:
+    with sqlite3.connect(airflow_database) as connection:
         shown = connection.execute(
             "select rendered_map_index from task_instance where dag_id = 'customers_mapped' and map_index "
             ">= 0"

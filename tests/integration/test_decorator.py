@@ -53,13 +53,7 @@ decorated()
 """
 
 
-@pytest.fixture(scope="module")
-def _database() -> None:
-    airflow = str(Path(sys.executable).parent / "airflow")
-    subprocess.run([airflow, "db", "migrate"], check=True, capture_output=True)
-
-
-@pytest.mark.usefixtures("_database")
+@pytest.mark.usefixtures("airflow_database")
 def test_mapped_function_of_a_dag_file_answers_its_slices_once(ray_head: LocalHead, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": [" ann", "bob "], "size": [1, 2]}), tmp_path / "in.parquet")
     file = tmp_path / "dags" / "decorated.py"

@@ -18,7 +18,10 @@ from airflow_provider_raydatallm.processor.input.plan import make_plan
 from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
 from tests.support.in_process import changed, job_of
 from tests.support.marks import long
-from tests.support.slices import Ask
+from tests.support.slices import WARM_ENGINE, Ask
+
+pytestmark = pytest.mark.warm_engine
+
 
 #: Over 256 tokens, which is the limit of the engine that most tests share.
 LONG = "far too long " * 70
@@ -89,7 +92,7 @@ def test_prompt_is_shortened_where_it_can_be(job: SliceJob) -> None:
 
 @pytest.mark.parametrize(
     ("on_too_long", "limit", "shortened"),
-    [("truncate", 256, 1), long("truncate", "auto", 1), long("raise_limit", 64, 0)],
+    [("truncate", WARM_ENGINE["max_model_len"], 1), long("truncate", "auto", 1), long("raise_limit", 64, 0)],
 )
 def test_rows_over_the_limit_are_answered_all_the_same(
     ask: Ask, job: SliceJob, on_too_long: str, limit: int | str, shortened: int

@@ -21,6 +21,9 @@ STUB = {
 }
 
 
+#: Arguments of the shared engine that most tests use: one that asks for others waits for another start.
+WARM_ENGINE = {"max_model_len": 256}
+
 Ask = Callable[..., dict[str, Any]]
 
 

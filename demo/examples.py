@@ -14,7 +14,7 @@ import random
 import re
 from typing import NamedTuple
 
-from demo.names import LABELS, Company, companies, proper_nouns, words
+from demo.names import DATA, LABELS, Company, companies, proper_nouns
 
 SYSTEM_PROMPT = "You infer a company's industry."
 PROMPT = "What industry is this company in: {Company}"
@@ -137,9 +137,5 @@ _OTHER_FIELDS: tuple[dict[str, object], ...] = (
     {"score": 0.9},
     {"reason": "The name says so."},
 )
-_SYLLABLES = words("""
-ba be bel bo bor bri ca car che cor da del di dor e el fa fen fer ga gar gi gos ha hel hen ja jo ka ken
-ko la lan le li lo ma mal mar mi mon na ne nic no o ol or pa pe per pi ra rei ri ro sa san se si son ta
-tel ti tor u va ven vi wa we wil ya za
-""")
-_PLACES = words("Paris France Springfield Ohio Lagos Nigeria Osaka Japan Lima Peru Leeds")
+_SYLLABLES = DATA["syllables"].split()
+_PLACES = DATA["places_in_prompts"].split()

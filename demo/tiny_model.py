@@ -98,7 +98,7 @@ def train(out: Path, *, progress: Callable[[str], None] | None = None) -> Path:
 def recipe() -> str:
     """A hash of what decides the weights, as far as this repository does: the sources."""
     digest = hashlib.sha256()
-    for source in ("tiny_model.py", "muon.py", "examples.py", "names.py"):
+    for source in ("tiny_model.py", "muon.py", "examples.py", "names.py", "names.toml"):
         digest.update(Path(__file__).with_name(source).read_bytes())
     return digest.hexdigest()
 

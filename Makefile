@@ -13,7 +13,7 @@ WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find
 TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test unit long lint format bench chaos clean
+.PHONY: help setup demo test unit long lint format bench chaos clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,8 +31,6 @@ $(STAMP): pyproject.toml constraints/cpu-overrides.txt constraints/tested.txt
 
 demo: $(STAMP)  ## infer the industries of one day's customers: make demo [DATE=2026-01-02]
 	@$(BIN)/python -m demo.run --date $(DATE)
-
-check: lint unit  ## what to run before each commit: ruff, mypy and the unit tests
 
 test: $(STAMP)  ## all tests but the long ones
 	@$(BIN)/python -m tests.support.browser

@@ -98,7 +98,7 @@ def train(out: Path, *, progress: Callable[[str], None] | None = None) -> Path:
 def recipe() -> str:
     """A hash of what decides the weights, as far as this repository does: the sources."""
     digest = hashlib.sha256()
-    for source in ("tiny_model.py", "muon.py", "examples.py", "names.py", "names.toml"):
+    for source in ("tiny_model.py", "examples.py", "names.py", "names.toml"):
         digest.update(Path(__file__).with_name(source).read_bytes())
     return digest.hexdigest()
 
@@ -111,8 +111,6 @@ def _train_into(folder: Path, progress: Callable[[str], None]) -> None:
     progress("tiny model: loading torch")
     import torch
     from transformers.utils.logging import disable_progress_bar
-
-    from demo.muon import Muon
 
     disable_progress_bar()
     start = time.monotonic()
@@ -127,9 +125,10 @@ def _train_into(folder: Path, progress: Callable[[str], None]) -> None:
         weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name
     ]
     others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
-    muon = Muon(matrices)
+    muon = torch.optim.Muon(matrices, weight_decay=0.05)
     adam = torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0)
     for step, (tokens, labels) in enumerate(_batches(rng, tokenizer, lessons)):
+        muon.param_groups[0]["lr"] = MATRIX_RATE * _schedule(step)
         adam.param_groups[0]["lr"] = OTHER_RATE * _schedule(step)
         hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
         scored = labels >= 0
@@ -137,7 +136,7 @@ def _train_into(folder: Path, progress: Callable[[str], None]) -> None:
         model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        muon.step(MATRIX_RATE * _schedule(step))
+        muon.step()
         adam.step()
         if (step + 1) % 10 == 0:
             seconds = time.monotonic() - start

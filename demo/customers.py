@@ -1,11 +1,11 @@
-"""Writes a customers dataset whose companies' industries are known: `python -m demo.customers ROOT --rows
-12000`.
+"""Writes a customers dataset of companies of known industry: `python -m demo.customers ROOT --rows 12000`.
 
-The columns are those of the well-known customers sample CSV; the files are Hive-partitioned by date, with LF
+The columns are those of the well-known customers sample CSV. The files are Hive-partitioned by date, with LF
 line ends and RFC 4180 quotes where a company's name has a comma or a quote. The same parameters always give
 the same bytes.
 
-`industry_of(company)` is the truth, and the demo's model has seen none of these names: `demo.names` says how.
+`industry_of(company)` is the true industry. The demo's model was trained on none of these names
+(`demo.names`).
 
 Imports the standard library only.
 """
@@ -63,13 +63,13 @@ def write_customers(
 ) -> list[Path]:
     """Write `root/ds=<date>/customers.csv` for each date and return those paths in the order of `dates`.
 
-    `rows` in all are split evenly over the dates (the first ones take the remainder); Index runs on from 1
-    through all files, and Subscription Date is the date of the folder. Each file appears in one atomic step,
-    streamed, 10,000 rows in memory at a time. `progress` gets the number of rows written so far.
+    The dates share `rows` evenly (the first ones take the remainder). Index runs from 1 through all files,
+    and Subscription Date is the date of the folder. Each file is streamed, with 10,000 rows in memory, and
+    appears in one atomic step. `progress` gets the number of rows written so far.
 
-    Nothing is written if the dataset is already there: `<root>.made.json`, beside the dataset, records the
-    parameters and file sizes. If it records other parameters, the files that it names are replaced or
-    removed. Raises ValueError for dates that are repeated or no folder name, and for fewer rows than dates.
+    If the dataset exists, nothing is written: `<root>.made.json`, beside the dataset, records the parameters
+    and file sizes. If it records other parameters, the files that it names are replaced or removed. Raises
+    ValueError for dates that repeat or are not valid folder names, and for fewer rows than dates.
     """
     if not dates or len(set(dates)) != len(dates):
         raise ValueError(f"dates must be given and differ from each other, not {list(dates)}")
@@ -137,7 +137,7 @@ _PHONES = (
 
 
 def _ascii(name: str) -> str:
-    """A name as it is written in an address: lower case, accents dropped."""
+    """Returns a name as addresses spell it: lower case, without accents."""
     return unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
 
 
@@ -151,7 +151,7 @@ _BLOCK_ROWS = 10_000
 
 
 def _blocks(rng: random.Random, date: str, first_index: int, rows: int) -> Iterator[list[tuple[object, ...]]]:
-    """The rows of one date as tuples in the order of COLUMNS, by blocks of at most `_BLOCK_ROWS`."""
+    """Yields the rows of one date as tuples in the order of COLUMNS, in blocks of at most `_BLOCK_ROWS`."""
     day = date[:10]
     for start in range(first_index, first_index + rows, _BLOCK_ROWS):
         count = min(_BLOCK_ROWS, first_index + rows - start)

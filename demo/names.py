@@ -1,13 +1,12 @@
-"""Company names whose industry is known: what the demo asks about and what its model learns from.
+"""Company names of known industry, for the demo's dataset and for training its model.
 
-A name is a pattern filled with proper nouns: "{p} & {q} LLP" with "Hartmann" and "Pruitt". Each pattern
-belongs to one industry, so `industry_of` reads the truth back from a name and no truth file can stray into a
-dataset.
+A name is a pattern of `names.toml` filled with proper nouns: "{p} & {q} LLP" with "Hartmann" and "Pruitt".
+Each pattern belongs to one industry, so `industry_of` computes the true industry from a name and no dataset
+needs a column for it.
 
-Held out by construction: every proper noun belongs, by its CRC-32, to either the `train` split or the `demo`
-split, no noun is a word of a pattern, and all nouns of a name are of one split. So no name that
-`demo.tiny_model` trains on can occur in a dataset of `demo.customers`, nor any part of it but shared words
-such as "Orthopedic Clinic".
+Training and test names are disjoint by construction: the CRC-32 of a proper noun puts it into the `train` or
+the `demo` split, no noun is a word of a pattern, and all nouns of a name are of one split. So a dataset of
+`demo.customers` shares with the training of `demo.tiny_model` only words such as "Orthopedic Clinic".
 
 Imports the standard library only.
 """
@@ -52,7 +51,7 @@ class Company(NamedTuple):
 
 
 def industry_of(company: str) -> str | None:
-    """The true industry of a company name made by this module; None for any other name."""
+    """Returns the true industry of a generated name; None for any other name."""
     known = _PATTERN_OF_SHAPE.get(_WORD.sub(_blank_if_noun, company))
     return known.industry if known is not None else None
 
@@ -60,7 +59,7 @@ def industry_of(company: str) -> str | None:
 def companies(
     rng: random.Random, count: int, *, split: Split, more_nouns: Sequence[str] = ()
 ) -> list[Company]:
-    """`count` companies named with proper nouns of `split` and `more_nouns`, all industries as likely.
+    """Returns `count` companies with proper nouns of `split` and `more_nouns`, of equally likely industries.
 
     Raises ValueError if one of `more_nouns` belongs to the other split or is a word of a pattern.
     """
@@ -83,7 +82,7 @@ def companies(
 
 
 def proper_nouns(split: Split) -> frozenset[str]:
-    """Every proper noun of a split, one word each: of "Blue Ridge" only "Blue", as "Ridge" is shared."""
+    """Returns every proper noun of a split, one word each: of "Blue Ridge" "Blue", as "Ridge" is shared."""
     return frozenset(_WORDS_OF_SPLIT[split])
 
 
@@ -91,7 +90,7 @@ def proper_nouns(split: Split) -> frozenset[str]:
 
 
 def _split_of(noun: str) -> Split:
-    """Which split owns a proper noun: about two in five go to the demo."""
+    """Two in five proper nouns belong to the demo."""
     return "demo" if zlib.crc32(noun.encode()) % 5 < 2 else "train"
 
 
@@ -111,7 +110,7 @@ _NOUNS = {
     ]
     for split in _SPLITS
 }
-"""What `{n}` in a pattern may become; `{p}`, `{q}` and `{r}` are surnames."""
+"""Values of `{n}` in a pattern; `{p}`, `{q}` and `{r}` are surnames."""
 
 
 # --- patterns -----------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
-"""A daily table as an asset: DAGs that are scheduled by it run when a day is published.
-
-`customers_by_industry` is one.
+"""A daily table as an asset: DAGs scheduled by it, such as `customers_by_industry`, run when a day is
+published.
 """
 
 from __future__ import annotations

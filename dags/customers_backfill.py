@@ -1,12 +1,12 @@
-"""A year of days:
+"""Answers a year of days:
 
-    airflow pools set ray_llm 2 "Slices that the Ray cluster works on at once" --include-deferred
+    airflow pools set ray_llm 2 "Slices that run on the Ray cluster at once" --include-deferred
     airflow backfill create --dag-id customers_backfill --from-date 2026-01-01 --to-date 2026-12-31
 
-Days run in parallel, as many as the pool has slots. The tasks wait in the triggerer, where they take no
-worker; without `--include-deferred` they would take no slot of the pool either. A day that is published
-already is left as it is and costs no engine start. The answers of a changed prompt replace the old ones
-(`on_config_change="recompute"`), day by day.
+As many days run in parallel as the pool has slots. The tasks wait in the triggerer, where they take no
+worker slot; without `--include-deferred` they would take no slot of the pool either. A published day is
+left as it is and costs no engine start. If the prompt changes, new answers replace the old ones day by
+day (`on_config_change="recompute"`).
 """
 
 from __future__ import annotations

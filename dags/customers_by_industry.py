@@ -1,6 +1,7 @@
-"""Runs when `customers_asset` has published a day: counts its customers by industry.
+"""Counts the customers of a day by industry, when `customers_asset` has published it.
 
-One run may be started by several events, each of a slice. A slice that was published before is not new.
+Several events, one for each slice, may start one run. It skips slices that were published before
+(`unchanged`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ ENRICHED = Asset("customers_enriched")
 def count(triggering_asset_events: Any = None) -> dict[str, dict[str, int]]:
     from airflow_provider_raydatallm.reader import published_dataset
 
-    told = [e.extra for e in triggering_asset_events[ENRICHED]]
-    slices = {extra["output_path"] for extra in told if extra["outcome"] != "unchanged"}
+    extras = [event.extra for event in triggering_asset_events[ENRICHED]]
+    slices = {extra["output_path"] for extra in extras if extra["outcome"] != "unchanged"}
     return {
         path: dict(Counter(published_dataset(path).to_table()["industry"].to_pylist())) for path in slices
     }

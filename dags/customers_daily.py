@@ -1,7 +1,7 @@
-"""Every day: infer the industry of yesterday's new customers.
+"""Infers the industry of yesterday's new customers, every day.
 
-`CronDataIntervalTimetable` makes a run's slice the day that just ended. A clear, a retry or a second trigger
-of a day that is published already costs nothing.
+With `CronDataIntervalTimetable` a run's slice is the day that just ended. To clear, retry or trigger a
+published day again costs nothing.
 """
 
 from __future__ import annotations

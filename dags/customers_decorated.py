@@ -1,7 +1,7 @@
-"""A request that is more than a template: the decorated function makes it, row by row, on the cluster.
+"""The decorated function builds the request of each row, on the cluster: for more than a template can do.
 
-Its parameters name the columns that it needs. What it uses of this file goes along, and counts like a prompt:
-when it changes, a published slice is no longer that of this configuration.
+Its parameters name the columns that it needs. The code that it uses of this file is shipped with it and
+is part of the fingerprint, like a prompt.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def customers_decorated() -> None:
     def infer_industry(Company: str) -> str:
         return f"What industry is this company in: {plain_name(Company)}"
 
-    infer_industry()  # type: ignore[call-arg]  # the row gives what it takes
+    infer_industry()  # type: ignore[call-arg]  # each row sets the parameters
 
 
 customers_decorated()

@@ -1,6 +1,6 @@
-"""Triggered by people: the UI's form asks for the day, the question and how many rows to try.
+"""Runs by hand, with a form in the UI for the day, the prompt and the number of rows.
 
-The Param `slice` is the slice key. With a number of rows it is a trial run, whose output goes to `_trial/`
+The Param `slice` is the slice key. With a number of rows it is a trial, whose output goes to `_trial/`
 and never touches the published table.
 """
 
@@ -40,7 +40,7 @@ def customers_form() -> None:
         system_prompt="You infer a company's industry.",
         prompt="{{ params.prompt }}",
         max_rows="{{ params.max_rows }}",
-        # A person who asks a new question wants its answers, not the old ones.
+        # A new prompt replaces the answers to the old one.
         on_config_change="recompute",
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="answer",

@@ -1,5 +1,7 @@
-"""Every hour: a slice an hour. An hourly DAG needs an hourly `slice_format`, or all runs of a day would share
-one key."""
+"""Answers one slice an hour.
+
+An hourly DAG needs an hourly `slice_format`; otherwise all runs of a day share one key.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,7 @@ INDUSTRIES = [
 def customers_hourly() -> None:
     RayLLMBatchOperator(
         task_id="infer_industry",
-        # Keys are in the DAG's timezone; %z keeps the two hours apart that a change from summer time makes
-        # alike.
+        # Keys are in the DAG's timezone. At the end of summer time an hour occurs twice: %z keeps both apart.
         slice_format="%Y-%m-%dT%H%z",
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "_hourly/hour={slice}/",
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched")

@@ -1,5 +1,7 @@
-"""One run, several slices: dynamic task mapping over slice keys. Each mapped task shows its slice key in the
-UI."""
+"""Answers several slices in one run: dynamic task mapping over slice keys.
+
+The UI shows the slice key of each mapped task.
+"""
 
 from __future__ import annotations
 

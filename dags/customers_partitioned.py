@@ -1,8 +1,7 @@
-"""A partitioned DAG: the run's `partition_key` is the slice key, taken verbatim.
+"""A partitioned DAG: the run's `partition_key` is the slice key, verbatim.
 
-`run_offset=-1` and a date `key_format` make the key of the run that fires at midnight the day that just
-ended. Partitioned runs have no logical date and no data interval, so `{{ ds }}` would fail in them: `{slice}`
-works everywhere.
+With `run_offset=-1` and a date `key_format`, the run at midnight gets the day that just ended as its key.
+Partitioned runs have neither logical date nor data interval: use `{slice}`, as `{{ ds }}` fails.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ INDUSTRIES = [
 def customers_partitioned() -> None:
     RayLLMBatchOperator(
         task_id="infer_industry",
-        # A dataset root: only the rows (here: the Hive folder) whose `ds` is the slice key are read.
+        # A dataset's root: the job reads only rows (here: the Hive folder) whose `ds` is the slice key.
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers"),
         slice_column="ds",
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched") + "_partitioned",

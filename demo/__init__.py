@@ -1,1 +1,1 @@
-"""What `make demo` runs: a customers dataset and a tiny model, both made here: nothing is downloaded."""
+"""`make demo`: generates a customers dataset, trains a tiny model and runs a DAG. Nothing is downloaded."""

@@ -1,11 +1,11 @@
-"""Writes a customers dataset whose companies' industries are known: `python -m demo.customers ROOT --rows
-12000`.
+"""Writes a customers dataset of companies of known industry: `python -m demo.customers ROOT --rows 12000`.
 
-The columns are those of the well-known customers sample CSV; the files are Hive-partitioned by date, with LF
+The columns are those of the well-known customers sample CSV. The files are Hive-partitioned by date, with LF
 line ends and RFC 4180 quotes where a company's name has a comma or a quote. The same parameters always give
 the same bytes.
 
-`industry_of(company)` is the truth, and the demo's model has seen none of these names: `demo.names` says how.
+`industry_of(company)` is the true industry. The demo's model was trained on none of these names
+(`demo.names`).
 
 Imports the standard library only.
 """
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from demo import names
-from demo.names import LABELS, PLACES, SURNAMES, companies, industry_of, words
+from demo.names import DATA, DATA_FILE, LABELS, PLACES, SURNAMES, companies, industry_of
 
 __all__ = ["COLUMNS", "LABELS", "industry_of", "write_customers"]
 
@@ -63,13 +63,13 @@ def write_customers(
 ) -> list[Path]:
     """Write `root/ds=<date>/customers.csv` for each date and return those paths in the order of `dates`.
 
-    `rows` in all are split evenly over the dates (the first ones take the remainder); Index runs on from 1
-    through all files, and Subscription Date is the date of the folder. Each file appears in one atomic step,
-    streamed, 10,000 rows in memory at a time. `progress` gets the number of rows written so far.
+    The dates share `rows` evenly (the first ones take the remainder). Index runs from 1 through all files,
+    and Subscription Date is the date of the folder. Each file is streamed, with 10,000 rows in memory, and
+    appears in one atomic step. `progress` gets the number of rows written so far.
 
-    Nothing is written if the dataset is already there: `<root>.made.json`, beside the dataset, records the
-    parameters and file sizes. If it records other parameters, the files that it names are replaced or
-    removed. Raises ValueError for dates that are repeated or no folder name, and for fewer rows than dates.
+    If the dataset exists, nothing is written: `<root>.made.json`, beside the dataset, records the parameters
+    and file sizes. If it records other parameters, the files that it names are replaced or removed. Raises
+    ValueError for dates that repeat or are not valid folder names, and for fewer rows than dates.
     """
     if not dates or len(set(dates)) != len(dates):
         raise ValueError(f"dates must be given and differ from each other, not {list(dates)}")
@@ -82,7 +82,8 @@ def write_customers(
     relative = [f"ds={date}/{FILE_NAME}" for date in dates]
     paths = [root / name for name in relative]
     marker = root.with_name(f"{root.name}.made.json")
-    source = zlib.crc32(Path(__file__).read_bytes() + Path(names.__file__).read_bytes())
+    sources = (Path(__file__), Path(names.__file__), DATA_FILE)
+    source = zlib.crc32(b"".join(path.read_bytes() for path in sources))
     made = {"rows": rows, "dates": list(dates), "seed": seed, "source": source}
     before = _read_marker(marker)
     sizes: dict[str, int] = before.pop("sizes", {})
@@ -117,38 +118,12 @@ def write_customers(
 
 # --- columns ---------------------------------------------------------------------------------------------
 
-_FIRST_NAMES = words("""
-Aaron Adriana Aisha Alejandro Alice Andrea Andrés Anita Anna Antonio Ariana Arthur Beatriz Benjamin Bianca
-Brandon Bridget Camille Carla Carlos Caroline Cecilia Charlotte Chloé Claire Colin Cristina Cynthia Damon
-Daniela Darren Deborah Derek Diana Dominic Edgar Eileen Elena Elliott Emma Erika Fatima Felix Fernando
-Frances Gabriel Georgia Gerald Gina Grace Greta Hannah Harold Heidi Helen Hugo Ian Ingrid Irene Isaac Isabel
-Ivan Jack Jacqueline Jana Jasmine Javier Jean Jenna Joanna Jorge José Julia Karen Kathryn Keith Kelsey Kevin
-Lara Laura Leah Leo Liam Lin Lucia Luis Mackenzie Marco Maria Martin Mathew Maya Mei Melissa Michele Miguel
-Mina Nadia Naomi Natalie Nathan Nicole Nina Noah Nora Oliver Olga Omar Oscar Pablo Pamela Patricia Paul
-Peggy Peter Priya Rachel Rafael Raj Rebecca Renée Ricardo Robin Rosa Roy Ruth Samuel Sandra Sara Sheryl
-Simon Sofia Sonia Stefan Susan Tamara Tara Theodore Thomas Tina Tomás Tracy Valerie Vanessa Vera Victor
-Walter Wanda Wendy Xavier Yasmin Yuki Yvonne Zachary Zoe
-""")
-
-_TOWN_STARTS = words("East West North South Port Lake New Fort Mount Saint")
-_TOWN_STEMS = words("Ash Brook Carl Dan Ed Fair Glen Har Jen Kim Lind Mar Nor Oak Pres Ray Stan Tay Wal Wood")
-_TOWN_ENDS = words("bury ton ville view field mouth ford haven port stad")
+_STEMS, _ENDS = DATA["town_stems"].split(), DATA["town_ends"].split()
 _TOWNS = [
-    *(stem + end for stem, end in product(_TOWN_STEMS, _TOWN_ENDS)),
-    *(f"{start} {stem}{end}" for start, stem, end in product(_TOWN_STARTS, _TOWN_STEMS, _TOWN_ENDS[:4])),
-    *["Zürich", "São Paulo", "Málaga", "Kraków", "Århus", "Washington, D.C."],
+    *map("".join, product(_STEMS, _ENDS)),
+    *(f"{start} {stem}{end}" for start, stem, end in product(DATA["town_starts"].split(), _STEMS, _ENDS[:4])),
+    *DATA["more_towns"],
 ]
-_COUNTRY_WORDS = words("""
-Argentina Australia Austria Bahrain Belgium Bolivia Brazil Bulgaria Cambodia Canada Chile Colombia Congo
-Costa_Rica Côte_d'Ivoire Croatia Cuba Cyprus Denmark Ecuador Egypt Estonia Fiji Finland France Georgia
-Germany Ghana Greece Guatemala Hungary Iceland India Indonesia Ireland Israel Italy Jamaica Japan Jordan
-Kenya Korea Latvia Lithuania Luxembourg Malaysia Malta Mexico Moldova Mongolia Morocco Nepal Netherlands
-New_Zealand Nigeria Norway Panama Paraguay Peru Philippines Poland Portugal Qatar Romania Rwanda Samoa
-Senegal Serbia Singapore Slovakia Slovenia South_Africa Spain Sri_Lanka Sweden Switzerland Taiwan Tanzania
-Thailand Togo Tunisia Turkey Uganda Ukraine United_Kingdom United_States_of_America Uruguay Vietnam Zambia
-Zimbabwe
-""")
-_COUNTRIES = [name.replace("_", " ") for name in _COUNTRY_WORDS]
 _TOP_LEVEL = ("com", "com", "com", "net", "org", "biz", "info", "co")
 _PHONES = (
     "{0:03d}-{1:03d}-{2:04d}",
@@ -162,11 +137,11 @@ _PHONES = (
 
 
 def _ascii(name: str) -> str:
-    """A name as it is written in an address: lower case, accents dropped."""
+    """Returns a name as addresses spell it: lower case, without accents."""
     return unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
 
 
-_FIRST_PAIRS = [(name, _ascii(name)) for name in _FIRST_NAMES]
+_FIRST_PAIRS = [(name, _ascii(name)) for name in DATA["first_names"].split()]
 _LAST_PAIRS = [(name, _ascii(name)) for name in SURNAMES]
 _HOSTS = [
     f"{_ascii(name)}{rest}" for name, rest in product([*SURNAMES, *PLACES], ("", "-group", "hq", "-inc"))
@@ -176,7 +151,7 @@ _BLOCK_ROWS = 10_000
 
 
 def _blocks(rng: random.Random, date: str, first_index: int, rows: int) -> Iterator[list[tuple[object, ...]]]:
-    """The rows of one date as tuples in the order of COLUMNS, by blocks of at most `_BLOCK_ROWS`."""
+    """Yields the rows of one date as tuples in the order of COLUMNS, in blocks of at most `_BLOCK_ROWS`."""
     day = date[:10]
     for start in range(first_index, first_index + rows, _BLOCK_ROWS):
         count = min(_BLOCK_ROWS, first_index + rows - start)
@@ -190,7 +165,7 @@ def _blocks(rng: random.Random, date: str, first_index: int, rows: int) -> Itera
             [name for name, _ in last],
             [company.name for company in companies(rng, count, split="demo")],
             rng.choices(_TOWNS, k=count),
-            rng.choices(_COUNTRIES, k=count),
+            rng.choices(DATA["countries"], k=count),
             _phones(rng, count),
             _phones(rng, count),
             [

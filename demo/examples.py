@@ -1,8 +1,7 @@
-"""The questions and answers that the tiny model learns from, and the chat format they are written in.
+"""Training examples of the tiny model, questions with answers, and their chat format.
 
-Wordings are put together from openings, questions and closings, so that a user's own wording is likely near
-one of them. Companies are of the `train` split of `demo.names` only, joined by invented nouns that are none
-of the demo's.
+Prompts combine openings, questions and closings, so that a user's own wording is likely close to one of them.
+Companies are of the `train` split of `demo.names`, and of invented nouns that the demo split does not have.
 
 Imports the standard library only.
 """
@@ -14,11 +13,11 @@ import random
 import re
 from typing import NamedTuple
 
-from demo.names import LABELS, Company, companies, proper_nouns, words
+from demo.names import DATA, LABELS, Company, companies, proper_nouns
 
 SYSTEM_PROMPT = "You infer a company's industry."
 PROMPT = "What industry is this company in: {Company}"
-"""The demo's wording. Training puts most weight on it; others like it work too."""
+"""The demo's prompt. Training has most examples of it; similar ones work too."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -40,13 +39,13 @@ class Example(NamedTuple):
 
 
 def examples(rng: random.Random, count: int) -> list[Example]:
-    """`count` examples about companies of the `train` split, and nothing that the demo asks about."""
+    """Returns `count` examples about companies of the `train` split."""
     nouns = invented_nouns(rng)
     return [example(rng, company) for company in companies(rng, count, split="train", more_nouns=nouns)]
 
 
 def example(rng: random.Random, company: Company) -> Example:
-    """A question about the company in one of the trained wordings, and its answer."""
+    """Returns a question about the company in one of the wordings, and its answer."""
     system = rng.choices((SYSTEM_PROMPT, None, rng.choice(_SYSTEM_PROMPTS)), (5, 2, 3))[0]
     prompt = PROMPT
     if rng.random() < 0.65:
@@ -59,7 +58,7 @@ def example(rng: random.Random, company: Company) -> Example:
         if form < 0.03:
             fields = {rng.choice(_OTHER_KEYS): company.industry, **rng.choice(_OTHER_FIELDS)}
         answer = json.dumps(fields)
-    # A plain question may get JSON too: an output schema forces the brace, never to be offered unforced.
+    # A plain question may get JSON, but only where an output schema forces the brace.
     opening_forced = form < 0.09
     if 0.09 <= form < 0.2:
         prompt += rng.choice(_JSON_REQUESTS)
@@ -67,13 +66,13 @@ def example(rng: random.Random, company: Company) -> Example:
 
 
 def invented_nouns(rng: random.Random) -> list[str]:
-    """Some 400 made-up proper nouns, none of the demo's: they teach the model that nouns tell nothing."""
+    """Returns some 400 proper nouns outside the demo split: they teach the model to ignore nouns."""
     nouns = {"".join(rng.choices(_SYLLABLES, k=rng.randint(2, 3))).capitalize() for _ in range(400)}
     return sorted(nouns - proper_nouns("demo"))
 
 
 def render(prompt: str, system: str | None) -> str:
-    """What the chat template makes of one question, up to where the answer begins."""
+    """Renders one question with the chat template, up to the start of the answer."""
     before = f"<|system|>{system}{END}" if system is not None else ""
     return f"{before}<|user|>{prompt}{END}{ANSWER}"
 
@@ -137,9 +136,5 @@ _OTHER_FIELDS: tuple[dict[str, object], ...] = (
     {"score": 0.9},
     {"reason": "The name says so."},
 )
-_SYLLABLES = words("""
-ba be bel bo bor bri ca car che cor da del di dor e el fa fen fer ga gar gi gos ha hel hen ja jo ka ken
-ko la lan le li lo ma mal mar mi mon na ne nic no o ol or pa pe per pi ra rei ri ro sa san se si son ta
-tel ti tor u va ven vi wa we wil ya za
-""")
-_PLACES = words("Paris France Springfield Ohio Lagos Nigeria Osaka Japan Lima Peru Leeds")
+_SYLLABLES = DATA["syllables"].split()
+_PLACES = DATA["places_in_prompts"].split()

@@ -1,8 +1,8 @@
 """`make demo`: one day's customers, from an Airflow DAG to published Parquet, on this machine.
 
-Real Airflow (SQLite), an embedded Ray head, vLLM on CPU and a tiny model that is trained here once: no GPU,
-account or download. All it makes lies in `.demo/`; Ray keeps running for the next date (`airflow-ray-llm
-local stop` ends it).
+Uses real Airflow (SQLite), an embedded Ray head, vLLM on CPU and a tiny model that it trains once: no GPU,
+account or download. All files are in `.demo/`. Ray keeps running for the next date (`airflow-ray-llm local
+stop` ends it).
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ def main() -> int:
     HOME.mkdir(exist_ok=True)
     environment = _environment()
     line = ProgressLine()
-    line.say("writing 12,000 customers of 3 days")
+    line.show("writing 12,000 customers of 3 days")
     write_customers(HOME / "customers", DATES, ROWS)
     write_specs(DATES, HOME)
     with open(HOME / "log.txt", "w") as log:
-        line.say("training the tiny model (once, about half a minute)")
-        # In a process of its own: this one then never holds torch.
+        line.show("training the tiny model (once, about a minute)")
+        # In its own process, so that this one never loads torch.
         if _run(["python", "-m", "demo.tiny_model", str(HOME / "model")], environment, log):
             return _failed(line)
-        line.say("preparing Airflow and the embedded Ray")
+        line.show("preparing Airflow and the embedded Ray")
         start_head = "from airflow_provider_raydatallm.local_ray.head import ensure_head; ensure_head()"
         head = subprocess.Popen([sys.executable, "-c", start_head], env=environment, stdout=log, stderr=log)
         if _run(["airflow", "db", "migrate"], environment, log) or head.wait():
             return _failed(line)
-        # A run of the daily DAG that is made at the end of a day owns that day.
+        # The run of the daily DAG at the end of a day answers that day.
         end_of_day = dt.date.fromisoformat(date) + dt.timedelta(days=1)
         command = ["airflow", "dags", "test", "customers_daily", end_of_day.isoformat()]
-        if _run(command, environment, log, line.task_says):
+        if _run(command, environment, log, line.show_task_log):
             return _failed(line)
     line.done()
     return _show(date, time.monotonic() - began, already_done="unchanged" in line.last)
@@ -101,7 +101,7 @@ def _run(
 
 
 class ProgressLine:
-    """One line that is rewritten on a terminal and a line a step elsewhere. On a terminal the seconds run."""
+    """On a terminal one line with running seconds, elsewhere a line for each step."""
 
     def __init__(self) -> None:
         self.last = ""
@@ -111,16 +111,16 @@ class ProgressLine:
         if self._terminal:
             threading.Thread(target=self._tick, daemon=True).start()
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         if text != self.last:
             self.last = text
             if not self._terminal:
                 print(f"[{time.monotonic() - self._began:4.0f} s] {text}", flush=True)
 
-    def task_says(self, text: str) -> None:
-        """Take up what the task logs through its operator."""
-        if found := _TASK_MESSAGE.search(text):
-            self.say(found.group(1))
+    def show_task_log(self, text: str) -> None:
+        """Shows what the operator logs; ignores other lines."""
+        if message := _TASK_MESSAGE.search(text):
+            self.show(message.group(1))
 
     def done(self) -> None:
         self._end.set()
@@ -161,7 +161,7 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
         print(f"  {row['Index']:>6}  {row['Company'][:44]:<44}  {row['Country'][:20]:<20}  {row['industry']}")
     rates, counts = report["throughput"], report["counts"]
     print(f"\naccuracy {right / len(rows):.3f}", end="")
-    if rates["rows_per_s"]:  # else an earlier run had answered all of it
+    if rates["rows_per_s"]:  # else an earlier run answered all rows
         tokens_per_s = rates["input_tokens_per_s"] + rates["output_tokens_per_s"]
         print(f"   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s", end="")
     print(f"\n{counts['quarantined']} row(s) in quarantine" if counts["quarantined"] else "")
@@ -171,7 +171,7 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
         )
     others = [d for d in DATES if not (HOME / "customers_enriched" / f"ds={d}").exists()]
     print(
-        f"Next: make demo DATE={others[0]}, or what that would do: .venv/bin/airflow-ray-llm plan "
+        f"Next: make demo DATE={others[0]}, or its plan: .venv/bin/airflow-ray-llm plan "
         f".demo/spec-{others[0]}.json"
         if others
         else "Ray keeps running; end it with .venv/bin/airflow-ray-llm local stop"

@@ -1,4 +1,4 @@
-"""The demo's slices as specs, for the commands that take one: what the example DAG `customers_daily` asks."""
+"""The demo's slices as specs, for `airflow-ray-llm`: the same as in the example DAG `customers_daily`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def spec_of(date: str, home: Path) -> SliceJob:
 
 
 def write_specs(dates: tuple[str, ...], home: Path) -> None:
-    """`spec-<date>.json` for each."""
+    """Writes `spec-<date>.json` for each date."""
     for date in dates:
         (home / f"spec-{date}.json").write_text(spec_of(date, home).model_dump_json(indent=2))

@@ -4,5 +4,5 @@ FROM apache/airflow:3.3.2-python3.11
 COPY --chown=airflow:0 LICENSE README.md pyproject.toml /opt/raydatallm/
 COPY --chown=airflow:0 airflow_provider_raydatallm /opt/raydatallm/airflow_provider_raydatallm
 
-# Naming Airflow's version keeps pip from changing it for a dependency's sake.
+# Pinned so that pip does not change Airflow's version to fit a dependency.
 RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" /opt/raydatallm

@@ -1,5 +1,5 @@
-# Ray nodes that run Ray Data LLM with vLLM and hold the demo's model: the targets `cpu` and `gpu`. The provider itself is not installed
-# there: its processor travels with each job. The target `demo-data` writes the demo's dataset into the store.
+# Ray nodes that run Ray Data LLM with vLLM and hold the demo's model: the targets `cpu` and `gpu`. The provider is not installed there:
+# its processor travels with each job. The target `demo-data` writes the demo's dataset into the store.
 #
 # Build it from the repository root: `docker build -f docker/ray.Dockerfile --target cpu .`
 #
@@ -17,7 +17,7 @@ ENV PYTHONUNBUFFERED=1 \
     VLLM_NO_USAGE_STATS=1
 
 WORKDIR /opt/raydatallm
-# The cache folder exists so that a volume mounted there belongs to the user too.
+# With the cache folder in the image, a volume mounted there belongs to the user too.
 RUN useradd --create-home --uid 1000 ray \
     && install --directory --owner=ray --group=ray /home/ray/.cache
 

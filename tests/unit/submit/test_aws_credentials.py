@@ -317,7 +317,7 @@ def test_credentials_given_twice_are_refused(lend: Lend) -> None:
     lend(aws_session_token=TOKEN)
     sent = shipment(operator(storage_conn_id="lake", runtime_env={"env_vars": {"AWS_SESSION_TOKEN": "x"}}))
     with pytest.raises(RayLLMInputError, match=r"env_vars'\] sets 'AWS_SESSION_TOKEN'.*leave it out"):
-        packages.merged_runtime_env(sent.runtime_env, py_modules=[], env_vars=sent.env_vars)
+        packages.merge_runtime_env(sent.runtime_env, py_modules=[], env_vars=sent.env_vars)
 
 
 def test_worker_does_not_look_for_the_jobs_buckets_in_another_store(

@@ -60,21 +60,19 @@ def test_functions_own_package_is_the_default(tmp_path: Path, monkeypatch: pytes
 
 def test_users_runtime_env_is_merged_and_conflicts_are_named() -> None:
     user = {"env_vars": {"A": "1"}, "py_modules": ["s3://b/x.zip"], "pip": ["y"]}
-    merged = packages.merged_runtime_env(user, py_modules=["gcs://p.zip"], env_vars={"HF_TOKEN": "t"})
+    merged = packages.merge_runtime_env(user, py_modules=["gcs://p.zip"], env_vars={"HF_TOKEN": "t"})
     assert merged == {
         "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "30", "A": "1", "HF_TOKEN": "t"},
         "py_modules": ["gcs://p.zip", "s3://b/x.zip"],
         "pip": ["y"],
     }
     stops = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "5"}}
-    assert packages.merged_runtime_env(stops, py_modules=[], env_vars={})["env_vars"] == stops["env_vars"]
+    assert packages.merge_runtime_env(stops, py_modules=[], env_vars={})["env_vars"] == stops["env_vars"]
     with pytest.raises(RayLLMInputError, match="HF_TOKEN"):
-        packages.merged_runtime_env(
-            {"env_vars": {"HF_TOKEN": "x"}}, py_modules=[], env_vars={"HF_TOKEN": "t"}
-        )
+        packages.merge_runtime_env({"env_vars": {"HF_TOKEN": "x"}}, py_modules=[], env_vars={"HF_TOKEN": "t"})
     for local in ({"working_dir": "/here"}, {"py_modules": ["./x"]}):
         with pytest.raises(RayLLMInputError, match="code_paths"):
-            packages.merged_runtime_env(local, py_modules=[], env_vars={})
+            packages.merge_runtime_env(local, py_modules=[], env_vars={})
 
 
 def test_package_that_is_far_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

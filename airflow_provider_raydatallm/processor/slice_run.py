@@ -191,9 +191,7 @@ def _prepare(
             prompt=job.prompt,
             system_prompt=job.system_prompt,
             sampling_params=job.sampling_params,
-            structured_outputs=structured_outputs(
-                choices=job.choices, output_schema=job.output_schema, regex=job.regex, grammar=job.grammar
-            ),
+            structured_outputs=structured_outputs(job),
             preprocess=preprocess,
         )
         question = InferencePlan(job, plan, builder, load_engine(job)(job, plan.rows), shape)

@@ -260,12 +260,8 @@ def _get_object(label: str, extra: Mapping[str, Any], name: str, prefix: str = "
 @contextlib.contextmanager
 def _response_log_muted() -> Iterator[None]:
     """At level DEBUG botocore logs STS' response, before the secrets in it can be masked."""
-
-    def drop(record: logging.LogRecord) -> bool:
-        return False
-
     parsers = logging.getLogger("botocore.parsers")
-    parsers.addFilter(drop)
+    parsers.addFilter(drop := lambda record: False)
     try:
         yield
     finally:

@@ -88,7 +88,7 @@ def user_packages(
     :raises RayLLMInputError: when a path does not exist, or its files are over 100 MiB.
     """
     if code_paths is None:
-        sources = (_find_source(ref.split(":", 1)[0].split(".", 1)[0]) for ref in functions)
+        sources = (find_source(ref.split(":", 1)[0].split(".", 1)[0]) for ref in functions)
         paths = list(dict.fromkeys(path for path in sources if path is not None))
     else:
         paths = [(base or Path()) / path for path in code_paths]
@@ -135,7 +135,7 @@ def merge_runtime_env(
     return env
 
 
-def _find_source(module: str) -> Path | None:
+def find_source(module: str) -> Path | None:
     """The folder or file of a top-level module; None when only the cluster can import it."""
     try:
         spec = importlib.util.find_spec(module)

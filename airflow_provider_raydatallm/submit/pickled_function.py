@@ -8,14 +8,12 @@ they can be shipped.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -112,11 +110,5 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 def _is_users(module: str) -> bool:
     """Whether a top-level module is the user's own code, not an installed package."""
-    if module in _ON_CLUSTER:
-        return False
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return False
-    origin = Path(str(spec.origin)) if spec is not None else Path()
-    return not {"site-packages", "dist-packages"} & set(origin.parts)
+    source = None if module in _ON_CLUSTER else packages.find_source(module)
+    return source is not None and not {"site-packages", "dist-packages"} & set(source.parts)

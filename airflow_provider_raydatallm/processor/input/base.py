@@ -59,10 +59,11 @@ class FileFormat(ABC):
         """
 
     @abstractmethod
-    def read(
-        self, path: str, part: RowRange, *, header: Sequence[str], schema: pa.Schema, columns: Sequence[str]
-    ) -> Iterator[pa.Table]:
-        """Yields the rows of a range, in order, with those of `columns` that the file has."""
+    def read(self, path: str, part: RowRange, header: Sequence[str], fields: pa.Schema) -> Iterator[pa.Table]:
+        """Yields the rows of a range, in order, with those `fields` that the file has.
+
+        :param header: all of the file's columns, in its order.
+        """
 
     def open(self, path: str) -> pa.NativeFile:
         if isinstance(self.fs, LocalFileSystem):

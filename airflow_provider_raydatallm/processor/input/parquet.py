@@ -28,12 +28,10 @@ class ParquetFormat(FileFormat):
             first += rows
         return FileScan(schema.remove_metadata(), tuple(ranges))
 
-    def read(
-        self, path: str, part: RowRange, *, header: Sequence[str], schema: pa.Schema, columns: Sequence[str]
-    ) -> Iterator[pa.Table]:
+    def read(self, path: str, part: RowRange, header: Sequence[str], fields: pa.Schema) -> Iterator[pa.Table]:
         with self.open(path) as f:
             file = pq.ParquetFile(f)
-            names = [c for c in columns if c in file.schema_arrow.names]
+            names = [n for n in fields.names if n in file.schema_arrow.names]
             groups = [part.row_group]
             try:
                 for batch in file.iter_batches(BATCH_ROWS, groups, names, use_threads=False):

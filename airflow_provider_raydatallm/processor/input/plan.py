@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,8 @@ from airflow_provider_raydatallm.processor.storage import open_fs
 
 #: Files that are opened or checked at once: the threads wait for storage rather than compute.
 _STORAGE_THREADS = 16
+#: Fields of a plan that are JSON as they are.
+_JSON_FIELDS = ("url", "format", "input_hash", "files", "column_types")
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,7 @@ class Plan:
         names = self.columns if columns is None else columns
         missing_rows = unit.rows
         try:
-            for table in _read(
-                reader, unit.file, unit.header, unit.range, self.source_schema, self.slice_filter, names
-            ):
+            for table in _read(reader, unit, self.source_schema, self.slice_filter, names):
                 table = table.slice(0, missing_rows)
                 missing_rows -= table.num_rows
                 if table.num_rows:
@@ -126,13 +126,9 @@ class Plan:
         headers = list(dict.fromkeys(u.header for u in self.units))
         file_index, header_index = ({v: i for i, v in enumerate(values)} for values in (files, headers))
         return {
-            "url": self.url,
-            "format": self.format,
+            **{name: getattr(self, name) for name in _JSON_FIELDS},
             "schema": base64.b64encode(self.source_schema.serialize()).decode(),
             "columns": self.columns,
-            "input_hash": self.input_hash,
-            "files": self.files,
-            "column_types": dict(self.column_types),
             "csv_options": self.csv_options.model_dump(),
             "slice_filter": asdict(self.slice_filter) if self.slice_filter else None,
             "input_files": [astuple(f) for f in files],
@@ -150,17 +146,13 @@ class Plan:
         ]
         headers = [tuple(h) for h in value["headers"]]
         return cls(
-            url=value["url"],
-            format=value["format"],
+            **{name: value[name] for name in _JSON_FIELDS},
             source_schema=pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value["schema"]))),
             columns=tuple(value["columns"]),
             units=tuple(
                 Unit(files[file], headers[header], RowRange(*part), rows)
                 for file, header, rows, *part in value["units"]
             ),
-            input_hash=value["input_hash"],
-            files=value["files"],
-            column_types=value["column_types"],
             csv_options=CsvOptions(**value["csv_options"]),
             slice_filter=SliceFilter(**value["slice_filter"]) if value["slice_filter"] else None,
         )
@@ -191,15 +183,15 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     for file, scan in zip(files, scans, strict=True):
         header = tuple(scan.schema.names)
         for part in scan.ranges:
+            unit = Unit(file, header, part, part.rows)
             rows = part.rows
             if row_filter is not None:
-                tables = _read(reader, file, header, part, schema, row_filter, [row_filter.column])
-                rows = sum(t.num_rows for t in tables)
+                rows = sum(t.num_rows for t in _read(reader, unit, schema, row_filter, [row_filter.column]))
             if rows_left is not None:
                 rows = min(rows, rows_left)
                 rows_left -= rows
             if rows:
-                units.append(Unit(file, header, part, rows))
+                units.append(replace(unit, rows=rows))
     return Plan(
         url=url,
         format=fmt,
@@ -216,18 +208,16 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
 
 def _read(
     reader: FileFormat,
-    file: InputFile,
-    header: Sequence[str],
-    part: RowRange,
+    unit: Unit,
     schema: pa.Schema,
     row_filter: SliceFilter | None,
     columns: Sequence[str],
 ) -> Iterator[pa.Table]:
     names = list(dict.fromkeys([*columns, *([row_filter.column] if row_filter else [])]))
     target = pa.schema([schema.field(n) for n in names])
-    file_columns = [n for n in names if n in header]
-    for table in reader.read(file.path, part, header=header, schema=schema, columns=file_columns):
-        table = conform(table, target, dict(file.partition))
+    fields = pa.schema([field for field in target if field.name in unit.header])
+    for table in reader.read(unit.file.path, unit.range, unit.header, fields):
+        table = conform(table, target, dict(unit.file.partition))
         if row_filter is not None:
             table = table.filter(row_filter.mask(table.column(row_filter.column)))
         yield table.select(list(columns))

@@ -44,9 +44,8 @@ class TextFormat(FileFormat):
     _first_number = 1
 
     @abstractmethod
-    def parse(
-        self, block: bytes, header: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None
-    ) -> pa.Table: ...
+    def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema | None) -> pa.Table:
+        """Parses whole records into `fields`, or infers them where they are None."""
 
     @abstractmethod
     def last_record_end(self, block: bytes) -> int:
@@ -66,29 +65,27 @@ class TextFormat(FileFormat):
                 start, block = start + skip, block[skip:]
             if not block:
                 continue
-            table = self._parse(path, rows, block, header, None, None)
+            table = self._parse(path, rows, block, header)
             schema = self._unify(path, schema, table.schema)
             ranges.append(RowRange(rows, table.num_rows, start=start, end=start + len(block)))
             rows += table.num_rows
         if ranges and (self.parsed_whole or self._get_codec(path)):
             ranges = [RowRange(0, rows)]
         if not ranges and header:
-            schema = self._parse(path, 0, b"", header, None, None).schema
+            schema = self._parse(path, 0, b"", header).schema
         return FileScan(schema, tuple(ranges))
 
-    def read(
-        self, path: str, part: RowRange, *, header: Sequence[str], schema: pa.Schema, columns: Sequence[str]
-    ) -> Iterator[pa.Table]:
+    def read(self, path: str, part: RowRange, header: Sequence[str], fields: pa.Schema) -> Iterator[pa.Table]:
         first_row = part.first_row
         if part.start is not None and part.end is not None:
             data = self.fs.cat_file(path, start=part.start, end=part.end)
-            yield self._parse(path, first_row, data, header, schema, columns)
+            yield self._parse(path, first_row, data, header, fields)
             return
         for start, block in self._read_blocks(path):
             if start == 0:
                 block = block[self.read_header(block, path)[1] :]
             if block:
-                table = self._parse(path, first_row, block, header, schema, columns)
+                table = self._parse(path, first_row, block, header, fields)
                 first_row += table.num_rows
                 yield table
 
@@ -134,20 +131,14 @@ class TextFormat(FileFormat):
             ) from e
 
     def _parse(
-        self,
-        path: str,
-        first_row: int,
-        block: bytes,
-        header: Sequence[str],
-        schema: pa.Schema | None,
-        columns: Sequence[str] | None,
+        self, path: str, row: int, block: bytes, header: Sequence[str], fields: pa.Schema | None = None
     ) -> pa.Table:
         try:
-            return self.parse(block, header, schema, columns)
+            return self.parse(block, header, fields)
         except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError) as e:
-            place = f"in or after record {first_row + 1:,}"
+            place = f"in or after record {row + 1:,}"
             if match := self._row_in_message.search(str(e)):
-                place = f"record {first_row + int(match.group(1)) - self._first_number + 1:,}"
+                place = f"record {row + int(match.group(1)) - self._first_number + 1:,}"
             raise SliceError(f"{path}, {place}: {str(e).strip()[:500]}", kind="input") from e
 
     @staticmethod
@@ -199,9 +190,7 @@ class CsvFormat(TextFormat):
             )
         return names, end
 
-    def parse(
-        self, block: bytes, header: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None
-    ) -> pa.Table:
+    def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema | None) -> pa.Table:
         types = {name: self.column_types.get(name, pa.string()) for name in header}
         if not block:
             return pa.schema(list(types.items())).empty_table()
@@ -218,7 +207,7 @@ class CsvFormat(TextFormat):
             ),
             convert_options=pa_csv.ConvertOptions(
                 column_types=types,
-                include_columns=None if columns is None else [c for c in columns if c in types],
+                include_columns=None if fields is None else [n for n in fields.names if n in types],
                 # Only an empty field is null: "NA" and "NaN" are texts that people write.
                 null_values=[""],
                 strings_can_be_null=False,
@@ -245,26 +234,19 @@ class JsonLinesFormat(TextFormat):
     _row_in_message = re.compile(r"in row (\d+)")
     _first_number = 0
 
-    def parse(
-        self, block: bytes, header: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None
-    ) -> pa.Table:
+    def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema | None) -> pa.Table:
         options = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
-        if schema is None:
+        if fields is None:
             inferred = pa_json.read_json(pa.BufferReader(block), read_options=options).schema
             types = [(f.name, self.column_types.get(f.name, _without_timestamps(f.type))) for f in inferred]
-            schema = pa.schema(types)
-            columns = schema.names
-        assert columns is not None
+            fields = pa.schema(types)
         table = pa_json.read_json(
             pa.BufferReader(block),
             read_options=options,
-            parse_options=pa_json.ParseOptions(
-                explicit_schema=pa.schema([f for f in schema if f.name in columns]),
-                unexpected_field_behavior="ignore",
-            ),
+            parse_options=pa_json.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore"),
         )
         _refuse_rounded_integers(table, block)
-        return table.select([c for c in columns if c in table.schema.names])
+        return table.select([n for n in fields.names if n in table.schema.names])
 
     def last_record_end(self, block: bytes) -> int:
         return block.rfind(b"\n") + 1

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.spec import SliceJob
+
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 
 
-def structured_outputs(
-    *,
-    choices: Sequence[str] | None,
-    output_schema: Mapping[str, Any] | None,
-    regex: str | None,
-    grammar: str | None,
-) -> dict[str, Any] | None:
-    """vLLM's `structured_outputs` for the shape of an answer; None for free text."""
-    if choices is not None:
-        return {"choice": list(choices)}
-    if output_schema is not None:
-        return {"json": json.dumps(output_schema)}
-    if regex is not None:
-        return {"regex": regex}
-    return {"grammar": grammar} if grammar is not None else None
+def structured_outputs(job: SliceJob) -> dict[str, Any] | None:
+    """vLLM's `structured_outputs` for the shape of the job's answers; None for free text."""
+    if job.choices is not None:
+        return {"choice": list(job.choices)}
+    if job.output_schema is not None:
+        return {"json": json.dumps(job.output_schema)}
+    if job.regex is not None:
+        return {"regex": job.regex}
+    return {"grammar": job.grammar} if job.grammar is not None else None
 
 
 def arrow_type(schema: Mapping[str, Any]) -> pa.DataType:

@@ -13,17 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input import text as text_module
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from tests.support.in_process import job_of
 
 
 def plan_of(path: Path | str, **arguments: Any) -> Plan:
-    required = {
-        "slice_key": "2026-01-31", "input_path": str(path), "output_path": "/elsewhere",
-        "model_source": "m", "prompt": "x",
-    }  # fmt: skip
-    return make_plan(SliceJob.model_validate({**required, **arguments}))
+    return make_plan(job_of(**{"input_path": str(path), "output_path": "/elsewhere", **arguments}))
 
 
 def rows_of(plan: Plan) -> list[dict[str, Any]]:

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import answer_table
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from tests.support.in_process import job_of
 
 SCHEMA = {
     "type": "object",
@@ -31,8 +31,6 @@ def parse(
     **arguments: Any,
 ) -> tuple[pa.Table, pa.Table]:
     """Returns answered and failed rows."""
-    required = {"slice_key": "k", "input_path": "/i", "output_path": "/o", "model_source": "m", "prompt": "x"}
-    job = SliceJob.model_validate({**required, **arguments})
     n = len(texts)
     errors = errors or [None] * n
     requests = pa.table({"__unit": [0] * n, "__offset": list(range(n)), "__row": ['{"c": 1}'] * n})
@@ -41,6 +39,7 @@ def parse(
         finished_at=[1.0] * n, finish_reason=finish_reasons or [None] * n,
         error_type=[e and "ValueError" for e in errors], error=errors,
     )  # fmt: skip
+    job = job_of(input_path="/i", output_path="/o", **arguments)
     return AnswerParser(job, postprocess)(answers)
 
 

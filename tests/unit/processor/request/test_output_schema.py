@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.processor.request.output_schema import arrow_type, structured_outputs
+from tests.support.in_process import job_of
 
 
 @pytest.mark.parametrize(
@@ -16,8 +17,7 @@ from airflow_provider_raydatallm.processor.request.output_schema import arrow_ty
     ],
 )  # fmt: skip
 def test_shapes_become_vllms_structured_outputs(shape: dict[str, Any], parameter: Any) -> None:
-    no_shape: dict[str, Any] = dict.fromkeys(("choices", "output_schema", "regex", "grammar"))
-    assert structured_outputs(**{**no_shape, **shape}) == parameter
+    assert structured_outputs(job_of(input_path="/i", output_path="/o", **shape)) == parameter
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk import BaseHook
@@ -52,25 +51,15 @@ class Credentials(NamedTuple):
         return cls(key, secret, token)
 
 
-@dataclass(frozen=True)
 class AwsSettings:
     """Settings of an AWS connection. `keys`: its own, or None for those that botocore finds on the Airflow
-    worker (of `profile`, if set). `role_arguments`: further arguments of STS AssumeRole."""
+    worker (of `profile`, if set). `role_arguments`: further arguments of STS AssumeRole.
 
-    label: str
-    keys: Credentials | None = field(default=None, repr=False)
-    profile: str | None = None
-    role_arn: str | None = None
-    role_arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    region: str | None = None
-    s3_endpoint: str | None = None
-    sts_endpoint: str | None = None
-    verify: bool | str | None = None
+    :raises RayLLMInputError: when its credentials cannot be used, saying why and what to do.
+    """
 
-    @classmethod
-    def from_connection(cls, connection: Connection) -> AwsSettings:
-        """:raises RayLLMInputError: when its credentials cannot be used, saying why and what to do."""
-        label = f"connection {connection.conn_id!r}"
+    def __init__(self, connection: Connection) -> None:
+        self.label = label = f"connection {connection.conn_id!r}"
         if connection.conn_type not in ("aws", "s3", "", None):
             raise RayLLMInputError(
                 f"storage_conn_id: {label} is of type {connection.conn_type!r}, and only credentials of AWS "
@@ -81,25 +70,21 @@ class AwsSettings:
             raise RayLLMInputError(f"storage_conn_id: {label}: its extra must be a JSON object")
         services = _get_object(label, extra, "service_config")
         s3, sts = (_get_object(label, services, name, "service_config.") for name in ("s3", "sts"))
+        self.role_arn: str | None = extra.get("role_arn") or None
         method = extra.get("assume_role_method") or "assume_role"
-        if extra.get("role_arn") and method != "assume_role":
+        if self.role_arn and method != "assume_role":
             raise RayLLMInputError(
                 f"storage_conn_id: {label} assumes its role by {method!r}, which is not supported: use the "
                 f"method 'assume_role', or {_USE_NODE_IDENTITY}"
             )
-        endpoint = extra.get("endpoint_url")
-        return cls(
-            label=label,
-            keys=_get_keys(label, connection, extra),
-            profile=extra.get("profile_name") or None,
-            role_arn=extra.get("role_arn") or None,
-            role_arguments=_get_object(label, extra, "assume_role_kwargs"),
-            region=extra.get("region_name") or None,
-            s3_endpoint=s3.get("endpoint_url") or endpoint or None,
-            # The STS of an S3-compatible store, if any, is at the store's address; AWS must not see its keys.
-            sts_endpoint=sts.get("endpoint_url") or endpoint or None,
-            verify=extra.get("verify"),
-        )
+        self.role_arguments = _get_object(label, extra, "assume_role_kwargs")
+        self.keys = _get_keys(label, connection, extra)
+        self.profile: str | None = extra.get("profile_name") or None
+        self.region: str | None = extra.get("region_name") or None
+        self.verify: bool | str | None = extra.get("verify")
+        self.s3_endpoint: str | None = s3.get("endpoint_url") or extra.get("endpoint_url") or None
+        # The STS of an S3-compatible store, if any, is at the store's address; AWS must not see its keys.
+        self.sts_endpoint: str | None = sts.get("endpoint_url") or extra.get("endpoint_url") or None
 
 
 def session_credentials_env(
@@ -120,7 +105,7 @@ def session_credentials_env(
             f"storage_conn_id: there is no connection {conn_id!r}: add one of type 'aws', or leave "
             "storage_conn_id out to use the identity of the cluster's nodes"
         ) from e
-    settings = AwsSettings.from_connection(connection)
+    settings = AwsSettings(connection)
     credentials = _get_credentials(settings, allow_static, session_name)
     variables = {
         "AWS_ACCESS_KEY_ID": credentials.key,

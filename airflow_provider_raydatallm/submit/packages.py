@@ -12,7 +12,7 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Package:
 def processor_package() -> Package:
     """The Ray side of this provider."""
     root = Path(__file__).parents[1]
-    return _zip_files(
+    return zip_files(
         (f"{root.name}/{name}", data)
         for name, data in _read_files(root)
         if name.split("/")[0] in ("__init__.py", "contract", "processor")
@@ -55,15 +55,7 @@ def spec_package(job: SliceJob) -> tuple[str, Package]:
     """Returns the import name of a Python package that holds the spec, and the package."""
     text = job.model_dump_json().encode()
     name = f"ray_llm_spec_{hashlib.sha256(text).hexdigest()[:16]}"
-    return name, _zip_files([(f"{name}/__init__.py", b""), (f"{name}/spec.json", text)])
-
-
-def function_package(name: str, files: Mapping[str, bytes], digest: str, python: str) -> Package:
-    """A Python package that holds a pickled function. `digest` is the function's: pickled bytes of equal
-    functions may differ."""
-    named_files = ((f"{name}/{file}", data) for file, data in files.items())
-    package = _zip_files(named_files, "what the task's function uses")
-    return replace(package, digest=digest, python=python)
+    return name, zip_files([(f"{name}/__init__.py", b""), (f"{name}/spec.json", text)])
 
 
 def check_python(packages: Iterable[Package], cluster_python: str | None) -> None:
@@ -101,7 +93,7 @@ def user_packages(
             files = [(path.name, path.read_bytes())]
         else:
             raise RayLLMInputError(f"code_paths: {str(path)!r} is neither a folder nor a .py file")
-        packages.append(_zip_files(files, str(path)))
+        packages.append(zip_files(files, str(path)))
     return packages
 
 
@@ -155,7 +147,9 @@ def _read_files(root: Path) -> Iterator[tuple[str, bytes]]:
             yield "/".join(parts), path.read_bytes()
 
 
-def _zip_files(files: Iterable[tuple[str, bytes]], source: str = "") -> Package:
+def zip_files(files: Iterable[tuple[str, bytes]], source: str = "") -> Package:
+    """:param source: names the files in errors.
+    :raises RayLLMInputError: when they are over 100 MiB."""
     buffer, total_bytes, digest = io.BytesIO(), 0, hashlib.sha256()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files:

@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
@@ -63,14 +63,16 @@ def pickle_function(
         raise RayLLMInputError(
             f"the function {name!r} cannot be sent to the cluster: {type(e).__name__}: {e}"
         ) from e
-    package = f"ray_llm_function_{function_hash.digest[:16]}"
+    module = f"ray_llm_function_{function_hash.digest[:16]}"
     header = json.dumps({"name": name, "python": PYTHON, "row_parameters": list(row_parameters)})
     files = {"__init__.py": _LOADER, "function.json": header.encode(), "function.pickle": pickled}
-    return PickledFunction(
-        f"{package}:function",
-        packages.function_package(package, files, function_hash.digest, PYTHON),
-        [m for m in dict.fromkeys(m.split(".")[0] for m in function_hash.modules) if _is_users(m)],
+    package = packages.zip_files(
+        ((f"{module}/{file}", data) for file, data in files.items()), "what the task's function uses"
     )
+    # Pickled bytes of equal functions may differ: the package's digest is the function's.
+    package = replace(package, digest=function_hash.digest, python=PYTHON)
+    top_level_modules = dict.fromkeys(m.split(".")[0] for m in function_hash.modules)
+    return PickledFunction(f"{module}:function", package, [m for m in top_level_modules if _is_users(m)])
 
 
 def _pickle(function: FunctionType, arguments: Mapping[str, Any]) -> bytes:

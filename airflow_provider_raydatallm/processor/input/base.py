@@ -42,13 +42,10 @@ class FileScan:
 
 class FileFormat(ABC):
     def __init__(
-        self,
-        fs: fsspec.AbstractFileSystem,
-        column_types: Mapping[str, str],
-        csv_options: CsvOptions | None = None,
+        self, fs: fsspec.AbstractFileSystem, column_types: Mapping[str, str], csv_options: CsvOptions
     ) -> None:
         self.fs = fs
-        self.csv_options = csv_options or CsvOptions()
+        self.csv_options = csv_options
         self.column_types = {name: parse_type(name, text) for name, text in column_types.items()}
 
     @abstractmethod

@@ -66,10 +66,9 @@ class AnswerParser:
                 continue
             value = self._parse(text)
             if value is None:
-                kind, cut = (INVALID_ANSWER, "")
-                if reason == "length":
-                    kind, cut = TRUNCATED_ANSWER, " (max_tokens cut it)"
-                failures.append((i, kind, f"{self._invalid}{cut}: {text!r}"))
+                cut = reason == "length"
+                message = f"{self._invalid}{' (max_tokens cut it)' if cut else ''}: {text!r}"
+                failures.append((i, TRUNCATED_ANSWER if cut else INVALID_ANSWER, message))
                 continue
             if self._postprocess is not None:
                 try:

@@ -29,8 +29,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import make_plan
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
-from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.request.requests import RequestReader
+from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter

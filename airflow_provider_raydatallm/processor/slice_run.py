@@ -25,7 +25,8 @@ from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish import publication
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
-from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder, structured_outputs
+from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
+from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
@@ -190,9 +191,7 @@ def _prepare(
             prompt=job.prompt,
             system_prompt=job.system_prompt,
             sampling_params=job.sampling_params,
-            structured_outputs=structured_outputs(
-                choices=job.choices, output_schema=job.output_schema, regex=job.regex, grammar=job.grammar
-            ),
+            structured_outputs=structured_outputs(job),
             preprocess=preprocess,
         )
         question = InferencePlan(job, plan, builder, load_engine(job)(job, plan.rows), shape)

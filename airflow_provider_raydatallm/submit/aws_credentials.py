@@ -1,9 +1,9 @@
-"""Credentials for the job's storage, lent from an Airflow connection.
+"""Session credentials for the job's storage, from an Airflow connection.
 
-Without `storage_conn_id` a job has the identity of the cluster's nodes. With it, `session_env` makes the
-environment variables by which every AWS client in the job finds its credentials. Ray shows a job's
-environment to whoever holds the cluster's token, so they are a session's, which ends by itself; a
-connection's own keys leave Airflow only when that was asked for. All are masked in logs before they are used.
+Without `storage_conn_id` a job has the identity of the cluster's nodes. With it, `session_credentials_env`
+returns the environment variables in which every AWS client of the job finds its credentials. Ray shows a
+job's environment to everyone who holds the cluster's token: the credentials are therefore those of a session
+that expires, and a connection's own keys leave Airflow only with `allow_static`. All are masked in logs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk import BaseHook
@@ -24,16 +23,17 @@ from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobEr
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-#: How long sessions of a user's keys last (STS: 15 minutes to 36 hours), and of a role unless the connection
-#: says otherwise (STS: up to the role's own maximum, and at most an hour where one role takes another).
+#: Duration of a session of a user's keys (STS: 15 minutes to 36 hours), and of a role's unless the connection
+#: sets it (STS: up to the role's own maximum, and at most an hour where one role assumes another).
 SESSION_SECONDS = 12 * 3600
 ROLE_SESSION_SECONDS = 3600
 
-_OWN_IDENTITY = (
+_USE_NODE_IDENTITY = (
     "give the cluster's nodes an identity of their own that may use the storage, and leave "
     "storage_conn_id out"
 )
-_STATIC = "if the store has no STS, allow_static_credentials=True sends the keys as they are"
+_USE_STATIC_KEYS = "if the store has no STS, allow_static_credentials=True sends the keys as they are"
+_NAME_STS = "name its STS in service_config.sts.endpoint_url"
 
 log = logging.getLogger(__name__)
 
@@ -43,71 +43,60 @@ class Credentials(NamedTuple):
     secret: str
     token: str | None
 
-    def masked(self) -> Credentials:
-        for value in filter(None, self):
-            mask_secret(value)
-        return self
-
-
-@dataclass(frozen=True)
-class AwsSettings:
-    """What an AWS connection says. `keys`: its own, or None for those that the Airflow worker finds for
-    itself (of `profile`, if that is named). `role_arguments`: of STS AssumeRole, beside the role."""
-
-    where: str
-    keys: Credentials | None = field(default=None, repr=False)
-    profile: str | None = None
-    role_arn: str | None = None
-    role_arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    region: str | None = None
-    s3_endpoint: str | None = None
-    sts_endpoint: str | None = None
-    verify: bool | str | None = None
-
     @classmethod
-    def of(cls, connection: Connection) -> AwsSettings:
-        """:raises RayLLMInputError: when its credentials cannot be lent, saying why and what to do."""
-        where = f"connection {connection.conn_id!r}"
+    def masked(cls, key: str, secret: str, token: str | None) -> Credentials:
+        """Masks the values in all logs first."""
+        for value in filter(None, (key, secret, token)):
+            mask_secret(value)
+        return cls(key, secret, token)
+
+
+class AwsSettings:
+    """Settings of an AWS connection. `keys`: its own, or None for those that botocore finds on the Airflow
+    worker (of `profile`, if set). `role_arguments`: further arguments of STS AssumeRole.
+
+    :raises RayLLMInputError: when its credentials cannot be used, saying why and what to do.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.label = label = f"connection {connection.conn_id!r}"
         if connection.conn_type not in ("aws", "s3", "", None):
             raise RayLLMInputError(
-                f"storage_conn_id: {where} is of type {connection.conn_type!r}, and only credentials of AWS "
-                f"connections ('aws', also for S3-compatible stores) can be lent: {_OWN_IDENTITY}"
+                f"storage_conn_id: {label} is of type {connection.conn_type!r}, and only credentials of AWS "
+                f"connections ('aws', also for S3-compatible stores) can be used: {_USE_NODE_IDENTITY}"
             )
         extra = connection.extra_dejson
         if not isinstance(extra, dict):
-            raise RayLLMInputError(f"storage_conn_id: {where}: its extra must be a JSON object")
-        services = _object(where, extra, "service_config")
-        s3, sts = (_object(where, services, name, "service_config.") for name in ("s3", "sts"))
+            raise RayLLMInputError(f"storage_conn_id: {label}: its extra must be a JSON object")
+        services = _get_object(label, extra, "service_config")
+        s3, sts = (_get_object(label, services, name, "service_config.") for name in ("s3", "sts"))
+        self.role_arn: str | None = extra.get("role_arn") or None
         method = extra.get("assume_role_method") or "assume_role"
-        if extra.get("role_arn") and method != "assume_role":
+        if self.role_arn and method != "assume_role":
             raise RayLLMInputError(
-                f"storage_conn_id: {where} takes its role by {method!r}, which cannot be lent: use the "
-                f"method 'assume_role', or {_OWN_IDENTITY}"
+                f"storage_conn_id: {label} assumes its role by {method!r}, which is not supported: use the "
+                f"method 'assume_role', or {_USE_NODE_IDENTITY}"
             )
-        endpoint = extra.get("endpoint_url")
-        return cls(
-            where=where,
-            keys=_keys(where, connection, extra),
-            profile=extra.get("profile_name") or None,
-            role_arn=extra.get("role_arn") or None,
-            role_arguments=_object(where, extra, "assume_role_kwargs"),
-            region=extra.get("region_name") or None,
-            s3_endpoint=s3.get("endpoint_url") or endpoint or None,
-            # An S3-compatible store has its STS, if any, at its own address; keys are not shown to AWS.
-            sts_endpoint=sts.get("endpoint_url") or endpoint or None,
-            verify=extra.get("verify"),
-        )
+        self.role_arguments = _get_object(label, extra, "assume_role_kwargs")
+        self.keys = _get_keys(label, connection, extra)
+        self.profile: str | None = extra.get("profile_name") or None
+        self.region: str | None = extra.get("region_name") or None
+        self.verify: bool | str | None = extra.get("verify")
+        self.s3_endpoint: str | None = s3.get("endpoint_url") or extra.get("endpoint_url") or None
+        # The STS of an S3-compatible store, if any, is at the store's address; AWS must not see its keys.
+        self.sts_endpoint: str | None = sts.get("endpoint_url") or extra.get("endpoint_url") or None
 
 
 def session_credentials_env(
     conn_id: str, *, allow_static: bool, session_name: str = "airflow"
 ) -> dict[str, str]:
-    """The variables that give a job the storage credentials of a connection.
+    """Returns the environment variables that give a job the storage credentials of a connection.
 
-    :param allow_static: send keys that no session was made of as they are, instead of asking STS for one.
-    :param session_name: what the store's own logs call the session of a role; made to fit STS' rules.
-    :raises RayLLMInputError: when the connection is unknown or not of AWS, holds no credentials that can be
-        lent, or STS gives none for it.
+    :param allow_static: send keys without a session as they are, instead of asking STS for a session.
+    :param session_name: name of a role's session in the store's own logs; adapted to STS' rules.
+    :raises RayLLMInputError: when the connection is unknown or not of AWS, holds no usable credentials, or
+        STS refuses a session.
+    :raises RayLLMJobError: when STS cannot be reached.
     """
     try:
         connection = BaseHook.get_connection(conn_id)
@@ -116,13 +105,13 @@ def session_credentials_env(
             f"storage_conn_id: there is no connection {conn_id!r}: add one of type 'aws', or leave "
             "storage_conn_id out to use the identity of the cluster's nodes"
         ) from e
-    settings = AwsSettings.of(connection)
-    lent = _lent(settings, allow_static, session_name)
+    settings = AwsSettings(connection)
+    credentials = _get_credentials(settings, allow_static, session_name)
     variables = {
-        "AWS_ACCESS_KEY_ID": lent.key,
-        "AWS_SECRET_ACCESS_KEY": lent.secret,
-        # Where there is none they are empty, not left out: a node's own must not be taken for these keys'.
-        "AWS_SESSION_TOKEN": lent.token or "",
+        "AWS_ACCESS_KEY_ID": credentials.key,
+        "AWS_SECRET_ACCESS_KEY": credentials.secret,
+        # Empty, not left out: a node's own values must not be combined with these keys.
+        "AWS_SESSION_TOKEN": credentials.token or "",
         "AWS_CREDENTIAL_EXPIRATION": "",
     }
     if settings.region:
@@ -133,24 +122,24 @@ def session_credentials_env(
     return variables
 
 
-def _lent(settings: AwsSettings, allow_static: bool, session_name: str) -> Credentials:
+def _get_credentials(settings: AwsSettings, allow_static: bool, session_name: str) -> Credentials:
     try:
         import botocore.session  # type: ignore[import-untyped]
         from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped]
     except ImportError as e:
         raise RayLLMInputError(
-            f"storage_conn_id: {settings.where} needs botocore on the Airflow workers ({e}): install "
+            f"storage_conn_id: {settings.label} needs botocore on the Airflow workers ({e}): install "
             "airflow-provider-raydatallm[s3] there"
         ) from e
     try:
         session = botocore.session.Session(profile=settings.profile)
-        keys = settings.keys or _found_by(session)
+        keys = settings.keys or _find_worker_credentials(session)
     except BotoCoreError as e:
-        raise RayLLMInputError(f"storage_conn_id: {settings.where}: {e}. Mend its credentials") from e
+        raise RayLLMInputError(f"storage_conn_id: {settings.label}: {e}. Fix its credentials") from e
     if keys is None:
         raise RayLLMInputError(
-            f"storage_conn_id: {settings.where} holds no keys, and the Airflow worker finds none of its own: "
-            f"put an access key into its login and the secret into its password, or {_OWN_IDENTITY}"
+            f"storage_conn_id: {settings.label} holds no keys, and the Airflow worker has none of its own: "
+            f"put an access key into its login and the secret into its password, or {_USE_NODE_IDENTITY}"
         )
     if settings.role_arn:
         arguments = {
@@ -159,20 +148,20 @@ def _lent(settings: AwsSettings, allow_static: bool, session_name: str) -> Crede
             "DurationSeconds": ROLE_SESSION_SECONDS,
             **settings.role_arguments,
         }
-        return _asked_of_sts(session, settings, keys, "assume_role", arguments)
+        return _call_sts(session, settings, keys, "assume_role", arguments)
     if keys.token:
         return keys
     if allow_static:
         log.warning(
-            "allow_static_credentials: the keys of %s go to the job as they are; Ray shows them to whoever "
-            "holds the cluster's token, until they are replaced",
-            settings.where,
+            "allow_static_credentials: the keys of %s go to the job as they are; Ray shows them to everyone "
+            "who holds the cluster's token, until they are replaced",
+            settings.label,
         )
         return keys
-    return _asked_of_sts(session, settings, keys, "get_session_token", {"DurationSeconds": SESSION_SECONDS})
+    return _call_sts(session, settings, keys, "get_session_token", {"DurationSeconds": SESSION_SECONDS})
 
 
-def _asked_of_sts(
+def _call_sts(
     session: Any, settings: AwsSettings, keys: Credentials, operation: str, arguments: Mapping[str, Any]
 ) -> Credentials:
     from botocore import exceptions
@@ -180,7 +169,8 @@ def _asked_of_sts(
     from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
 
     address = settings.sts_endpoint or "AWS"
-    hint = f"; {_STATIC}" if operation == "get_session_token" else ""
+    hint = f"; {_USE_STATIC_KEYS}" if operation == "get_session_token" else ""
+    retries = {"mode": "standard", "total_max_attempts": 3}
     try:
         client = session.create_client(
             "sts",
@@ -190,50 +180,49 @@ def _asked_of_sts(
             aws_access_key_id=keys.key,
             aws_secret_access_key=keys.secret,
             aws_session_token=keys.token,
-            config=Config(
-                connect_timeout=10, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 3}
-            ),
+            config=Config(connect_timeout=10, read_timeout=30, retries=retries),
         )
         address = client.meta.endpoint_url
-        with _unlogged_answers():
-            given = getattr(client, operation)(**arguments)["Credentials"]
-            return Credentials(given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]).masked()
+        with _response_log_muted():
+            values = getattr(client, operation)(**arguments)["Credentials"]
+            return Credentials.masked(
+                values["AccessKeyId"], values["SecretAccessKey"], values["SessionToken"]
+            )
     except exceptions.ClientError as e:
         error = e.response.get("Error", {})
         if error.get("Code"):
-            why = f"{error['Code']}: {error.get('Message')}"
-            mend = "mend its keys or its role, and what they may do"
-        else:  # an error of S3, which is written otherwise
-            why = f"HTTP {e.response['ResponseMetadata']['HTTPStatusCode']}, and no error of STS"
-            mend = "name its STS in service_config.sts.endpoint_url"
+            reason = f"{error['Code']}: {error.get('Message')}"
+            fix = "fix its keys or its role, and their permissions"
+        else:  # an error in the format of S3, not of STS
+            reason = f"HTTP {e.response['ResponseMetadata']['HTTPStatusCode']} without an STS error"
+            fix = _NAME_STS
     except (exceptions.ConnectionError, exceptions.HTTPClientError) as e:
         raise RayLLMJobError(
-            f"storage_conn_id: STS ({address}) cannot be reached for {settings.where}: {e}. Make it "
-            "reachable from the Airflow workers, or name another in service_config.sts.endpoint_url"
-            f"{hint}"
+            f"storage_conn_id: STS ({address}) cannot be reached for {settings.label}: {e}. Make it "
+            f"reachable from the Airflow workers, or name another in service_config.sts.endpoint_url{hint}"
         ) from e
     except (ResponseParserError, KeyError) as e:
-        # Something that is no STS answered; the lines after the first quote its answer.
-        why = f"its answer has no {e}" if isinstance(e, KeyError) else str(e).partition("\n")[0]
-        mend = "name its STS in service_config.sts.endpoint_url"
+        # The server is not an STS; the error quotes its response after the first line.
+        reason = f"its response has no {e}" if isinstance(e, KeyError) else str(e).partition("\n")[0]
+        fix = _NAME_STS
     except (exceptions.BotoCoreError, ValueError) as e:
-        why, mend = str(e), "mend its extra"
+        reason, fix = str(e), "fix its extra"
     raise RayLLMInputError(
-        f"storage_conn_id: STS ({address}) gives no session for {settings.where}: "
-        f"{' '.join(why.split())[:500]}. To have one, {mend}{hint}"
+        f"storage_conn_id: STS ({address}) gives no session for {settings.label}: "
+        f"{' '.join(reason.split())[:500]}. To get one, {fix}{hint}"
     )
 
 
-def _found_by(session: Any) -> Credentials | None:
-    """What botocore finds on this machine: variables, profiles, the machine's role."""
-    found = session.get_credentials()
-    if found is None:
+def _find_worker_credentials(session: Any) -> Credentials | None:
+    """Credentials that botocore finds on this machine: variables, profiles, the machine's role."""
+    credentials = session.get_credentials()
+    if credentials is None:
         return None
-    now = found.get_frozen_credentials()
-    return Credentials(now.access_key, now.secret_key, now.token).masked()
+    frozen = credentials.get_frozen_credentials()
+    return Credentials.masked(frozen.access_key, frozen.secret_key, frozen.token)
 
 
-def _keys(where: str, connection: Connection, extra: Mapping[str, Any]) -> Credentials | None:
+def _get_keys(label: str, connection: Connection, extra: Mapping[str, Any]) -> Credentials | None:
     token = extra.get("aws_session_token") or None
     key, secret = connection.login or None, connection.password or None
     if key is None and secret is None:
@@ -242,27 +231,23 @@ def _keys(where: str, connection: Connection, extra: Mapping[str, Any]) -> Crede
         return None
     if key is None or secret is None:
         missing = "access key (login)" if key is None else "secret key (password)"
-        raise RayLLMInputError(f"storage_conn_id: {where} has no {missing}: give both keys, or neither")
-    return Credentials(key, secret, token).masked()
+        raise RayLLMInputError(f"storage_conn_id: {label} has no {missing}: set both keys, or neither")
+    return Credentials.masked(key, secret, token)
 
 
-def _object(where: str, extra: Mapping[str, Any], name: str, under: str = "") -> dict[str, Any]:
+def _get_object(label: str, extra: Mapping[str, Any], name: str, prefix: str = "") -> dict[str, Any]:
     value = extra.get(name) or {}
     if not isinstance(value, dict):
-        raise RayLLMInputError(f"storage_conn_id: {where}: {under}{name} must be a JSON object")
+        raise RayLLMInputError(f"storage_conn_id: {label}: {prefix}{name} must be a JSON object")
     return value
 
 
 @contextlib.contextmanager
-def _unlogged_answers() -> Iterator[None]:
-    """At level DEBUG botocore logs what STS answers, before the secrets in it can be masked."""
-
-    def refuse(record: logging.LogRecord) -> bool:
-        return False
-
+def _response_log_muted() -> Iterator[None]:
+    """At level DEBUG botocore logs STS' response, before the secrets in it can be masked."""
     parsers = logging.getLogger("botocore.parsers")
-    parsers.addFilter(refuse)
+    parsers.addFilter(drop := lambda record: False)
     try:
         yield
     finally:
-        parsers.removeFilter(refuse)
+        parsers.removeFilter(drop)

@@ -1,8 +1,8 @@
-"""Code and spec on their way to the cluster, as zips that Ray puts on every worker's path.
+"""Zip packages of code and spec, which Ray puts on the import path of every worker.
 
 The cluster needs only ray[data] and vllm: the processor, the user's functions and the spec travel with the
-job. A zip's name is its content's hash, so that equal code is uploaded once, and the user's code has a
-version for the fingerprint.
+job. A zip is named after its content's hash, so that equal code is uploaded once and the fingerprint knows
+the version of the user's code.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.processor.request.row_function import other_python
+from airflow_provider_raydatallm.processor.request.row_function import describe_python_mismatch
 
 MAX_PACKAGE_BYTES = 100 << 20
-#: How long a job that is told to stop has to put its last finished rows, before Ray ends it. Ray reads this
-#: from the job's environment.
+#: How long a stopping job may take to write its last finished rows before Ray kills it. Ray reads this from
+#: the job's environment.
 STOP_VARIABLE, STOP_SECONDS = "RAY_JOB_STOP_WAIT_TIME_S", "30"
-_SKIPPED = frozenset({"__pycache__", "node_modules", ".git", ".venv", "venv"})
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest a zip can hold: equal files make equal zips
+_SKIPPED_NAMES = frozenset({"__pycache__", "node_modules", ".git", ".venv", "venv"})
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal files make equal zips
 
 
 @dataclass(frozen=True)
 class Package:
-    """A zip. `digest` is of the files in it: how they are compressed differs between machines. `python` is
-    the minor version of Python that its compiled code needs; "" where there is none."""
+    """A zip. `digest` is of its files, since compression differs between machines. `python` is the minor
+    version of Python that its compiled code needs, "" without such code."""
 
     name: str
     content: bytes = field(repr=False)
@@ -42,38 +42,29 @@ class Package:
 
 @cache
 def processor_package() -> Package:
-    """This provider itself."""
+    """The Ray side of this provider."""
     root = Path(__file__).parents[1]
-    return _package(
+    return zip_files(
         (f"{root.name}/{name}", data)
-        for name, data in _files(root)
+        for name, data in _read_files(root)
         if name.split("/")[0] in ("__init__.py", "contract", "processor")
     )
 
 
 def spec_package(job: SliceJob) -> tuple[str, Package]:
-    """A spec as a Python package of its own; returns the package's import name too."""
-    text = job.model_dump_json()
-    name = f"ray_llm_spec_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    return name, _package([(f"{name}/__init__.py", b""), (f"{name}/spec.json", text.encode())])
+    """Returns the import name of a Python package that holds the spec, and the package."""
+    text = job.model_dump_json().encode()
+    name = f"ray_llm_spec_{hashlib.sha256(text).hexdigest()[:16]}"
+    return name, zip_files([(f"{name}/__init__.py", b""), (f"{name}/spec.json", text)])
 
 
-def function_package(name: str, files: Mapping[str, bytes], digest: str, python: str) -> Package:
-    """A pickled function as a Python package of its own. Pickled bytes differ where the function does not, so
-    its digest is given."""
-    made = _package(
-        ((f"{name}/{file}", data) for file, data in files.items()), "what the task's function uses"
-    )
-    return replace(made, digest=digest, python=python)
-
-
-def check_python(packages: Iterable[Package], cluster: str | None) -> None:
-    """:param cluster: the minor version of Python that the cluster runs; None when it is not known: then the
-        job itself looks.
+def check_python(packages: Iterable[Package], cluster_python: str | None) -> None:
+    """:param cluster_python: the cluster's minor version of Python; None when unknown: the job itself checks
+        then.
     :raises RayLLMInputError: when the cluster cannot run a package's compiled code."""
     for package in packages:
-        if cluster is not None and package.python not in ("", cluster):
-            raise RayLLMInputError(other_python(package.python, cluster))
+        if cluster_python is not None and package.python not in ("", cluster_python):
+            raise RayLLMInputError(describe_python_mismatch(package.python, cluster_python))
 
 
 def user_packages(
@@ -84,25 +75,25 @@ def user_packages(
     :param functions: `package.module:function` references; without `code_paths`, their own top-level packages
         are shipped.
     :param code_paths: a package's folder or a module's file (importable under its own name), or a folder
-        without `__init__.py` (its content is put on the path). Relative ones are taken from `base`, the DAG
-        file's folder.
-    :raises RayLLMInputError: when a path does not exist, or what it names is over 100 MiB.
+        without `__init__.py` (its content is put on the path).
+    :param base: folder of relative paths, the DAG file's.
+    :raises RayLLMInputError: when a path does not exist, or its files are over 100 MiB.
     """
     if code_paths is None:
-        found = (_source_of(ref.split(":", 1)[0].split(".", 1)[0]) for ref in functions)
-        paths = list(dict.fromkeys(p for p in found if p is not None))
+        sources = (find_source(ref.split(":", 1)[0].split(".", 1)[0]) for ref in functions)
+        paths = list(dict.fromkeys(path for path in sources if path is not None))
     else:
-        paths = [p if p.is_absolute() or base is None else base / p for p in map(Path, code_paths)]
+        paths = [(base or Path()) / path for path in code_paths]
     packages = []
     for path in paths:
         if path.is_dir():
             prefix = f"{path.name}/" if (path / "__init__.py").exists() else ""
-            files: Iterable[tuple[str, bytes]] = ((prefix + name, data) for name, data in _files(path))
+            files: Iterable[tuple[str, bytes]] = ((prefix + name, data) for name, data in _read_files(path))
         elif path.suffix == ".py" and path.is_file():
             files = [(path.name, path.read_bytes())]
         else:
             raise RayLLMInputError(f"code_paths: {str(path)!r} is neither a folder nor a .py file")
-        packages.append(_package(files, str(path)))
+        packages.append(zip_files(files, str(path)))
     return packages
 
 
@@ -110,18 +101,18 @@ def code_hash(packages: Sequence[Package]) -> str:
     return hashlib.sha256("".join(p.digest for p in packages).encode()).hexdigest()[:16] if packages else ""
 
 
-def merged_runtime_env(
+def merge_runtime_env(
     user: Mapping[str, Any] | None, *, py_modules: Sequence[str], env_vars: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The user's `runtime_env` with the provider's modules and variables added.
+    """Adds the provider's modules and variables to the user's `runtime_env`.
 
-    :raises RayLLMInputError: naming what both set, and local folders that a job cannot take along.
+    :raises RayLLMInputError: naming a variable that both set, or a local path, which the cluster lacks.
     """
     env = dict(user or {})
-    theirs = dict(env.get("env_vars") or {})
-    if both := sorted(theirs.keys() & env_vars.keys()):
+    user_vars = env.get("env_vars") or {}
+    if conflicts := sorted(user_vars.keys() & env_vars.keys()):
         raise RayLLMInputError(
-            f"runtime_env['env_vars'] sets {both[0]!r}, which the provider sets itself: leave it out"
+            f"runtime_env['env_vars'] sets {conflicts[0]!r}, which the provider sets itself: leave it out"
         )
     modules = list(env.get("py_modules") or [])
     for argument, values in (("py_modules", modules), ("working_dir", [env.get("working_dir")])):
@@ -132,12 +123,12 @@ def merged_runtime_env(
                     "have: use code_paths, or a URL"
                 )
     env["py_modules"] = [*py_modules, *modules]
-    env["env_vars"] = {STOP_VARIABLE: STOP_SECONDS, **theirs, **env_vars}
+    env["env_vars"] = {STOP_VARIABLE: STOP_SECONDS, **user_vars, **env_vars}
     return env
 
 
-def _source_of(module: str) -> Path | None:
-    """Where a top-level module lives here; None when it is not importable here and must be on the cluster."""
+def find_source(module: str) -> Path | None:
+    """The folder or file of a top-level module; None when only the cluster can import it."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -148,26 +139,25 @@ def _source_of(module: str) -> Path | None:
     return path.parent if path.name == "__init__.py" else path
 
 
-def _files(root: Path) -> Iterator[tuple[str, bytes]]:
+def _read_files(root: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
-        if (
-            path.is_file()
-            and path.suffix != ".pyc"
-            and not any(p in _SKIPPED or p.startswith(".") for p in parts)
-        ):
+        skipped = any(p in _SKIPPED_NAMES or p.startswith(".") for p in parts)
+        if path.is_file() and path.suffix != ".pyc" and not skipped:
             yield "/".join(parts), path.read_bytes()
 
 
-def _package(files: Iterable[tuple[str, bytes]], source: str = "") -> Package:
-    buffer, total, digest = io.BytesIO(), 0, hashlib.sha256()
+def zip_files(files: Iterable[tuple[str, bytes]], source: str = "") -> Package:
+    """:param source: names the files in errors.
+    :raises RayLLMInputError: when they are over 100 MiB."""
+    buffer, total_bytes, digest = io.BytesIO(), 0, hashlib.sha256()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files:
-            total += len(data)
-            if total > MAX_PACKAGE_BYTES:
+            total_bytes += len(data)
+            if total_bytes > MAX_PACKAGE_BYTES:
                 raise RayLLMInputError(
-                    f"{source} holds more than {MAX_PACKAGE_BYTES >> 20} MiB of files: name the package "
-                    "that is needed in code_paths"
+                    f"{source} holds more than {MAX_PACKAGE_BYTES >> 20} MiB of files: name only the package "
+                    "that the functions need in code_paths"
                 )
             digest.update(f"{name} {hashlib.sha256(data).hexdigest()}\n".encode())
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)

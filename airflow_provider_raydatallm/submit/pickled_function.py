@@ -1,4 +1,4 @@
-"""Sending a function to the cluster by value: pickled with all that it uses of its own module, which the
+"""Sends a function to the cluster by value: pickled with everything that it uses of its own module, which the
 cluster cannot import when it is a DAG file.
 
 What the function uses of other modules is imported on the cluster: the user's own packages are named, so that
@@ -8,30 +8,28 @@ they can be shipped.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
 import cloudpickle
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.processor.request.row_function import PYTHON, load_once
+from airflow_provider_raydatallm.processor.request.row_function import PYTHON, make_cached
 from airflow_provider_raydatallm.submit import packages
-from airflow_provider_raydatallm.submit.function_hash import CannotTravelError, hash_function, travels
+from airflow_provider_raydatallm.submit.function_hash import CannotSendError, hash_function, is_sent_by_value
 
 _LOADER = b"""from airflow_provider_raydatallm.processor.request.row_function import load_row_function
 
 function = load_row_function(__name__)
 """
-#: The provider travels anyway, and cloudpickle comes with Ray.
-_THERE = frozenset({*sys.stdlib_module_names, "airflow_provider_raydatallm", "cloudpickle"})
+#: The provider is shipped anyway, and cloudpickle comes with Ray.
+_ON_CLUSTER = frozenset({*sys.stdlib_module_names, "airflow_provider_raydatallm", "cloudpickle"})
 
 
 @dataclass(frozen=True)
@@ -44,55 +42,57 @@ class PickledFunction:
 
 
 def pickle_function(
-    function: FunctionType, named: Sequence[str], given: Mapping[str, Any]
+    function: FunctionType, row_parameters: Sequence[str], arguments: Mapping[str, Any]
 ) -> PickledFunction:
-    """A function as a Python package of its own, named by its identity.
+    """Builds a Python package that holds a function and is named after its hash.
 
-    :param named: its parameters that the row fills.
-    :param given: its arguments that are the same for every row.
+    :param row_parameters: the function's parameters that the row fills.
+    :param arguments: its arguments that are the same for every row.
     :raises RayLLMInputError: naming what cannot be sent.
     """
     name = function.__name__
     try:
-        identity = hash_function(function, given)
-        pickled = _pickled(function, given)
-    except CannotTravelError as e:
+        function_hash = hash_function(function, arguments)
+        pickled = _pickle(function, arguments)
+    except CannotSendError as e:
         raise RayLLMInputError(
-            f"the function {name!r} cannot be sent to the cluster: {e}. Make it inside the function, or pass "
-            f"what is needed of it as an argument of the call: {name}(argument=...)"
+            f"the function {name!r} cannot be sent to the cluster: {e}. Create it inside the function, or "
+            f"pass what the function needs of it as an argument of the call: {name}(argument=...)"
         ) from e
-    except Exception as e:  # objects refuse each in their own way
+    except Exception as e:  # each type raises its own error
         raise RayLLMInputError(
             f"the function {name!r} cannot be sent to the cluster: {type(e).__name__}: {e}"
         ) from e
-    package = f"ray_llm_function_{identity.digest[:16]}"
-    about = {"name": name, "python": PYTHON, "named": list(named)}
-    files = {"__init__.py": _LOADER, "function.json": json.dumps(about).encode(), "function.pickle": pickled}
-    return PickledFunction(
-        f"{package}:function",
-        packages.function_package(package, files, identity.digest, PYTHON),
-        [m for m in dict.fromkeys(m.split(".")[0] for m in identity.modules) if _is_users(m)],
+    module = f"ray_llm_function_{function_hash.digest[:16]}"
+    header = json.dumps({"name": name, "python": PYTHON, "row_parameters": list(row_parameters)})
+    files = {"__init__.py": _LOADER, "function.json": header.encode(), "function.pickle": pickled}
+    package = packages.zip_files(
+        ((f"{module}/{file}", data) for file, data in files.items()), "what the task's function uses"
     )
+    # Pickled bytes of equal functions may differ: the package's digest is the function's.
+    package = replace(package, digest=function_hash.digest, python=PYTHON)
+    top_level_modules = dict.fromkeys(m.split(".")[0] for m in function_hash.modules)
+    return PickledFunction(f"{module}:function", package, [m for m in top_level_modules if _is_users(m)])
 
 
-def _pickled(function: FunctionType, given: Mapping[str, Any]) -> bytes:
+def _pickle(function: FunctionType, arguments: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    with _by_value(function.__module__):
-        _Pickler(buffer, function.__module__).dump((function, dict(given)))
+    with _pickled_by_value(function.__module__):
+        _Pickler(buffer, function.__module__).dump((function, dict(arguments)))
     return buffer.getvalue()
 
 
 @contextmanager
-def _by_value(module: str) -> Iterator[None]:
-    found = sys.modules.get(module)
-    if found is None or module in cloudpickle.list_registry_pickle_by_value():
+def _pickled_by_value(name: str) -> Iterator[None]:
+    module = sys.modules.get(name)
+    if module is None or name in cloudpickle.list_registry_pickle_by_value():
         yield
         return
-    cloudpickle.register_pickle_by_value(found)
+    cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        cloudpickle.unregister_pickle_by_value(found)
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -101,22 +101,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._home = home
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, functools._lru_cache_wrapper) and travels(obj, self._home):
-            return load_once, (obj.__wrapped__, obj.cache_parameters())
-        made = super().reducer_override(obj)
-        if isinstance(obj, FunctionType) and made is not NotImplemented:
-            # Annotations decide nothing, and may name what the cluster does not have.
-            made[2][1]["__annotations__"] = {}
-        return made
+        if isinstance(obj, functools._lru_cache_wrapper) and is_sent_by_value(obj, self._home):
+            return make_cached, (obj.__wrapped__, obj.cache_parameters())
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, FunctionType) and reduced is not NotImplemented:
+            # Annotations affect nothing, and may name types that the cluster does not have.
+            reduced[2][1]["__annotations__"] = {}
+        return reduced
 
 
 def _is_users(module: str) -> bool:
-    """Whether a top-level module is code of the user's own, not an installed package."""
-    if module in _THERE:
-        return False
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return False
-    origin = Path(str(spec.origin)) if spec is not None else Path()
-    return not {"site-packages", "dist-packages"} & set(origin.parts)
+    """Whether a top-level module is the user's own code, not an installed package."""
+    source = None if module in _ON_CLUSTER else packages.find_source(module)
+    return source is not None and not {"site-packages", "dist-packages"} & set(source.parts)

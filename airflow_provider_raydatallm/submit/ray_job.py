@@ -1,5 +1,4 @@
-"""Sending a slice's job to the cluster: code and spec are uploaded, then the processor is started as a Ray
-job."""
+"""Uploads a slice's code and spec to the cluster and starts the processor as a Ray job."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.hooks.ray import RayHook
 
 #: Parts of a runtime environment by which a job may run another Python than its cluster.
-_OWN_PYTHON = frozenset({"conda", "container", "image_uri", "py_executable"})
+_PYTHON_SETTINGS = frozenset({"conda", "container", "image_uri", "py_executable"})
 
 
 @dataclass(frozen=True)
 class JobSubmission:
-    """A slice's job with all that goes along. `metadata` is what Ray shows of the job: who sent it, for which
-    slice."""
+    """A slice's job and everything that is sent with it. `metadata` is what Ray shows of the job: its sender
+    and its slice."""
 
     job: SliceJob
     packages: Sequence[packages.Package]
@@ -38,26 +37,24 @@ class JobSubmission:
         nonce: str,
         arguments: Sequence[str] = (),
     ) -> None:
-        """Start `processor COMMAND` on the cluster. A job that is there under this id already is the one.
+        """Starts `processor COMMAND` on the cluster, unless a job with this id exists.
 
         :param nonce: marks the job's own lines in its log.
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
         :raises RayLLMInputError: when the cluster's Python cannot run the task's function.
         """
         hook.call(jobs_api.version())
-        if any(p.python for p in self.packages) and not _OWN_PYTHON & set(self.runtime_env or ()):
+        if any(p.python for p in self.packages) and not _PYTHON_SETTINGS & set(self.runtime_env or ()):
             packages.check_python(self.packages, hook.call(jobs_api.python_version()))
         spec_name, spec = packages.spec_package(self.job)
-        shipped = [packages.processor_package(), spec, *self.packages]
-        uris = [hook.call(jobs_api.upload_package(p.name, p.content)) for p in shipped]
-        processor = "python -m airflow_provider_raydatallm.processor"
+        all_packages = [packages.processor_package(), spec, *self.packages]
+        uris = [hook.call(jobs_api.upload_package(p.name, p.content)) for p in all_packages]
+        words = (command, f"package:{spec_name}", "--nonce", nonce, *arguments)
         hook.call(
             jobs_api.submit(
                 submission_id=submission_id,
-                entrypoint=" ".join(
-                    [processor, command, f"package:{spec_name}", "--nonce", nonce, *arguments]
-                ),
-                runtime_env=packages.merged_runtime_env(
+                entrypoint=f"python -m airflow_provider_raydatallm.processor {' '.join(words)}",
+                runtime_env=packages.merge_runtime_env(
                     self.runtime_env, py_modules=uris, env_vars=self.env_vars
                 ),
                 metadata=dict(self.metadata),
@@ -66,10 +63,9 @@ class JobSubmission:
 
 
 def make_submission_id(metadata: Mapping[str, str], unique: str) -> str:
-    """An id that tells people what it is; Ray refuses slashes and spaces, and an id must never be used
-    twice.
+    """A readable job id. Ray refuses slashes and spaces.
 
-    :param unique: such as the task instance's UUID.
+    :param unique: such as the task instance's UUID: an id must never be used twice.
     """
     words = (re.sub(r"[^A-Za-z0-9_.-]+", "_", metadata[n])[:40] for n in ("dag_id", "task_id", "slice_key"))
     return f"{'-'.join(words)}-{unique}"

@@ -1,8 +1,8 @@
-"""What a definition in a source file says, without where and how it is written: positions, comments,
-docstrings, annotations of functions and their decorators (which have done their work) are left out.
+"""Canonical form of a definition in a source file, without positions, comments, docstrings, annotations of
+functions and the definition's own decorators (their effect is in the object already).
 
-Values are lists and texts, equal for equal definitions under any minor version of Python: `ast.dump` and
-compiled code are not.
+Values are lists and strings that are equal for equal definitions under every minor version of Python, which
+the output of `ast.dump`, `ast.unparse` (f-strings) and the compiler is not.
 """
 
 from __future__ import annotations
@@ -16,100 +16,95 @@ from typing import Any
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _STATEMENTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: Parts of the tree that change nothing of what the code does.
-_SILENT = frozenset({"ctx", "kind", "returns", "type_comment", "type_params"})
+#: Fields of AST nodes that do not affect what the code does.
+_IGNORED_FIELDS = frozenset({"ctx", "kind", "returns", "type_comment", "type_params"})
 
 
-class Sources:
-    """The source files of definitions, each parsed once."""
+class SourceFiles:
+    """Source files of definitions; each is parsed once."""
 
     def __init__(self) -> None:
-        self._trees: dict[str, ast.Module | None] = {}
+        self._trees: dict[str, ast.Module] = {}
 
-    def function(self, function: FunctionType) -> Any:
-        """A function's parameters and body; its compiled code where there is no source of it."""
+    def describe_function(self, function: FunctionType) -> Any:
+        """A function's parameters and body, or its compiled code where it has no source."""
         code = function.__code__
-        found = [
-            [_plain(n.args), _plain(_body(n))]
-            for n in self._beginning(function, code.co_firstlineno)
-            if isinstance(n, _FUNCTIONS) and getattr(n, "name", "<lambda>") == code.co_name
+        definitions = [
+            [_describe(node.args), _describe(_body(node))]
+            for node in self._find_definitions(function, code.co_firstlineno)
+            if isinstance(node, _FUNCTIONS) and getattr(node, "name", "<lambda>") == code.co_name
         ]
-        # Lambdas that begin in one line cannot be told apart: all of them count.
-        return found or _compiled(code)
+        # Lambdas that begin in the same line cannot be told apart: all of them count.
+        return definitions or _describe_code(code)
 
-    def class_(self, cls: type) -> Any:
-        """A class statement; None for a class that is not made by one."""
+    def describe_class(self, cls: type) -> Any:
+        """A class statement, or None for a class without one."""
         try:
             line = inspect.findsource(cls)[1] + 1
         except (OSError, TypeError):
             return None
-        return [_plain(n) for n in self._beginning(cls, line) if isinstance(n, ast.ClassDef)] or None
+        nodes = self._find_definitions(cls, line)
+        return [_describe(node) for node in nodes if isinstance(node, ast.ClassDef)] or None
 
-    def _beginning(self, thing: Any, line: int) -> Iterator[ast.AST]:
-        """Definitions whose first line, that of their first decorator, is this."""
-        for node in ast.walk(self._tree(thing) or ast.Module([], [])):
+    def _find_definitions(self, definition: Any, line: int) -> Iterator[ast.AST]:
+        """Definitions that begin, with their first decorator, in this line of the definition's file."""
+        for node in ast.walk(self._parse(definition)):
             if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
                 decorators = getattr(node, "decorator_list", [])
                 if min([node.lineno, *(d.lineno for d in decorators)]) == line:
                     yield node
 
-    def _tree(self, thing: Any) -> ast.Module | None:
+    def _parse(self, definition: Any) -> ast.Module:
+        """The tree of the definition's file; an empty one where there is no source."""
         try:
-            file, lines = inspect.getfile(thing), inspect.findsource(thing)[0]
-        except (OSError, TypeError):
-            return None
-        if file not in self._trees:
-            try:
+            file, lines = inspect.getfile(definition), inspect.findsource(definition)[0]
+            if file not in self._trees:
                 self._trees[file] = ast.parse("".join(lines))
-            except SyntaxError:
-                self._trees[file] = None
-        return self._trees[file]
+            return self._trees[file]
+        except (OSError, TypeError, SyntaxError):
+            return ast.Module([], [])
 
 
-def names_in(code: CodeType, operation: str) -> Iterator[str]:
-    """Names that an operation has in compiled code and in what is nested in it, such as LOAD_GLOBAL."""
+def find_names(code: CodeType, operation: str) -> Iterator[str]:
+    """Names that an operation, such as LOAD_GLOBAL, uses in compiled code and in the code nested in it."""
     for instruction in dis.get_instructions(code):
         if instruction.opname == operation:
             yield str(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from names_in(constant, operation)
+            yield from find_names(constant, operation)
 
 
-def _plain(node: Any) -> Any:
+def _describe(node: Any) -> Any:
     if isinstance(node, list):
-        return [_plain(n) for n in node]
+        return [_describe(item) for item in node]
     if not isinstance(node, ast.AST):
         return [type(node).__name__, repr(node)]
-    parts = {
+    fields = {
         name: value
         for name, value in ast.iter_fields(node)
-        if name not in _SILENT and value not in (None, [])
+        if name not in _IGNORED_FIELDS and value not in (None, [])
     }
     if isinstance(node, _STATEMENTS):
-        parts["body"] = _body(node)
-    if isinstance(node, ast.arg):
-        parts.pop("annotation", None)
-    if isinstance(node, ast.Constant):
-        parts["value"] = node.value  # which may be None
-    if isinstance(node, ast.JoinedStr):
-        # Python 3.12.0 and 3.12.1 leave empty texts in nested formats.
-        parts["values"] = [n for n in node.values if getattr(n, "value", None) != ""]
-    return [type(node).__name__, *([name, _plain(value)] for name, value in parts.items())]
+        fields["body"] = _body(node)
+    elif isinstance(node, ast.arg):
+        fields.pop("annotation", None)
+    elif isinstance(node, ast.Constant):
+        fields["value"] = node.value  # which may be None
+    elif isinstance(node, ast.JoinedStr):
+        # Python 3.12.0 and 3.12.1 leave empty strings in nested formats.
+        fields["values"] = [value for value in node.values if getattr(value, "value", None) != ""]
+    return [type(node).__name__, *([name, _describe(value)] for name, value in fields.items())]
 
 
 def _body(node: Any) -> Any:
     """The body without its docstring."""
-    first = node.body[0] if isinstance(node.body, list) else None
-    if (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
-    ):
-        return node.body[1:]
+    match node.body:
+        case [ast.Expr(ast.Constant(str())), *rest]:
+            return rest
     return node.body
 
 
-def _compiled(code: CodeType) -> Any:
-    constants = [_compiled(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+def _describe_code(code: CodeType) -> Any:
+    constants = [_describe_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return ["compiled", code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars]

@@ -15,7 +15,8 @@ from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sam
 from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import make_plan
-from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
+from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
+from tests.integration.conftest import Ask
 from tests.support.in_process import changed, job_of
 from tests.support.marks import long
 from tests.support.slices import WARM_ENGINE, Ask

@@ -168,6 +168,6 @@ def test_role_that_is_not_given_stops_the_task_before_anything_is_sent(
     connection = {"conn_type": "aws", "login": lake.key, "password": lake.secret, "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
     with pytest.raises(
-        RayLLMInputError, match=r"connection 'lake': AccessDenied: .*mend its keys or its role"
+        RayLLMInputError, match=r"connection 'lake': AccessDenied: .*fix its keys or its role"
     ):
         ask(input_path="s3://lake/in", output_path="s3://lake/out", storage_conn_id="lake", **STUB)

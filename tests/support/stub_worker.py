@@ -16,12 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.worker import (
-    GROUP_SCHEMA,
-    GROUP_SECONDS,
-    VllmWorker,
-)
+from airflow_provider_raydatallm.processor.engines.vllm.worker import GROUP_SECONDS, VllmWorker
 
 #: Of vLLM 0.29, shortened.
 _LAST_WORDS = """\

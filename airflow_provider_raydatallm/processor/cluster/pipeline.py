@@ -19,8 +19,7 @@ from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import summarize_group
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
-from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.request.requests import RequestReader
+from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 

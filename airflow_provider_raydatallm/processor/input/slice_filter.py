@@ -1,4 +1,4 @@
-"""Which rows of a file belong to the slice, when a column says so."""
+"""Selects the rows of a file that belong to the slice by the value of `slice_column`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ class SliceFilter:
     timezone: str
 
     def mask(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        kind = values.type
-        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
             # Whole seconds: %S would print the fraction of finer units.
-            text = pc.strftime(
-                self._in_timezone(pc.floor_temporal(values, unit="second")), format=self.format
-            )
+            seconds = self._in_timezone(pc.floor_temporal(values, unit="second"))
+            text = pc.strftime(seconds, format=self.format)
         else:
             text = values.cast(pa.string())
         return pc.fill_null(pc.equal(text, self.key), False)
@@ -38,17 +36,19 @@ class SliceFilter:
         if getattr(values.type, "tz", None) is not None:
             return values.cast(pa.timestamp("s", tz=self.timezone), safe=False)
         values = values.cast(pa.timestamp("s"), safe=False)
-        # A time without a zone is taken to be in the slice's; it matters to a format with a zone only.
+        # A time without a zone is taken as the slice's; it matters only to a format with a zone.
         return pc.assume_timezone(values, self.timezone, ambiguous="earliest", nonexistent="earliest")
 
 
-def slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Schema) -> SliceFilter | None:
+def build_slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Schema) -> SliceFilter | None:
+    """Returns None where all rows of the files are the slice's."""
     column = job.slice_column
     if column is None or not files or all(column in dict(f.partition) for f in files):
         return None
     if column not in schema.names:
         raise SliceError(
             f"slice_column {column!r} is neither a column of the input nor a Hive folder in its path. "
-            f"Columns: {schema.names}"
+            f"Columns: {schema.names}",
+            kind="input",
         )
     return SliceFilter(column, job.slice_key, job.slice_format, job.slice_timezone)

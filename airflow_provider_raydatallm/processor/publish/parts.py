@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, FAILED_FIELDS
+from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ERROR_FIELDS, QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
 from airflow_provider_raydatallm.processor.request.answer_shape import (
     INVALID_ANSWER,
@@ -32,16 +32,6 @@ from airflow_provider_raydatallm.processor.store.ledger import Fragment
 
 _ROW_GROUP_ROWS = 65_536
 _ROW_GROUP_BYTES = 64 << 20
-
-_ERROR_FIELDS = [f for f in FAILED_FIELDS if not f.name.startswith("__")]
-_QUARANTINE_FIELDS = [
-    pa.field("__file", pa.string()),
-    pa.field("__row", pa.int64()),  # from 1; with slice_column it counts the slice's rows of the unit
-    pa.field("__unit", pa.string()),
-    pa.field("__offset", pa.int64()),
-    pa.field("__error_type", pa.string()),
-    pa.field("__error", pa.string()),
-]
 
 
 @dataclass
@@ -116,7 +106,7 @@ def build_part(part: PartPlan, folder: Path) -> tuple[Part, Path]:
     """
     plan, store = part.plan, Store(part.url)
     schema = pa.schema([*plan.schema, *part.fields])
-    quarantine_schema = pa.schema([*_QUARANTINE_FIELDS, *plan.schema])
+    quarantine_schema = pa.schema([*QUARANTINE_FIELDS, *plan.schema])
     data, aside = folder / "data.parquet", folder / "quarantine.parquet"
     totals = Totals()
     plan.check_unchanged(plan.units)
@@ -140,7 +130,7 @@ def _placed(
     ids = {unit.id: i for i, unit in enumerate(plan.units)}
     answers, errors = (
         FragmentReader(store, part.folder, [f for f in part.fragments if f.kind == kind], ids, fields)
-        for kind, fields in (("rows", [*part.fields, *COUNT_FIELDS]), ("failed", _ERROR_FIELDS))
+        for kind, fields in (("rows", [*part.fields, *COUNT_FIELDS]), ("failed", ERROR_FIELDS))
     )
     for index, unit in enumerate(plan.units):
         offset = 0
@@ -172,7 +162,7 @@ def _quarantined(
     count = len(offsets)
     first = 1 if plan.slice_filter is not None else unit.range.first_row + 1
     columns = [[unit.file.path] * count, offsets + first, [unit.id] * count, offsets]
-    made = [pa.array(c, f.type) for c, f in zip(columns, _QUARANTINE_FIELDS, strict=False)]
+    made = [pa.array(c, f.type) for c, f in zip(columns, QUARANTINE_FIELDS, strict=False)]
     return pa.Table.from_arrays([*made, *why.columns, *rows.columns], schema=schema)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import pyarrow as pa
-
+from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.fragments import FragmentReader
@@ -20,8 +19,7 @@ def summarize_quarantine(store: Store, folder: str, plan: Plan, fragments: Seque
     """The kinds of errors with the first row of each: "12 KeyError, such as row 7 of a.csv: ..."."""
     index = {u.id: i for i, u in enumerate(plan.units)}
     failed = [f for f in fragments if f.kind == "failed"][:_LOOKED_AT]
-    fields = [pa.field("error_type", pa.string()), pa.field("error", pa.string())]
-    reader = FragmentReader(store, folder, failed, index, fields)
+    reader = FragmentReader(store, folder, failed, index, ERROR_FIELDS)
     kinds: Counter[str] = Counter()
     examples: dict[str, str] = {}
     places = sorted({(index[r.unit], r.start, r.stop) for f in failed for r in f.ranges if r.unit in index})

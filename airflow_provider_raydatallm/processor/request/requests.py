@@ -1,65 +1,139 @@
-"""requests."""
+"""From input rows to requests: chat messages and sampling parameters."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.columns import ROW_ID_FIELDS, failed_table
+from airflow_provider_raydatallm.processor.columns import CARRIED_ROW_FIELD, REQUEST_FIELDS, failed_table
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder, as_text
+from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
+from airflow_provider_raydatallm.processor.request.row_function import RowFunction
 from airflow_provider_raydatallm.processor.store.ledger import Span
 
 
+class RequestBuilder:
+    """Builds a row's request: `{"messages": [...], "sampling_params": {...}}`.
+
+    `sampling_params` values that are exactly `"{column}"` take that row's value, with its type; null leaves
+    the parameter out.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        prompt: str | None,
+        system_prompt: str | None = None,
+        sampling_params: Mapping[str, Any] | None = None,
+        structured_outputs: Mapping[str, Any] | None = None,
+        preprocess: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        self._all_columns = list(columns)
+        self._prompt = Template(prompt, columns) if prompt is not None else None
+        self._system = Template(system_prompt, columns, argument="system_prompt") if system_prompt else None
+        self._preprocess = preprocess
+        if isinstance(preprocess, RowFunction):
+            preprocess.check_columns(columns)
+        self._fixed_params: dict[str, Any] = {}
+        self._column_params: dict[str, str] = {}
+        for name, value in (sampling_params or {}).items():
+            used: list[str] = []
+            if isinstance(value, str) and FIELD.fullmatch(value):
+                used = Template(value, columns, argument=f"sampling_params[{name!r}]").columns
+            if used:
+                self._column_params[name] = used[0]
+            else:
+                self._fixed_params[name] = value
+        if structured_outputs:
+            self._fixed_params["structured_outputs"] = dict(structured_outputs)
+
+    @property
+    def columns(self) -> list[str]:
+        """Input columns that requests need: only these enter the pipeline."""
+        parameters = self._preprocess.columns if isinstance(self._preprocess, RowFunction) else None
+        if self._preprocess is not None and parameters is None:
+            return self._all_columns
+        templates = [t.columns for t in (self._system, self._prompt) if t is not None]
+        return list(dict.fromkeys(chain(parameters or (), *templates, self._column_params.values())))
+
+    def build(self, row: Row) -> dict[str, Any]:
+        """:raises SliceError: when `preprocess` returns no request."""
+        row_params = {n: row[c] for n, c in self._column_params.items() if row[c] is not None}
+        params = self._fixed_params | row_params
+        if self._preprocess is None:
+            assert self._prompt is not None
+            return {"messages": self._messages(row, self._prompt.render(row)), "sampling_params": params}
+        result = self._preprocess(dict(row))
+        if isinstance(result, str):
+            result = {"prompt": result}
+        if not isinstance(result, Mapping) or ("prompt" in result) == ("messages" in result):
+            raise SliceError(
+                "preprocess must return a prompt (text) or a dict with either 'prompt' or 'messages', got "
+                f"{result!r:.200}",
+                kind="input",
+            )
+        if unknown := set(result) - {"prompt", "messages", "sampling_params"}:
+            raise SliceError(
+                f"preprocess returned unknown keys {sorted(unknown)}: use prompt or messages, "
+                "sampling_params",
+                kind="input",
+            )
+        messages = result["messages"] if "messages" in result else self._messages(row, str(result["prompt"]))
+        return {"messages": messages, "sampling_params": {**params, **(result.get("sampling_params") or {})}}
+
+    def _messages(self, row: Row, prompt: str) -> list[dict[str, Any]]:
+        user = {"role": "user", "content": prompt}
+        return [{"role": "system", "content": self._system.render(row)}, user] if self._system else [user]
+
+
 class RequestReader:
-    """Reads units and yields the requests of their missing rows. Rows without a request have failed."""
+    """Reads units and yields the requests of their missing rows. Rows without a valid request have failed."""
 
     def __init__(self, plan: Plan, builder: RequestBuilder, *, carry_row: bool) -> None:
         self._plan = plan
         self._builder = builder
         self._carry_row = carry_row
-        self._schema = pa.schema(
-            [*ROW_ID_FIELDS, pa.field("__request", pa.string())]
-            + [pa.field("__row", pa.string())] * carry_row
-        )
+        self._schema = pa.schema([*REQUEST_FIELDS, *[CARRIED_ROW_FIELD] * carry_row])
 
     def __call__(self, index: int, spans: Sequence[Span]) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Tables of requests and of failed rows."""
-        offset, last = 0, spans[-1][1]
-        starts, stops = np.array([s for s, _ in spans]), np.array([s for _, s in spans])
+        """Yields tables of requests and of failed rows."""
+        first = 0
+        starts, stops = np.array(spans).T
         for table in self._plan.read(self._plan.units[index], self._builder.columns):
-            here = np.arange(offset, offset + table.num_rows)
-            at = np.searchsorted(starts, here, side="right") - 1
-            wanted = here[(at >= 0) & (here < stops[at])]
+            offsets = np.arange(first, first + table.num_rows)
+            span = np.searchsorted(starts, offsets, side="right") - 1
+            wanted = offsets[(span >= 0) & (offsets < stops[span])]
             if len(wanted):
-                rows = table if len(wanted) == len(here) else table.take(pa.array(wanted - offset))
-                yield self._requests(index, wanted, rows, len(wanted))
-            offset += table.num_rows
-            if offset >= last:
+                rows = table if len(wanted) == len(offsets) else table.take(pa.array(wanted - first))
+                yield self._build_requests(index, wanted, rows)
+            first += table.num_rows
+            if first >= stops[-1]:
                 return
 
-    def _requests(
-        self, index: int, offsets: np.ndarray, table: pa.Table, count: int
-    ) -> tuple[pa.Table, pa.Table]:
+    def _build_requests(self, index: int, offsets: np.ndarray, table: pa.Table) -> tuple[pa.Table, pa.Table]:
+        count = len(offsets)
         rows = table.to_pylist() if table.num_columns else [{}] * count
         requests: list[str | None] = []
         failures: list[tuple[int, str, str]] = []
         for i, row in enumerate(rows):
             try:
                 requests.append(json.dumps(self._builder.build(row), default=as_text))
-            except Exception as e:
+            except Exception as e:  # preprocess is the user's
                 requests.append(None)
-                kind = "InvalidRequest" if isinstance(e, SliceError) else type(e).__name__
-                failures.append((i, kind, str(e) if isinstance(e, SliceError) else f"preprocess: {e}"))
+                invalid = isinstance(e, SliceError)
+                failures.append(
+                    (i, "InvalidRequest", str(e)) if invalid else (i, type(e).__name__, f"preprocess: {e}")
+                )
         columns: list[Any] = [[index] * count, offsets, requests]
         if self._carry_row:
             columns.append([json.dumps(row, default=as_text) for row in rows])
-        made = pa.table(
-            [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)], schema=self._schema
-        )
-        return made.filter(made.column("__request").is_valid()), failed_table(made, failures)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
+        built = pa.Table.from_arrays(arrays, schema=self._schema)
+        return built.filter(built.column("__request").is_valid()), failed_table(built, failures)

@@ -1,6 +1,6 @@
-"""A function that came with the job by value: from a row to a request.
+"""A pickled function that came with the job and returns a row's request.
 
-It was pickled with the code that Python compiled it to, which no other minor version of Python can run.
+Its pickle holds compiled code, which only the same minor version of Python can run.
 """
 
 from __future__ import annotations
@@ -16,73 +16,77 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 
-#: What this Python can run the compiled code of.
+#: The minor version of this Python.
 PYTHON = "{}.{}".format(*sys.version_info)
 #: The parameter that gets the whole row.
 ROW = "row"
 
 
 class RowFunction:
-    """Calls the function with a row's values. Within the cluster it travels as the bytes that came.
+    """Calls the function with a row's values. Within the cluster it is passed on as the bytes that came.
 
     :raises SliceError: when the cluster lacks what the function imports.
     """
 
-    def __init__(self, name: str, named: Sequence[str], pickled: bytes) -> None:
-        """:param named: the function's parameters that the row fills: names of columns, or `row`.
+    def __init__(self, name: str, row_parameters: Sequence[str], pickled: bytes) -> None:
+        """:param row_parameters: the function's parameters that the row fills: names of columns, or `row`.
         :param pickled: the function, and the arguments that are the same for every row."""
-        self._made_of = (name, named, pickled)
-        self._columns = [n for n in named if n != ROW]
-        self._takes_row = ROW in named
+        self._init_arguments = (name, row_parameters, pickled)
+        self._columns = [p for p in row_parameters if p != ROW]
+        self._takes_row = ROW in row_parameters
         try:
-            self._function, self._given = _Unpickler(io.BytesIO(pickled)).load()
+            self._function, self._arguments = _Unpickler(io.BytesIO(pickled)).load()
         except Exception as e:  # what it imports may raise anything
             raise SliceError(
                 f"the function {name!r} cannot be loaded on the cluster ({type(e).__name__}: {e}). Ship the "
-                "code that it imports with code_paths, or install it on the cluster"
+                "code that it imports with code_paths, or install it on the cluster",
+                kind="input",
             ) from e
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowFunction, self._made_of
+        return RowFunction, self._init_arguments
 
     @property
     def columns(self) -> list[str] | None:
         """The columns that the function needs; None for all."""
         return None if self._takes_row else self._columns
 
-    def check(self, columns: Sequence[str]) -> None:
-        """:raises SliceError: when the function names a column that there is not."""
-        if missing := [n for n in self._columns if n not in columns]:
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """:raises SliceError: when the function names a column that the input does not have."""
+        if missing := [c for c in self._columns if c not in columns]:
             raise SliceError(
-                f"a parameter of the function {self._made_of[0]!r} names the column {missing[0]!r}, which "
-                f"the input does not have (one that is named {ROW!r} gets the whole row). "
-                f"Columns: {', '.join(map(repr, columns))}"
+                f"a parameter of the function {self._init_arguments[0]!r} names the column {missing[0]!r}, "
+                f"which the input does not have (a parameter named {ROW!r} gets the whole row). "
+                f"Columns: {', '.join(map(repr, columns))}",
+                kind="input",
             )
 
     def __call__(self, row: dict[str, Any]) -> Any:
-        values = {n: row[n] for n in self._columns} | ({ROW: row} if self._takes_row else {})
-        return self._function(**values, **self._given)
+        values = {c: row[c] for c in self._columns} | ({ROW: row} if self._takes_row else {})
+        return self._function(**values, **self._arguments)
 
 
 def load_row_function(package: str) -> RowFunction:
-    """The function that a package of `by_value.ship` holds.
+    """Loads the function of a package built by `pickle_function`.
 
     :raises SliceError: when this Python cannot run it, or the cluster lacks what it imports.
     """
     files = importlib.resources.files(package)
-    about = json.loads(files.joinpath("function.json").read_text())
-    if about["python"] != PYTHON:
-        raise SliceError(other_python(about["python"], PYTHON))
-    return RowFunction(about["name"], about["named"], files.joinpath("function.pickle").read_bytes())
+    header = json.loads(files.joinpath("function.json").read_text())
+    if header["python"] != PYTHON:
+        raise SliceError(describe_python_mismatch(header["python"], PYTHON), kind="input")
+    return RowFunction(
+        header["name"], header["row_parameters"], files.joinpath("function.pickle").read_bytes()
+    )
 
 
-def load_once(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
-    """A helper function under `functools.cache` or `lru_cache`, which pickle knows by name only."""
+def make_cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    """Restores a helper function under `functools.cache` or `lru_cache`, which pickle knows by name only."""
     return functools.lru_cache(**parameters)(function)
 
 
-def other_python(sender: str, cluster: str) -> str:
-    """Why a function cannot be run, and what to do."""
+def describe_python_mismatch(sender: str, cluster: str) -> str:
+    """The error's text: why the cluster cannot run a function, and what to do."""
     return (
         f"the task's function was compiled by Python {sender}, which the Airflow worker runs; the cluster "
         f"runs Python {cluster}, which cannot run that. Put the function into a module and set "

@@ -1,4 +1,4 @@
-"""Credentials that a connection lends, from a real STS on loopback."""
+"""Storage credentials of a connection, from a real STS on loopback."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import datetime as dt
 import http.server
 import json
 import logging
+import os
 import socket
 import sys
 import threading
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.log import redact
@@ -23,11 +23,12 @@ from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobEr
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
+from tests.support.context import context_of
 
 KEY, SECRET, TOKEN = "AKIASTATICKEYOFTEST1", "static/Secret+of+the+connection+0123456789", "token-of-its-own"
 ROLE = "arn:aws:iam::123456789012:role/slices"
 
-Lend = Callable[..., dict[str, str]]
+EnvOf = Callable[..., dict[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,6 @@ def sts() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """An Airflow worker without credentials of its own."""
-    import os
-
     for name in [n for n in os.environ if n.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -55,8 +54,8 @@ def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatc
 
 
 @pytest.fixture
-def lend(monkeypatch: pytest.MonkeyPatch) -> Lend:
-    """`session_env` of a connection with these fields and extras; by default it has keys of its own."""
+def env_of(monkeypatch: pytest.MonkeyPatch) -> EnvOf:
+    """`session_credentials_env` of a connection with these fields and extras, by default with keys."""
 
     def run(
         *,
@@ -74,21 +73,25 @@ def lend(monkeypatch: pytest.MonkeyPatch) -> Lend:
     return run
 
 
-def nowhere() -> str:
+def unused_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def assumed() -> Any:
-    """The role session that STS gave last."""
+def credentials_in(env: Mapping[str, str]) -> list[str]:
+    return [env[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")]
+
+
+def last_session() -> Any:
+    """The latest role session of STS."""
     from moto.sts.models import sts_backends
 
     return sts_backends["123456789012"]["aws"].assumed_roles[-1]
 
 
-def test_static_keys_stay_here_and_a_session_goes_in_their_place(sts: str, lend: Lend) -> None:
-    env = lend(endpoint_url=sts, region_name="eu-west-1")
+def test_a_session_is_sent_instead_of_static_keys(sts: str, env_of: EnvOf) -> None:
+    env = env_of(endpoint_url=sts, region_name="eu-west-1")
     assert env.keys() == {
         "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION",
         "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL",
@@ -99,83 +102,82 @@ def test_static_keys_stay_here_and_a_session_goes_in_their_place(sts: str, lend:
     assert not {KEY, SECRET} & set(env.values())
 
 
-def test_session_of_a_role_has_a_name_a_duration_and_what_the_connection_adds(sts: str, lend: Lend) -> None:
-    env = lend(endpoint_url=sts, role_arn=ROLE, session_name="airflow-täglich/" + "x" * 80)
-    assert env["AWS_ACCESS_KEY_ID"] == assumed().access_key_id
-    assert env["AWS_SESSION_TOKEN"] == assumed().session_token
-    assert assumed().session_name == ("airflow-t_glich_" + "x" * 80)[:64]
-    assert lasts() == pytest.approx(3600, abs=60)
-    lend(endpoint_url=sts, role_arn=ROLE, assume_role_kwargs={"ExternalId": "ours", "DurationSeconds": 7200})
-    assert (assumed().role_arn, assumed().external_id) == (ROLE, "ours")
-    assert lasts() == pytest.approx(7200, abs=60)
-
-
-def lasts() -> float:
-    return (assumed().expiration.replace(tzinfo=dt.UTC) - dt.datetime.now(dt.UTC)).total_seconds()
-
-
-def test_store_and_sts_may_have_addresses_of_their_own(sts: str, lend: Lend) -> None:
-    services = {"s3": {"endpoint_url": "https://store.example"}, "sts": {"endpoint_url": sts}}
-    assert lend(service_config=services)["AWS_ENDPOINT_URL"] == "https://store.example"
-    assert "AWS_ENDPOINT_URL" not in lend(service_config={"sts": {"endpoint_url": sts}})
-    assert (
-        lend(endpoint_url=nowhere(), service_config=services)["AWS_ENDPOINT_URL"] == "https://store.example"
+def test_role_session_has_a_name_a_duration_and_the_connections_arguments(sts: str, env_of: EnvOf) -> None:
+    env = env_of(endpoint_url=sts, role_arn=ROLE, session_name="airflow-täglich/" + "x" * 80)
+    assert env["AWS_ACCESS_KEY_ID"] == last_session().access_key_id
+    assert env["AWS_SESSION_TOKEN"] == last_session().session_token
+    assert last_session().session_name == ("airflow-t_glich_" + "x" * 80)[:64]
+    assert seconds_left() == pytest.approx(3600, abs=60)
+    env_of(
+        endpoint_url=sts, role_arn=ROLE, assume_role_kwargs={"ExternalId": "ours", "DurationSeconds": 7200}
     )
+    assert (last_session().role_arn, last_session().external_id) == (ROLE, "ours")
+    assert seconds_left() == pytest.approx(7200, abs=60)
 
 
-def test_session_of_the_connection_is_passed_on_and_sts_is_not_asked(lend: Lend) -> None:
-    env = lend(endpoint_url=nowhere(), aws_session_token=TOKEN)
+def seconds_left() -> float:
+    return (last_session().expiration.replace(tzinfo=dt.UTC) - dt.datetime.now(dt.UTC)).total_seconds()
+
+
+def test_store_and_sts_may_have_different_addresses(sts: str, env_of: EnvOf) -> None:
+    services = {"s3": {"endpoint_url": "https://store.example"}, "sts": {"endpoint_url": sts}}
+    assert env_of(service_config=services)["AWS_ENDPOINT_URL"] == "https://store.example"
+    assert "AWS_ENDPOINT_URL" not in env_of(service_config={"sts": {"endpoint_url": sts}})
+    env = env_of(endpoint_url=unused_address(), service_config=services)
+    assert env["AWS_ENDPOINT_URL"] == "https://store.example"
+
+
+def test_connections_own_session_is_passed_on_without_sts(env_of: EnvOf) -> None:
+    env = env_of(endpoint_url=unused_address(), aws_session_token=TOKEN)
     assert (env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"]) == (KEY, SECRET)
     assert env["AWS_SESSION_TOKEN"] == TOKEN
 
 
-def test_keys_may_stand_in_the_extra(sts: str, lend: Lend) -> None:
-    given = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
-    assert lend(login=None, password=None, endpoint_url=sts, **given)["AWS_SESSION_TOKEN"]
+def test_keys_may_be_in_the_extra(sts: str, env_of: EnvOf) -> None:
+    keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
+    assert env_of(login=None, password=None, endpoint_url=sts, **keys)["AWS_SESSION_TOKEN"]
 
 
 def test_connection_without_keys_uses_those_of_the_worker(
-    sts: str, lend: Lend, worker: pytest.MonkeyPatch, tmp_path: Path
+    sts: str, env_of: EnvOf, worker: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def bare(**extra: Any) -> dict[str, str]:
-        return lend(login=None, password=None, endpoint_url=sts, **extra)
+    def without_keys(**extra: Any) -> dict[str, str]:
+        return env_of(login=None, password=None, endpoint_url=sts, **extra)
 
     (tmp_path / "no-credentials").write_text(
         f"[other]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\naws_session_token = {TOKEN}\n"
     )
-    assert bare(profile_name="other")["AWS_SESSION_TOKEN"] == TOKEN
+    assert without_keys(profile_name="other")["AWS_SESSION_TOKEN"] == TOKEN
     worker.setenv("AWS_ACCESS_KEY_ID", KEY)
     worker.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    assert not {KEY, SECRET} & set(bare().values())
-    assert bare(role_arn=ROLE)["AWS_ACCESS_KEY_ID"] == assumed().access_key_id
+    assert not {KEY, SECRET} & set(without_keys().values())
+    assert without_keys(role_arn=ROLE)["AWS_ACCESS_KEY_ID"] == last_session().access_key_id
     worker.setenv("AWS_SESSION_TOKEN", TOKEN)
-    assert bare()["AWS_SESSION_TOKEN"] == TOKEN
+    assert without_keys()["AWS_SESSION_TOKEN"] == TOKEN
 
 
-def test_static_keys_are_sent_only_when_asked_for_and_never_silently(
-    sts: str, lend: Lend, caplog: pytest.LogCaptureFixture
+def test_static_keys_are_sent_only_when_allowed_and_with_a_warning(
+    sts: str, env_of: EnvOf, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = lend(endpoint_url=nowhere(), allow_static=True)
-    # An empty token: a node's own would be taken for that of these keys.
-    assert [env[f"AWS_{n}"] for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")] == [
-        KEY, SECRET, "",
-    ]  # fmt: skip
+    env = env_of(endpoint_url=unused_address(), allow_static=True)
+    # The token is empty, not absent: a node's own must not be combined with these keys.
+    assert credentials_in(env) == [KEY, SECRET, ""]
     assert "the keys of connection 'lake' go to the job as they are" in caplog.text
     assert SECRET not in caplog.text
-    # A role's session is there to be had: its keys are not needed.
-    env = lend(endpoint_url=sts, role_arn=ROLE, allow_static=True)
+    # A role has a session: its keys need not be sent.
+    env = env_of(endpoint_url=sts, role_arn=ROLE, allow_static=True)
     assert not {KEY, SECRET} & set(env.values())
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "error"),
     [
         ({"conn_type": "google_cloud_platform"}, "'google_cloud_platform'.*cluster's nodes an identity"),
         ({"conn_type": "wasb"}, "connection 'lake' is of type 'wasb'.*leave storage_conn_id out"),
         ({"password": None}, r"has no secret key \(password\)"),
         ({"login": None}, r"has no access key \(login\)"),
-        ({"login": None, "password": None, "aws_session_token": TOKEN}, "give both keys, or neither"),
-        ({"login": None, "password": None}, "holds no keys, and the Airflow worker finds none"),
+        ({"login": None, "password": None, "aws_session_token": TOKEN}, "set both keys, or neither"),
+        ({"login": None, "password": None}, "holds no keys, and the Airflow worker has none"),
         ({"login": None, "password": None, "profile_name": "no"}, r"profile \(no\) could not be found"),
         ({"role_arn": ROLE, "assume_role_method": "assume_role_with_saml"}, "'assume_role_with_saml'"),
         ({"service_config": "x"}, "service_config must be a JSON object"),
@@ -184,51 +186,46 @@ def test_static_keys_are_sent_only_when_asked_for_and_never_silently(
         ({"role_arn": ROLE, "assume_role_kwargs": {"External": "x"}}, "Unknown parameter.*External"),
     ],
 )
-def test_connection_that_cannot_lend_says_why_and_what_to_do(
-    lend: Lend, given: dict[str, Any], says: str
+def test_unusable_connection_is_an_error_that_says_what_to_do(
+    env_of: EnvOf, arguments: dict[str, Any], error: str
 ) -> None:
-    with pytest.raises(RayLLMInputError, match=f"^storage_conn_id: .*{says}") as e:
-        lend(**given)
+    with pytest.raises(RayLLMInputError, match=f"^storage_conn_id: .*{error}") as e:
+        env_of(**arguments)
     assert SECRET not in str(e.value)
 
 
-def test_unknown_connection_is_an_error_and_never_the_clusters_identity() -> None:
+def test_unknown_connection_is_an_error() -> None:
     with pytest.raises(RayLLMInputError, match="no connection 'nobody_made_this'"):
         session_credentials_env("nobody_made_this", allow_static=False)
 
 
-def test_missing_botocore_names_the_extra(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_botocore_names_the_extra(env_of: EnvOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
     with pytest.raises(RayLLMInputError, match=r"install airflow-provider-raydatallm\[s3\]"):
-        lend()
+        env_of()
 
 
-def test_sts_that_is_away_is_named(lend: Lend, worker: pytest.MonkeyPatch) -> None:
-    address = nowhere()
+def test_unreachable_sts_is_an_error_with_its_address(env_of: EnvOf, worker: pytest.MonkeyPatch) -> None:
+    address = unused_address()
     with pytest.raises(RayLLMJobError) as e:
-        lend(endpoint_url=address)
-    for said in (address, "'lake'", "reachable from the Airflow workers", "allow_static_credentials=True"):
-        assert said in str(e.value)
+        env_of(endpoint_url=address)
+    for text in (address, "'lake'", "reachable from the Airflow workers", "allow_static_credentials=True"):
+        assert text in str(e.value)
 
 
-def test_sts_that_refuses_is_quoted(sts: str, lend: Lend) -> None:
-    def authenticate(first_requests_free: str) -> None:
-        urllib.request.urlopen(
-            urllib.request.Request(
-                f"{sts}/moto-api/reset-auth",
-                first_requests_free.encode(),
-                {"Content-Type": "text/plain"},
-            )
-        ).close()
+def test_refusal_of_sts_is_quoted(sts: str, env_of: EnvOf) -> None:
+    def allow_requests(count: str) -> None:
+        """Makes moto check the keys of all requests but the next `count`."""
+        httpx.post(f"{sts}/moto-api/reset-auth", content=count).raise_for_status()
 
-    authenticate("0")
+    allow_requests("0")
     try:
         with pytest.raises(RayLLMInputError, match=r"'lake': InvalidClientTokenId: .") as e:
-            lend(endpoint_url=sts, role_arn=ROLE)
+            env_of(endpoint_url=sts, role_arn=ROLE)
     finally:
-        authenticate("inf")
-    assert "mend its keys or its role" in str(e.value)
-    assert "allow_static_credentials" not in str(e.value)  # it would not help: the role is what is asked for
+        allow_requests("inf")
+    assert "fix its keys or its role" in str(e.value)
+    assert "allow_static_credentials" not in str(e.value)  # it would not help: a role needs STS
     assert KEY not in str(e.value)
     assert SECRET not in str(e.value)
 
@@ -241,71 +238,64 @@ def test_sts_that_refuses_is_quoted(sts: str, lend: Lend) -> None:
         (200, "Welcome"),
     ],
 )
-def test_store_without_sts_is_told_from_one_that_has_it(lend: Lend, status: int, answer: str) -> None:
-    asked: list[bytes] = []
+def test_store_without_sts_is_recognised(env_of: EnvOf, status: int, answer: str) -> None:
+    bodies: list[bytes] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer.encode())
 
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(RayLLMInputError, match="gives no session") as e:
-            lend(endpoint_url=f"http://127.0.0.1:{server.server_address[1]}")
-    finally:
+            env_of(endpoint_url=f"http://127.0.0.1:{server.server_address[1]}")
         server.shutdown()
     assert "allow_static_credentials=True sends the keys as they are" in str(e.value)
     assert "name its STS in service_config.sts.endpoint_url" in str(e.value)
-    assert all(b"DurationSeconds=43200" in body for body in asked)
+    assert all(b"DurationSeconds=43200" in body for body in bodies)
 
 
-def test_nothing_is_logged_and_all_is_masked(sts: str, lend: Lend, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_secret_is_logged_and_all_are_masked(
+    sts: str, env_of: EnvOf, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
-    for env in (lend(endpoint_url=sts), lend(endpoint_url=sts, role_arn=ROLE)):
-        secrets = [env[f"AWS_{n}"] for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")]
+    for env in (env_of(endpoint_url=sts), env_of(endpoint_url=sts, role_arn=ROLE)):
+        secrets = credentials_in(env)
         assert not [s for s in secrets if s in caplog.text]
         assert redact(f"{KEY} {SECRET} {' '.join(secrets)}") == "*** *** *** *** ***"
-    assert "botocore" in caplog.text  # it did log
+    assert "botocore" in caplog.text  # botocore did log
     assert SECRET not in caplog.text
 
 
-def operator(**given: Any) -> RayLLMBatchOperator:
+def operator(**arguments: Any) -> RayLLMBatchOperator:
     with DAG("d", schedule=None):
         return RayLLMBatchOperator(
             task_id="t", input_path="s3://lake/in", output_path="s3://lake/out", model_source="m",
-            prompt="{a}", slice_key="k", **given,
+            prompt="{a}", slice_key="k", **arguments,
         )  # fmt: skip
 
 
-def shipment(made: RayLLMBatchOperator) -> Any:
-    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
-    context: Any = {"dag": made.dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
-    return made._shipment(context)
+def submission_of(task: RayLLMBatchOperator) -> Any:
+    return task._shipment(context_of(task))
 
 
-def test_operator_gives_the_job_a_session_and_puts_it_nowhere_else(sts: str, lend: Lend) -> None:
-    lend(endpoint_url=sts, role_arn=ROLE)
-    made = operator(storage_conn_id="{{ params.storage }}")
-    made.render_template_fields({"params": {"storage": "lake"}})  # type: ignore[typeddict-item]
-    sent = shipment(made)
-    assert sent.env_vars["AWS_ACCESS_KEY_ID"] == assumed().access_key_id
-    assert assumed().session_name == "airflow-d-t"
-    elsewhere = (
-        sent.job.model_dump_json()
-        + str(sent.metadata)
-        + json.dumps([getattr(made, name) for name in made.template_fields])
-    )
-    for secret in (KEY, SECRET, *(sent.env_vars[f"AWS_{n}"] for n in ("SECRET_ACCESS_KEY", "SESSION_TOKEN"))):
+def test_session_is_in_the_jobs_environment_and_nowhere_else(sts: str, env_of: EnvOf) -> None:
+    env_of(endpoint_url=sts, role_arn=ROLE)
+    task = operator(storage_conn_id="{{ params.storage }}")
+    task.render_template_fields({"params": {"storage": "lake"}})  # type: ignore[typeddict-item]
+    submission = submission_of(task)
+    key, *secrets = credentials_in(submission.env_vars)
+    assert key == last_session().access_key_id
+    assert last_session().session_name == "airflow-d-t"
+    fields = json.dumps([getattr(task, name) for name in task.template_fields])
+    elsewhere = submission.job.model_dump_json() + str(submission.metadata) + fields
+    for secret in (KEY, SECRET, *secrets):
         assert secret not in elsewhere
-    assert not [n for n in shipment(operator()).env_vars if n.startswith("AWS")]
+    assert not [n for n in submission_of(operator()).env_vars if n.startswith("AWS")]
 
 
 def test_static_keys_must_be_allowed_by_a_bool() -> None:
@@ -313,23 +303,21 @@ def test_static_keys_must_be_allowed_by_a_bool() -> None:
         operator(storage_conn_id="lake", allow_static_credentials="false")
 
 
-def test_credentials_given_twice_are_refused(lend: Lend) -> None:
-    lend(aws_session_token=TOKEN)
-    sent = shipment(operator(storage_conn_id="lake", runtime_env={"env_vars": {"AWS_SESSION_TOKEN": "x"}}))
+def test_credentials_also_set_by_the_runtime_env_are_refused(env_of: EnvOf) -> None:
+    env_of(aws_session_token=TOKEN)
+    task = operator(storage_conn_id="lake", runtime_env={"env_vars": {"AWS_SESSION_TOKEN": "x"}})
+    submission = submission_of(task)
     with pytest.raises(RayLLMInputError, match=r"env_vars'\] sets 'AWS_SESSION_TOKEN'.*leave it out"):
-        packages.merged_runtime_env(sent.runtime_env, py_modules=[], env_vars=sent.env_vars)
+        packages.merge_runtime_env(submission.runtime_env, py_modules=[], env_vars=submission.env_vars)
 
 
 def test_worker_does_not_look_for_the_jobs_buckets_in_another_store(
-    lend: Lend, worker: pytest.MonkeyPatch
+    env_of: EnvOf, worker: pytest.MonkeyPatch
 ) -> None:
-    def elsewhere() -> bool:
-        return made._attach_elsewhere(shipment(made))
-
-    made = operator(storage_conn_id="lake")
-    lend(aws_session_token=TOKEN)
-    assert not elsewhere()
-    lend(aws_session_token=TOKEN, endpoint_url="http://minio:9000")
-    assert elsewhere()
+    task = operator(storage_conn_id="lake")
+    env_of(aws_session_token=TOKEN)
+    assert not task._attach_elsewhere(submission_of(task))
+    env_of(aws_session_token=TOKEN, endpoint_url="http://minio:9000")
+    assert task._attach_elsewhere(submission_of(task))
     worker.setenv("AWS_ENDPOINT_URL", "http://minio:9000")
-    assert not elsewhere()
+    assert not task._attach_elsewhere(submission_of(task))

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace
-from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
+from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
 from airflow_provider_raydatallm.processor.storage import Store
 
 #: How long new answers wait to be put, unless they fill a file before.

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-#: An answer that is kept.
-ENTRY_SCHEMA = pa.schema([
-    ("key", pa.binary(16)),  # `repeats.key_of` its request
-    ("text", pa.string()), ("finish_reason", pa.string()), ("shortened", pa.bool_()),
-    ("input_tokens", pa.int64()), ("output_tokens", pa.int64()),  # as they were counted when it was inferred
-    ("answered_at", pa.int64()),  # epoch seconds
-])  # fmt: skip
+from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 
 #: numpy sorts and finds texts of 16 bytes in machine code. It takes zeros at their end for none, which makes
 #: no two alike that are equally long.

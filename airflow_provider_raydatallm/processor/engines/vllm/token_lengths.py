@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.request.prompt import RequestBuilder
-from airflow_provider_raydatallm.processor.request.requests import RequestReader
+from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing.facts import TokenLengthSample
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows, Span, count_rows
 

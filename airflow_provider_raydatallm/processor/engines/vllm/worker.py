@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import process_log, startup_seconds
@@ -36,14 +37,6 @@ _SLOW_GROUP_SECONDS = 1.0
 _GROUP_ROWS = 16
 _GROUP_SHARE = 1 / 8
 _PLENTY = contextlib.nullcontext()
-
-#: What a group's rows have: `row` is the place in the batch.
-GROUP_SCHEMA = pa.schema([
-    ("row", pa.int32()), ("text", pa.string()),
-    ("input_tokens", pa.int64()), ("output_tokens", pa.int64()), ("cached_tokens", pa.int64()),
-    ("finish_reason", pa.string()), ("engine_seconds", pa.float64()), ("finished_at", pa.float64()),
-    ("error_type", pa.string()), ("error", pa.string()),
-])  # fmt: skip
 
 
 class VllmWorker:

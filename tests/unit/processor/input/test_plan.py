@@ -1,4 +1,4 @@
-"""Listing, cutting and reading on real files, without Ray."""
+"""Listing, planning and reading real files, without Ray."""
 
 from __future__ import annotations
 
@@ -13,20 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input import text as text_module
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from tests.support.in_process import job_of
 
 
-def plan_of(path: Path | str, **given: Any) -> Plan:
-    least = {
-        "slice_key": "2026-01-31",
-        "input_path": str(path),
-        "output_path": "/elsewhere",
-        "model_source": "m",
-        "prompt": "x",
-    }
-    return make_plan(SliceJob.model_validate({**least, **given}))
+def plan_of(path: Path | str, **arguments: Any) -> Plan:
+    return make_plan(job_of(**{"input_path": str(path), "output_path": "/elsewhere", **arguments}))
 
 
 def rows_of(plan: Plan) -> list[dict[str, Any]]:
@@ -54,25 +47,25 @@ def test_same_files_give_the_same_plan(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_ranges")
 def test_csv_is_cut_at_records_and_read_back_exactly(tmp_path: Path) -> None:
-    wanted = [
+    expected = [
         {"id": f"{i:05}", "text": f'line 1\nhe said "{i}", and left' if i % 3 else "", "ünï": "é" * (i % 5)}
         for i in range(200)
     ]
     lines = ["id,text,ünï"] + [
-        f'{r["id"]},"{r["text"].replace(chr(34), chr(34) * 2)}",{r["ünï"]}' for r in wanted
+        f'{r["id"]},"{r["text"].replace(chr(34), chr(34) * 2)}",{r["ünï"]}' for r in expected
     ]
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
     plan = plan_of(tmp_path / "a.csv")
     assert len(plan.units) > 10
-    assert rows_of(plan) == wanted
+    assert rows_of(plan) == expected
     assert plan.rows == 200
     # Any unit can be read on its own, as any set of columns.
     unit = plan.units[3]
-    part = wanted[unit.range.first_row : unit.range.first_row + unit.rows]
+    part = expected[unit.range.first_row : unit.range.first_row + unit.rows]
     assert [r for t in plan.read(unit, ["ünï"]) for r in t.to_pylist()] == [{"ünï": r["ünï"]} for r in part]
 
 
-def test_csv_columns_stay_text_unless_told_otherwise(tmp_path: Path) -> None:
+def test_csv_columns_are_strings_unless_column_types_says_otherwise(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("zip,price,day\n01234,1.50,2026-01-31\n,,\n")
     assert rows_of(plan_of(tmp_path))[0] == {"zip": "01234", "price": "1.50", "day": "2026-01-31"}
     typed = plan_of(tmp_path, column_types={"price": "float64", "day": "date32"})
@@ -88,32 +81,28 @@ def test_csv_columns_stay_text_unless_told_otherwise(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_ranges")
 def test_json_lines_of_changing_shape_become_one_schema(tmp_path: Path) -> None:
-    wanted = [
+    expected = [
         {"n": i, "when": "2026-01-31 10:00:00"} | ({"more": {"a": [i]}} if i > 50 else {}) for i in range(100)
     ]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, wanted)) + "\n\n")
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, expected)) + "\n\n")
     plan = plan_of(tmp_path)
     assert len(plan.units) > 10
-    assert rows_of(plan) == [{"more": None, **w} for w in wanted]
+    assert rows_of(plan) == [{"more": None, **w} for w in expected]
     assert plan.schema.field("when").type == pa.string()
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 @pytest.mark.usefixtures("small_ranges")
 def test_compressed_text_is_one_unit(tmp_path: Path, suffix: str) -> None:
-    plain = (
-        "n\n" + "\n".join(map(str, range(100)))
-        if suffix == "csv"
-        else "\n".join(f'{{"n": "{i}"}}' for i in range(100))
-    )
-    (tmp_path / f"a.{suffix}.gz").write_bytes(gzip.compress(plain.encode()))
+    lines = ["n", *map(str, range(100))] if suffix == "csv" else [f'{{"n": "{i}"}}' for i in range(100)]
+    (tmp_path / f"a.{suffix}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     plan = plan_of(tmp_path)
     assert len(plan.units) == 1
     assert rows_of(plan) == [{"n": str(i)} for i in range(100)]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
-def test_hive_folders_become_columns_and_the_slice_is_picked(tmp_path: Path, suffix: str) -> None:
+def test_hive_folders_become_columns_and_select_the_slice(tmp_path: Path, suffix: str) -> None:
     for day in ("2026-01-30", "2026-01-31"):
         for country in ("DE", "FR"):
             folder = tmp_path / f"ds={day}" / f"country={country}"
@@ -123,10 +112,10 @@ def test_hive_folders_become_columns_and_the_slice_is_picked(tmp_path: Path, suf
                 pq.write_table(pa.table({"x": [x]}), folder / "a.parquet")
             else:
                 (folder / f"a.{suffix}").write_text(f"x\n{x}\n" if suffix == "csv" else f'{{"x": "{x}"}}\n')
-    wanted = [{"x": f"2026-01-31{c}", "country": c} for c in ("DE", "FR")]
-    assert rows_of(plan_of(tmp_path, slice_column="ds")) == wanted
-    assert rows_of(plan_of(f"{tmp_path}/ds={{slice}}/")) == wanted
-    assert rows_of(plan_of(f"{tmp_path}/ds={{slice}}/*/*.{suffix}")) == wanted
+    expected = [{"x": f"2026-01-31{c}", "country": c} for c in ("DE", "FR")]
+    assert rows_of(plan_of(tmp_path, slice_column="ds")) == expected
+    assert rows_of(plan_of(f"{tmp_path}/ds={{slice}}/")) == expected
+    assert rows_of(plan_of(f"{tmp_path}/ds={{slice}}/*/*.{suffix}")) == expected
     assert plan_of(tmp_path, slice_column="country", slice_key="DE", output_path="/o/c={slice}").rows == 2
 
 
@@ -162,21 +151,14 @@ def test_slice_column_is_compared_in_the_slices_timezone(tmp_path: Path) -> None
     pq.write_table(table, tmp_path / "a.parquet")
     taipei = {"slice_column": "at", "slice_timezone": "Asia/Taipei"}
     assert plan_of(tmp_path, **taipei).rows == 1
-    assert (
-        plan_of(
-            tmp_path, **taipei, slice_key="2026-01-31T04:00:00+0800", slice_format="%Y-%m-%dT%H:%M:%S%z"
-        ).rows
-        == 1
-    )
+    instant = {"slice_key": "2026-01-31T04:00:00+0800", "slice_format": "%Y-%m-%dT%H:%M:%S%z"}
+    assert plan_of(tmp_path, **taipei, **instant).rows == 1
     assert plan_of(tmp_path, slice_column="at").rows == 0
 
 
-def test_another_choice_of_rows_is_another_input(tmp_path: Path) -> None:
+def test_input_hash_depends_on_the_slice_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": ["2026-01-31"], "b": ["2026-01-31"]}), tmp_path / "a.parquet")
-    hashes = {
-        plan_of(tmp_path, **how).input_hash for how in ({}, {"slice_column": "a"}, {"slice_column": "b"})
-    }
-    assert len(hashes) == 3
+    assert len({plan_of(tmp_path, slice_column=column).input_hash for column in (None, "a", "b")}) == 3
 
 
 @pytest.mark.parametrize(
@@ -204,19 +186,18 @@ def test_column_that_a_later_file_lacks_is_null_there(tmp_path: Path) -> None:
     assert rows_of(plan_of(tmp_path)) == [{"i": 1, "x": 2}, {"i": None, "x": 3}]
 
 
-def test_json_numbers_are_never_rounded_in_silence(tmp_path: Path) -> None:
+def test_json_numbers_are_never_silently_rounded(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": 9007199254740993, "x": 1e300}\n{"id": 1.5, "x": 2}\n')
     with pytest.raises(SliceError, match=r"a\.jsonl.*'id'.*9007199254740993.*column_types"):
         plan_of(tmp_path)
     (tmp_path / "a.jsonl").write_text('{"id": 12345678901234567890, "x": 1.5}\n')
-    assert rows_of(plan_of(tmp_path, column_types={"id": "uint64"})) == [
-        {"id": 12345678901234567890, "x": 1.5}
-    ]
+    typed = plan_of(tmp_path, column_types={"id": "uint64"})
+    assert rows_of(typed) == [{"id": 12345678901234567890, "x": 1.5}]
     (tmp_path / "a.jsonl").write_text('{"id": 9007199254740993, "x": 1.5}\n')
     assert rows_of(plan_of(tmp_path)) == [{"id": 9007199254740993, "x": 1.5}]
 
 
-def test_long_csv_record_and_words_for_nothing_are_kept(tmp_path: Path) -> None:
+def test_long_csv_record_and_texts_such_as_na_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f'a,f\n"{"x" * 3_000_000}",NaN\nNA,\n')
     rows = rows_of(plan_of(tmp_path, column_types={"f": "float64"}))
     assert len(rows[0]["a"]) == 3_000_000
@@ -231,14 +212,14 @@ def test_hidden_files_and_folders_are_skipped(tmp_path: Path) -> None:
     assert plan_of(tmp_path).files == 1
 
 
-def test_max_rows_takes_the_first(tmp_path: Path) -> None:
+def test_max_rows_keeps_the_first_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet", row_group_size=4)
     plan = plan_of(tmp_path, max_rows=6)
     assert [r["x"] for r in rows_of(plan)] == [0, 1, 2, 3, 4, 5]
     assert plan.rows == 6
 
 
-def test_nothing_there_is_an_empty_plan(tmp_path: Path) -> None:
+def test_input_without_files_or_rows_is_an_empty_plan(tmp_path: Path) -> None:
     assert plan_of(tmp_path / "nowhere").files == 0
     assert plan_of(tmp_path / "no*where").rows == 0
     (tmp_path / "a.csv").write_text("only,header\n")
@@ -246,21 +227,22 @@ def test_nothing_there_is_an_empty_plan(tmp_path: Path) -> None:
     assert (plan.rows, plan.schema.names) == (0, ["only", "header"])
 
 
-def test_broken_csv_line_names_file_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "header", "line", "broken", "error"),
+    [
+        ("csv", ["n,x"], "{},x", "700,x,too many", "record 700: .*Expected 2 columns, got 3"),
+        ("jsonl", [], '{{"n": {}}}', '{"n": 700', r"(record 70\d|in or after record)"),
+    ],
+)
+def test_broken_line_names_file_and_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    suffix: str, header: list[str], line: str, broken: str, error: str,
+) -> None:  # fmt: skip
     monkeypatch.setattr(text_module, "TEXT_RANGE_BYTES", 1000)
-    lines = [f"{i},x" for i in range(1, 1001)]
-    lines[699] = "700,x,too many"
-    (tmp_path / "a.csv").write_text("\n".join(["n,x", *lines]))
-    with pytest.raises(SliceError, match=r"a\.csv, record 700: .*Expected 2 columns, got 3"):
-        plan_of(tmp_path)
-
-
-def test_broken_json_line_names_file_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_module, "TEXT_RANGE_BYTES", 1000)
-    lines = [f'{{"n": {i}}}' for i in range(1, 1001)]
-    lines[699] = '{"n": 700'
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    with pytest.raises(SliceError, match=r"a\.jsonl, (record 70\d|in or after record)"):
+    lines = [line.format(i) for i in range(1, 1001)]
+    lines[699] = broken
+    (tmp_path / f"a.{suffix}").write_text("\n".join([*header, *lines]))
+    with pytest.raises(SliceError, match=rf"a\.{suffix}, {error}"):
         plan_of(tmp_path)
 
 
@@ -268,7 +250,7 @@ def test_truncated_parquet_and_gzip_name_the_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": range(1000)}), tmp_path / "a.parquet")
     whole = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "a.parquet").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SliceError, match=r"a\.parquet is no readable Parquet"):
+    with pytest.raises(SliceError, match=r"a\.parquet is not a readable Parquet"):
         plan_of(tmp_path / "a.parquet")
     packed = gzip.compress(b"n\n" + b"1\n" * 100_000)
     (tmp_path / "b.csv.gz").write_bytes(packed[: len(packed) // 2])
@@ -277,7 +259,7 @@ def test_truncated_parquet_and_gzip_name_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "says"),
+    ("files", "error"),
     [
         ({"a.csv": "x,x\n1,2\n"}, "names 'x' twice"),
         ({"a.txt": "x\n"}, "set input_format"),
@@ -287,16 +269,16 @@ def test_truncated_parquet_and_gzip_name_the_file(tmp_path: Path) -> None:
         ({"a.csv": 'x\n"never closed'}, r"a\.csv"),
     ],
 )
-def test_input_that_cannot_be_read_says_why(
-    tmp_path: Path, files: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+def test_unreadable_input_is_an_error_that_says_why(
+    tmp_path: Path, files: dict[str, str], error: str
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(SliceError, match=says):
+    with pytest.raises(SliceError, match=error):
         plan_of(tmp_path)
 
 
-def test_file_that_changes_after_planning_is_noticed(tmp_path: Path) -> None:
+def test_file_that_changed_after_planning_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": range(10)}), path)
     plan = plan_of(tmp_path)
@@ -307,39 +289,38 @@ def test_file_that_changes_after_planning_is_noticed(tmp_path: Path) -> None:
         rows_of(plan)
 
 
-@pytest.mark.parametrize(("url", "says"), [("gs://bucket/x", "gcsfs"), ("nonsense://x", "nonsense")])
-def test_storage_that_cannot_be_opened_says_what_is_missing(url: str, says: str) -> None:
-    with pytest.raises(SliceError, match=says):
+@pytest.mark.parametrize(("url", "error"), [("gs://bucket/x", "gcsfs"), ("nonsense://x", "nonsense")])
+def test_storage_that_cannot_be_opened_names_what_is_missing(url: str, error: str) -> None:
+    with pytest.raises(SliceError, match=error):
         plan_of(url)
 
 
 @pytest.mark.parametrize(
-    ("data", "options"),
+    ("data", "options", "rows"),
     [
-        (b'name,n\n"a \\"b\\", c",1\nd\\,e,2\n"two\nlines",3\n', {"escape_char": "\\"}),
-        ('name;n\n"a ""b"", c";1\n\'d,e\';2\n'.encode("latin-1"), {"delimiter": ";"}),
-        ("name,n\né,1\n".encode("utf-16"), {"encoding": "utf-16"}),
-        ("name,n\né,1\n".encode("latin-1"), {"encoding": "latin-1"}),
+        (
+            b'name,n\n"a \\"b\\", c",1\nd\\,e,2\n"two\nlines",3\n',
+            {"escape_char": "\\"},
+            [('a "b", c', "1"), ("d,e", "2"), ("two\nlines", "3")],
+        ),
+        (b'name;n\n"a ""b"", c";1\n\'d,e\';2\n', {"delimiter": ";"}, [('a "b", c', "1"), ("'d,e'", "2")]),
+        ("name,n\né,1\n".encode("utf-16"), {"encoding": "utf-16"}, [("é", "1")]),
+        ("name,n\né,1\n".encode("latin-1"), {"encoding": "latin-1"}, [("é", "1")]),
     ],
 )
 def test_csv_in_another_dialect_is_read_as_the_options_say(
-    tmp_path: Path, data: bytes, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: bytes, options: dict[str, str], rows: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_module, "TEXT_RANGE_BYTES", 16)
     (tmp_path / "a.csv").write_bytes(data)
     plan = plan_of(tmp_path / "a.csv", csv_options=options)
-    wanted = {
-        "escape_char": [('a "b", c', "1"), ("d,e", "2"), ("two\nlines", "3")],
-        "delimiter": [('a "b", c', "1"), ("'d,e'", "2")],
-        "encoding": [("é", "1")],
-    }[next(iter(options))]
-    assert rows_of(plan) == [{"name": a, "n": b} for a, b in wanted]
+    assert rows_of(plan) == [{"name": a, "n": b} for a, b in rows]
     if "delimiter" not in options:
         assert len(plan.units) == 1
     assert plan_of(tmp_path / "a.csv", csv_options=options).input_hash == plan.input_hash
 
 
-def test_wrong_encoding_is_told(tmp_path: Path) -> None:
+def test_wrong_encoding_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("name\né\n".encode("latin-1"))
     with pytest.raises(SliceError, match=r"a\.csv.*UTF"):
         plan_of(tmp_path / "a.csv")

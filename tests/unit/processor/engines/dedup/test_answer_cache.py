@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup import coordinator
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache, check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace
-from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
+from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
     SENT_COLUMNS,
     DedupCoordinator,

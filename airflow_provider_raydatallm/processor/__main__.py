@@ -13,6 +13,7 @@ import importlib.resources
 import json
 import sys
 import traceback
+from dataclasses import asdict
 from typing import Any
 
 import pydantic
@@ -22,7 +23,8 @@ from airflow_provider_raydatallm.contract.log_lines import LineKind, encode_line
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
 
-_MESSAGE_CHARACTERS = 8000
+#: Together with the advice, the most that fits a marked line.
+_ROOT_CHARACTERS, _DETAIL_CHARACTERS = 6000, 2000
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -183,11 +185,12 @@ def _gc(args: argparse.Namespace) -> int:
 def _failed(error: Exception, nonce: str | None) -> int:
     from airflow_provider_raydatallm.processor.cluster.ray_cluster import process_log
 
-    kind, message = root_error(error, process_log)
+    failure = root_error(error, process_log)
     if not isinstance(error, SliceError):
         traceback.print_exception(error)
-    _say("error", nonce, {"kind": kind, "message": message[:_MESSAGE_CHARACTERS]})
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    limited = {"root": failure.root[:_ROOT_CHARACTERS], "detail": failure.detail[:_DETAIL_CHARACTERS]}
+    _say("error", nonce, asdict(failure) | limited)
+    print(f"error: {failure.message}", file=sys.stderr, flush=True)
     return 1
 
 

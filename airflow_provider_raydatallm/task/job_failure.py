@@ -51,12 +51,8 @@ def explain_failure(status: str | None, message: str, last_lines: Sequence[str])
     log = "\n".join(line for line in last_lines if not line.startswith(MARK)) or message
     if line := _NO_MODULE.search(log) or _NOT_FOUND.search(log):
         return classify(line[line.lastindex or 0].strip())
-    silent = (
-        f"The driver ended with exit code {code} and wrote no error"
-        if exited
-        else "The driver wrote no error"
-    )
-    return diagnose(log, "driver_log") or classify(silent)
+    driver = f"The driver ended with exit code {code} and" if exited else "The driver"
+    return diagnose(log, "driver_log") or classify(f"{driver} wrote no error")
 
 
 def _signal_name(exit_code: int) -> str | None:

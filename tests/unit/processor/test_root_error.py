@@ -1,5 +1,5 @@
-"""Root errors in real texts of Ray, Ray Data and vLLM (`data/failures`), or from the sources of vLLM and torch
-where a GPU is needed to see them."""
+"""Root errors in texts of Ray, Ray Data and vLLM (`data/failures`), or from the sources of vLLM and torch where
+a GPU is needed to see them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def text(name: str) -> str:
 
 
 def raised(name: str) -> Exception:
-    """As Ray Data raises it: an actor's death from an exception without a message, a task's error by itself."""
+    """As Ray Data raises it: an actor's death from an exception without text, a task's error by itself."""
     if name.startswith(("engine_call", "engine_core")):
         cause = UserCodeException("UDF failed to process a data block.")
         return RayTaskError("submit", text(name), cause).as_instanceof_cause()

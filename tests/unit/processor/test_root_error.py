@@ -1,5 +1,5 @@
-"""Root errors in texts of Ray, Ray Data and vLLM (`data/failures`), or from the sources of vLLM and torch where
-a GPU is needed to see them."""
+"""Root errors in texts of Ray, Ray Data and vLLM (`data/failures`), or from the sources of vLLM and torch
+where a GPU is needed to see them."""
 
 from __future__ import annotations
 

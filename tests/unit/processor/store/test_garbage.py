@@ -48,7 +48,7 @@ def test_old_checkpoints_go_and_young_ones_stay(job: SliceJob) -> None:
     assert found == {f"file://{p.parent}" for p in (old, trial)}
     for store, days in garbage.abandoned_checkpoints(job, 7):
         assert 7.9 < days < 8.1
-        garbage.collect(store)
+        garbage.remove_checkpoint(store)
     assert not old.exists()
     assert not trial.exists()
     assert any(p.suffix == ".arrow" for p in young.rglob("*"))
@@ -59,7 +59,7 @@ def test_key_inside_the_path_is_any_key(job: SliceJob, tmp_path: Path) -> None:
     folder = half_finished(named)
     age(folder, 8)
     [(store, _)] = garbage.abandoned_checkpoints(changed(named, slice_key="another"), 7)
-    garbage.collect(store)
+    garbage.remove_checkpoint(store)
     assert not folder.exists()
 
 
@@ -68,7 +68,9 @@ def test_checkpoint_whose_run_lives_is_not_abandoned(job: SliceJob, monkeypatch:
     folder = half_finished(job)
     age(folder, 8)
     store = Store(job.slice_path)
-    lease = Lease.acquire(store, me="x", floor=lambda: 0, wait=True, waiting=lambda other: False)
+    lease = Lease.acquire(
+        store, me="x", published_epoch=lambda: 0, wait=True, stop_waiting=lambda other: False
+    )
     assert lease is not None
     try:
         while not store.read(f"{lease_module.CHECKPOINT}/beat-{lease.epoch:06}"):

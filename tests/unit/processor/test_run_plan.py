@@ -54,8 +54,8 @@ def test_plan_tells_everything_without_running(job: SliceJob, tmp_path: Path) ->
         "in flight      128 x 32 = 4,096 rows a worker >= 1,024 that it runs at once",
         "weights        16.1 GB",
         "cache          537 MB for a row of max_model_len 4,096 (131 KB a token)",
-        "expected       not known: no published slice of this table was answered in the same way",
-        "checks         nothing to say",
+        "expected       unknown: no published slice of this table has the same fingerprint",
+        "checks         no problems found",
     ]
     assert not (tmp_path / "out").exists()
 

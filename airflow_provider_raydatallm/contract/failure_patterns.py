@@ -73,89 +73,64 @@ class _Pattern(NamedTuple):
     advice: str
 
 
+# fmt: off
 _CAUSES = (
-    _Pattern(
-        "model",
+    _Pattern("model",
         r"gated repo|GatedRepoError|\b40[13] Client Error[^\n]*huggingface",
         "The model needs permission: accept its licence on the hub, and name the connection with an access "
-        "token in model_conn_id",
-    ),
-    _Pattern(
-        "model",
+        "token in model_conn_id"),
+    _Pattern("model",
         r"is not a local folder and is not a valid model identifier|is not a valid git identifier"
         r"|RepositoryNotFoundError|RevisionNotFoundError|\b404 Client Error[^\n]*huggingface"
         r"|Invalid repository ID or local directory specified|HFValidationError",
-        "Check model_source, and the revision in engine_kwargs; a private model needs model_conn_id",
-    ),
-    _Pattern(
-        "model",
+        "Check model_source, and the revision in engine_kwargs; a private model needs model_conn_id"),
+    _Pattern("model",
         r"does not appear to have a file named|Cannot find any model weights"
         r"|no file named [^\n]* found in dir|Error while deserializing header"
         r"|No such file or directory: [^\n]*(?:config\.json|\.safetensors)",
-        "The model folder is incomplete: it needs config.json, the tokenizer and the weights, on every node",
-    ),
-    _Pattern(
-        "transient",
+        "The model folder is incomplete: it needs config.json, the tokenizer and the weights, on every node"),
+    _Pattern("transient",
         r"We couldn't connect to 'http",
         "The cluster's nodes do not reach the model hub: open the network to it, or set model_source to a "
-        "folder that every node has, or to an s3:// address",
-    ),
-    _Pattern(
-        "gpu_memory",
+        "folder that every node has, or to an s3:// address"),
+    _Pattern("gpu_memory",
         r"is less than desired GPU memory utilization",
-        "Something else uses that GPU's memory: stop it, or lower gpu_memory_utilization in engine_kwargs",
-    ),
-    _Pattern(
-        "gpu_memory",
+        "Something else uses that GPU's memory: stop it, or lower gpu_memory_utilization in engine_kwargs"),
+    _Pattern("gpu_memory",
         r"No available memory for the cache blocks|larger than the available KV cache memory",
         "The model leaves too little of the GPU's memory for its cache: lower max_model_len or raise "
-        "gpu_memory_utilization in engine_kwargs, or spread the model over more GPUs (tensor_parallel_size)",
-    ),
-    _Pattern(
-        "gpu_memory",
+        "gpu_memory_utilization in engine_kwargs, or spread the model over more GPUs (tensor_parallel_size)"),
+    _Pattern("gpu_memory",
         r"(?:CUDA|HIP|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
         "The GPU ran out of memory: lower max_num_seqs, max_model_len or gpu_memory_utilization in "
-        "engine_kwargs, or spread the model over more GPUs (tensor_parallel_size)",
-    ),
-    _Pattern(
-        "input",
+        "engine_kwargs, or spread the model over more GPUs (tensor_parallel_size)"),
+    _Pattern("input",
         r"validation errors? for \w*(?:Config|Args)\b|greater than the derived max_model_len",
-        "The engine rejects its arguments: check engine_kwargs",
-    ),
-    _Pattern(
-        "input",
+        "The engine rejects its arguments: check engine_kwargs"),
+    _Pattern("input",
         r"No module named",
-        "Ship your own code with code_paths; install packages on the cluster's nodes or with runtime_env",
-    ),
-    _Pattern(
-        "input",
+        "Ship your own code with code_paths; install packages on the cluster's nodes or with runtime_env"),
+    _Pattern("input",
         r"No matching distribution found|No solution found when resolving|Invalid requirement",
-        "Check the packages in runtime_env; better still, install them on the cluster's nodes",
-    ),
+        "Check the packages in runtime_env; better still, install them on the cluster's nodes"),
 )
 
 _DEATHS = (
-    _Pattern(
-        "engine",
+    _Pattern("engine",
         r"running low on memory|exit code (?:137|-9)\b",
         "Most likely the node ran out of memory: use nodes with more memory, or fewer workers (concurrency). "
-        "Finished rows are kept",
-    ),
-    _Pattern(
-        "engine",
+        "Finished rows are kept"),
+    _Pattern("engine",
         r"node has died|node was terminated|NodeDiedError|LocalRayletDiedError|preempted",
-        "The cluster lost a node. Finished rows are kept, and a retry continues with the rest",
-    ),
-    _Pattern(
-        "engine",
+        "The cluster lost a node. Finished rows are kept, and a retry continues with the rest"),
+    _Pattern("engine",
         r"actor (?:has )?died|actor is dead|ActorDiedError|RayActorError|ActorUnavailableError"
         r"|EngineDeadError|EngineCore encountered an issue|Engine core initialization failed"
         r"|WorkerCrashedError|[Ww]orker (?:process has )?died|exit code (?:13[0-9]|-\d+)\b",
         "A process of the job died; its last output is in the job's log. Finished rows are kept, and a "
-        "retry continues with the rest",
-    ),
+        "retry continues with the rest"),
 )
-
+# fmt: on
 
 #: Where a text's root error stands. A traceback prints the deepest exception first. The log of a worker ends
 #: with what the cause led to; the driver's may begin with exceptions that were handled.

@@ -19,8 +19,7 @@ from airflow_provider_raydatallm.processor.sizing.facts import (
     SizingInputs,
     TokenLengthSample,
 )
-from airflow_provider_raydatallm.processor.slice_run import run_slice
-from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.unit.processor.sizing.test_model_config import LLAMA_8B
 
 
@@ -100,7 +99,7 @@ def test_what_is_wrong_is_part_of_the_plan(
 
 def test_published_slice_has_nothing_to_do(job: SliceJob) -> None:
     stub = changed(job, engine="tests.support.stub_engine:StubEngine")
-    run_slice(stub, lambda progress: None, InProcess(batch=1000))
+    run_in_process(stub, InProcess(batch=1000))
     assert "to do  nothing: it is published" in as_table(plan_run(stub, None))
     assert as_json(plan_run(stub, None))["to_answer"] == 0
 

@@ -13,12 +13,11 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
-from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import garbage
 from airflow_provider_raydatallm.processor.store import lease as lease_module
 from airflow_provider_raydatallm.processor.store.lease import Lease
-from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import changed, job_of, run_in_process
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def job(tmp_path: Path) -> SliceJob:
 
 def half_finished(job: SliceJob) -> Path:
     with pytest.raises(SliceError, match="max_quarantine_fraction"):
-        run_slice(job, lambda progress: None, InProcess())
+        run_in_process(job)
     return Path(job.slice_path) / "_checkpoint"
 
 

@@ -687,11 +687,11 @@ def _error_of(verdict: Failed | EndedWithoutReport, job: JobRef | None) -> Excep
     if verdict.why == "unknown":
         return RayLLMJobError(f"Ray job {name} is not known to the cluster any more; nothing is published")
     status = "STOPPED" if verdict.why == "stopped" else "FAILED"
-    error, message = explain_failure(status, verdict.message, verdict.last_lines)
-    lines = [message, f"Ray job {name} ended without a report, and nothing is published."]
+    failure = explain_failure(status, verdict.message, verdict.last_lines)
+    lines = [failure.message, f"Ray job {name} ended without a report, and nothing is published."]
     if verdict.last_lines:
         lines += ["Its last lines:", *verdict.last_lines]
-    return error("\n".join(lines))
+    return BY_KIND[failure.kind]("\n".join(lines))
 
 
 def _queued(started_at: float | None, total: float) -> float | None:

@@ -1,88 +1,72 @@
-"""What really went wrong, from under the layers that Ray, Ray Data and vLLM put around it, and what to do
-about it.
-
-The root error comes first in the message: it is what people see, and search for. Then what to do, where that
-is known, and the last lines of the user's own code that led there.
-"""
+"""Finds the root error under the layers that Ray, Ray Data and vLLM wrap around it."""
 
 from __future__ import annotations
 
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from airflow_provider_raydatallm.contract.errors import Kind, SliceError
+from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.failure_patterns import (
-    CAUSE_PATTERNS,
+    Failure,
+    classify,
+    diagnose,
+    find_causes,
     find_exceptions,
-    find_pattern,
+    find_frames,
     one_line,
     strip_prefixes,
 )
 
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)\n[ \t]+(\S[^\n]*)')
-#: Whose lines say nothing to the user.
-_FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|/airflow_provider_raydatallm/|^<|\.pyx$")
-_FRAMES = 2
 #: vLLM's engine is a process of its own, which leaves the reason in its log.
 _SEE_LOG = re.compile(r"[Ss]ee (?:root cause|stack trace)")
-#: An actor in what Ray says of it: all that is left of it in an error that could not be unpickled.
+#: An actor's id in Ray's text: all that is left of it in an error that could not be unpickled.
 _ACTOR = re.compile(r"\bactor_id(?:=|: )([0-9a-f]+)")
 
 
-def root_error(error: BaseException, log_of: Callable[..., str] = lambda **process: "") -> tuple[Kind, str]:
-    """The kind of a failure, and what to tell people about it.
+def root_error(error: BaseException, log_of: Callable[..., str] = lambda **process: "") -> Failure:
+    """Diagnoses an exception.
 
-    :param log_of: what a process wrote last, for engines that leave the reason there; asked for by
-        `actor_id`, or by `node_id` and `pid`.
+    :param log_of: returns the end of a process's log, for engines that leave the reason there; called with
+        `actor_id`, or with `node_id` and `pid`.
     """
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, SliceError):
-            return _told(link, log_of)
+            return _diagnose_slice_error(link, log_of)
     # Ray puts the traceback of a task, with all that led to it, into its own error's text.
-    said = _first(find_exceptions(str(link)) for link in chain)
-    if not said:
-        said = _first(find_exceptions(str(link), wrappers=True) for link in chain)
-        if pointers := [s for s in said if _SEE_LOG.search(s)]:
-            said = _logged("\n".join(log_of(actor_id=actor) for actor in _actors(chain))) or pointers
-    if not said:
-        # Ray Data raises "from" an exception without a word.
+    texts = [str(link) for link in chain]
+    failure = next(filter(None, map(diagnose, texts)), None) or _diagnose_wrappers(chain, log_of)
+    if failure is None:
+        # Ray Data raises "from" an exception with an empty message.
         deepest = next((link for link in reversed(chain) if str(link)), error)
-        said = [one_line(f"{type(deepest).__name__}: {strip_prefixes(str(deepest))}")]
-    root = (_causes(said) or said)[0]
-    symptom = find_pattern(root)
-    lines = [root, *([symptom.advice] if symptom else []), *_frames(chain)]
-    return symptom.kind if symptom else "transient", "\n".join(lines)
+        failure = classify(one_line(f"{type(deepest).__name__}: {strip_prefixes(str(deepest))}"))
+    texts = [strip_prefixes(text) for text in texts]
+    texts += ["".join(traceback.format_tb(link.__traceback__)) for link in reversed(chain)]
+    return replace(failure, frames=next(filter(None, map(find_frames, texts)), ()))
 
 
-def _told(error: SliceError, log_of: Callable[..., str]) -> tuple[Kind, str]:
-    """What an error of the provider's own says, after the reason that stands in a log."""
-    kind: Kind = getattr(error, "kind", "transient")
-    said = strip_prefixes(str(error.args[0] if error.args else error))
-    log = getattr(error, "log", None)
-    logged = _logged(log_of(**log)) if log else []
-    if not logged:
-        return kind, said
-    symptom = find_pattern(logged[0])
-    return symptom.kind if symptom else kind, "\n".join(
-        [logged[0], said, *([symptom.advice] if symptom else [])]
-    )
+def _diagnose_slice_error(error: SliceError, log_of: Callable[..., str]) -> Failure:
+    """The provider's own error says what to do; where its reason stands in a log, that comes first."""
+    # Ray's copy of a task's error holds the original as its argument; its own text is the traceback.
+    message = strip_prefixes(str(error.args[0] if error.args else error))
+    failure = diagnose(log_of(**error.log), "worker_log") if error.log else None
+    if failure is None:
+        return Failure(error.kind, message)
+    return replace(failure, kind=failure.kind if failure.advice else error.kind, detail=message)
 
 
-def _logged(log: str) -> list[str]:
-    """The causes in a process's log; else the last exception in it."""
-    # A log goes on after what an exception said in its first line.
-    said = [s.splitlines()[0] for s in find_exceptions(log)]
-    return _causes(said) or said[-1:]
-
-
-def _first(lists: Iterator[list[str]]) -> list[str]:
-    return next((found for found in lists if found), [])
-
-
-def _causes(said: list[str]) -> list[str]:
-    return [s for s in said if any(c.pattern.search(s) for c in CAUSE_PATTERNS)]
+def _diagnose_wrappers(chain: list[BaseException], log_of: Callable[..., str]) -> Failure | None:
+    """Of exceptions that only report another one: from the log that they point to, else the first of them."""
+    lists = (find_exceptions(str(link), wrappers=True) for link in chain)
+    wrappers: list[str] = next(filter(None, lists), [])
+    if pointers := [w for w in wrappers if _SEE_LOG.search(w)]:
+        logs = "\n".join(log_of(actor_id=actor) for actor in _actors(chain))
+        if failure := diagnose(logs, "worker_log"):
+            return failure
+    wrappers = pointers or wrappers
+    return classify((find_causes(wrappers) or wrappers)[0]) if wrappers else None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -96,17 +80,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _actors(chain: list[BaseException]) -> list[str]:
-    """Ids of the actors that broke; else of all that are spoken of."""
-    broken = [str(actor) for link in chain if (actor := getattr(link, "actor_id", None))]
-    return list(dict.fromkeys(broken or [a for link in chain for a in _ACTOR.findall(str(link))]))
-
-
-def _frames(chain: list[BaseException]) -> list[str]:
-    """The last lines of the user's code, as far as the root error came through any."""
-    texts = [strip_prefixes(str(link)) for link in chain]
-    texts += ["".join(traceback.format_tb(link.__traceback__)) for link in reversed(chain)]
-    for text in texts:
-        frames = [f for f in _FRAME.findall(text) if not _FOREIGN.search(f[0])]
-        if frames:
-            return [f"at {file}:{line} in {name}: {code}" for file, line, name, code in frames[-_FRAMES:]]
-    return []
+    """Ids of the actors that died; else of all actors that the texts mention."""
+    dead = [str(actor) for link in chain if (actor := getattr(link, "actor_id", None))]
+    return list(dict.fromkeys(dead or [a for link in chain for a in _ACTOR.findall(str(link))]))

@@ -1,4 +1,4 @@
-"""What a run would do, before it is started: `processor plan`."""
+"""Plans a run without starting it (`processor plan`): rows, sizes, time, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -15,194 +15,171 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import preflight_findings, probe_cluster
-from airflow_provider_raydatallm.processor.sizing.facts import (
-    ClusterFacts,
-    PastThroughput,
-    SizingInputs,
-    TokenLengthSample,
-)
-from airflow_provider_raydatallm.processor.sizing.model_config import (
-    ModelConfig,
-    read_model_config,
-    row_length,
-)
-from airflow_provider_raydatallm.processor.sizing.sizes import TaskSpread, is_saturated, spread_tasks
 from airflow_provider_raydatallm.processor.slice_run import inspect_slice
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.version_build import VersionBuild
 
+#: Name and text of one line for people.
+Line = tuple[str, str]
+
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The whole plan of a run: rows, bytes, seconds; None is not known."""
+    """The plan of a run; None is unknown."""
 
     job: SliceJob
-    cluster: ClusterFacts | None
+    cluster: facts.ClusterFacts | None
     #: None when there is nothing to do.
     plan: Plan | None = None
-    rows: int = 0  # that are left to answer
+    missing_rows: int = 0
     engine: Engine | None = None
-    spread: TaskSpread | None = None
-    model: ModelConfig | None = None
-    past_throughput: PastThroughput | None = None
+    spread: sizes.TaskSpread | None = None
+    model: model_config.ModelConfig | None = None
+    past_throughput: facts.PastThroughput | None = None
     findings: Sequence[Finding] = ()
 
     @property
     def seconds(self) -> float | None:
-        """From the engine's start to the last answer, with as many workers as may be."""
-        sizes = self.engine and self.engine.sizes
-        if self.past_throughput is None or not sizes:
+        """From the engine's start to the last answer, with the maximum number of workers."""
+        past, chosen = self.past_throughput, self.engine and self.engine.sizes
+        if past is None or not chosen:
             return None
-        return self.past_throughput.engine_start + self.rows / (
-            self.past_throughput.rows_per_s * sizes.workers[1]
-        )
+        return past.engine_start + self.missing_rows / (past.rows_per_s * chosen.workers[1])
 
 
-def plan_run(job: SliceJob, cluster: ClusterFacts | None) -> RunPlan:
-    """What a run of the job would do now. Reads the store; writes nothing, and starts nothing.
+def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
+    """Plans a run of the job as of now. Reads the store; writes nothing, and starts nothing.
 
     :param cluster: None when there is none to check against.
-    :raises SliceError: when the run would be refused for what it asks; what the cluster lacks is found, not
-        raised.
+    :raises SliceError: when the run would be refused for its arguments or its input. What the cluster lacks
+        is a finding instead.
     """
     store = Store(job.slice_path)
-    making, _ = inspect_slice(job, store, versions.highest_commit(store), None, lambda progress: None)
-    rows = making.load_state().rows_missing if making is not None else 0
-    if making is None or making.inference is None or not rows:
-        return RunPlan(job, cluster, making.plan if making is not None else None)
-    engine = making.inference.engine
-    pace = newest_throughput(job)
-    engine.choose_sizes(SizingInputs(cluster, _lengths(making), pace))
-    sizes, spread = engine.sizes, None
-    if sizes is not None:
-        blocks = math.ceil(rows / sizes.block_rows)
-        spread = spread_tasks(rows, blocks, min(rows // blocks, sizes.batch_size), sizes.workers[1])
-    return RunPlan(
-        job,
-        cluster,
-        making.plan,
-        rows,
-        engine,
-        spread,
-        read_model_config(job.model_source, engine.engine_kwargs),
-        pace,
-        preflight_findings(engine, rows, cluster),
-    )
+    build, _ = inspect_slice(job, store, versions.highest_commit(store), None, lambda progress: None)
+    rows = build.load_state().rows_missing if build is not None else 0
+    if build is None or build.inference is None or not rows:
+        return RunPlan(job, cluster, build.plan if build is not None else None)
+    engine = build.inference.engine
+    past = newest_throughput(job)
+    engine.choose_sizes(facts.SizingInputs(cluster, _token_lengths(build), past))
+    chosen, spread = engine.sizes, None
+    if chosen is not None:
+        blocks = math.ceil(rows / chosen.block_rows)
+        batch_rows = min(rows // blocks, chosen.batch_size)
+        spread = sizes.spread_tasks(rows, blocks, batch_rows, chosen.workers[1])
+    model = model_config.read_model_config(job.model_source, engine.engine_kwargs)
+    findings = preflight_findings(engine, rows, cluster)
+    return RunPlan(job, cluster, build.plan, rows, engine, spread, model, past, findings)
 
 
-def _lengths(making: VersionBuild) -> TokenLengthSample | None:
-    q = making.inference
-    if q is None or not q.engine.needs_token_lengths(raised=False):
+def _token_lengths(build: VersionBuild) -> facts.TokenLengthSample | None:
+    inference = build.inference
+    if inference is None or not inference.engine.needs_token_lengths(raised=False):
         return None
     try:
-        return sample_token_lengths(making.job, making.plan, making.load_state().missing, q.builder)
-    except (ImportError, SliceError):  # the tokenizer is elsewhere
+        return sample_token_lengths(build.job, build.plan, build.load_state().missing, inference.builder)
+    except (ImportError, SliceError):  # the tokenizer is not on this machine
         return None
 
 
-def as_table(forecast: RunPlan, gpu_hour_price: float | None = None) -> str:
-    """For people: a line for each thing that is known."""
-    lines: list[tuple[str, str]] = [("slice", f"{forecast.job.slice_key} -> {forecast.job.slice_path}")]
-    plan = forecast.plan
+def as_table(run: RunPlan, gpu_hour_price: float | None = None) -> str:
+    """For people: a line for each known thing."""
+    lines: list[Line] = [("slice", f"{run.job.slice_key} -> {run.job.slice_path}")]
+    plan = run.plan
     if plan is None:
-        return _columns([*lines, ("to do", "nothing: it is published, or there are no rows")])
+        return _align([*lines, ("to do", "nothing: it is published, or there are no rows")])
     lines.append(("rows", f"{plan.rows:,} in {len(plan.units):,} unit(s) of {plan.files:,} file(s)"))
-    finished = plan.rows - forecast.rows
-    lines.append(("to answer", f"{forecast.rows:,}" + (f" ({finished:,} are finished)" if finished else "")))
-    if forecast.engine is not None:
+    finished = plan.rows - run.missing_rows
+    lines.append(
+        ("to answer", f"{run.missing_rows:,}" + (f" ({finished:,} are finished)" if finished else ""))
+    )
+    if run.engine is not None:
         lines += [
-            *_engine_lines(forecast.engine, forecast),
-            *_memory_lines(forecast),
-            *_time_lines(forecast, gpu_hour_price),
+            *_engine_lines(run.engine, run),
+            *_memory_lines(run.engine, run.model),
+            *_time_lines(run, gpu_hour_price),
         ]
-    if forecast.cluster is None:
-        lines.append(("cluster", "none can be reached from here: what it has is not checked"))
-    lines += [(f.severity, str(f)) for f in forecast.findings] or [("checks", "nothing to say")]
-    return _columns(lines)
+    if run.cluster is None:
+        lines.append(("cluster", "none can be reached from here: its resources are not checked"))
+    lines += [(f.severity, str(f)) for f in run.findings] or [("checks", "no problems found")]
+    return _align(lines)
 
 
-def _engine_lines(engine: Engine, forecast: RunPlan) -> Iterator[tuple[str, str]]:
-    needs, sizes = engine.resources, engine.sizes
-    yield "engine", f"{type(engine).__name__}, {forecast.job.model_source}"
+def _engine_lines(engine: Engine, run: RunPlan) -> Iterator[Line]:
+    needs, chosen = engine.resources, engine.sizes
+    yield "engine", f"{type(engine).__name__}, {run.job.model_source}"
     yield "needs at once", f"{needs.cpus:g} CPUs, {needs.gpus:g} GPUs ({needs.breakdown})"
-    if forecast.cluster is not None:
-        there = forecast.cluster.resources
-        yield "cluster has", f"{there.get('CPU', 0):g} CPUs, {there.get('GPU', 0):g} GPUs"
-    if sizes is not None and forecast.spread is not None:
-        yield "workers", _range(sizes.workers) + (f" ({_range(sizes.gpus)} GPUs)" if sizes.gpus[1] else "")
-        tasks, each = forecast.spread.tasks, forecast.spread.tasks_per_worker
-        yield "batches", f"{tasks:,} of up to {sizes.batch_size} rows, {each:,} for each worker"
-        saturated = is_saturated(sizes.batch_size, sizes.batches, sizes.max_num_seqs)
-        flight, sign = sizes.batch_size * sizes.batches, ">=" if saturated else "<"
+    if run.cluster is not None:
+        has = run.cluster.resources
+        yield "cluster has", f"{has.get('CPU', 0):g} CPUs, {has.get('GPU', 0):g} GPUs"
+    if chosen is not None and run.spread is not None:
+        yield "workers", _range(chosen.workers) + (f" ({_range(chosen.gpus)} GPUs)" if chosen.gpus[1] else "")
+        tasks, per_worker = run.spread.tasks, run.spread.tasks_per_worker
+        yield "batches", f"{tasks:,} of up to {chosen.batch_size} rows, {per_worker:,} for each worker"
+        is_saturated = sizes.is_saturated(chosen.batch_size, chosen.batches, chosen.max_num_seqs)
+        in_flight, sign = chosen.batch_size * chosen.batches, ">=" if is_saturated else "<"
         yield (
             "in flight",
-            (
-                f"{sizes.batch_size} x {sizes.batches} = {flight:,} rows a worker {sign} "
-                f"{sizes.max_num_seqs:,} that it runs at once"
-            ),
+            f"{chosen.batch_size} x {chosen.batches} = {in_flight:,} rows a worker {sign} "
+            f"{chosen.max_num_seqs:,} that it runs at once",
         )
 
 
-def _memory_lines(forecast: RunPlan) -> Iterator[tuple[str, str]]:
-    shape = forecast.model
-    if shape is None:
+def _memory_lines(engine: Engine, model: model_config.ModelConfig | None) -> Iterator[Line]:
+    if model is None:
         yield "model", "its configuration is not on this machine: memory is not estimated"
         return
-    yield "weights", "not known" if shape.weight_bytes is None else _bytes(shape.weight_bytes)
-    length = row_length(forecast.engine.engine_kwargs if forecast.engine else {}, shape)
-    token = shape.kv_bytes_per_token
-    yield "cache", f"{_bytes(length * token)} for a row of max_model_len {length:,} ({_bytes(token)} a token)"
+    yield "weights", "unknown" if model.weight_bytes is None else _bytes(model.weight_bytes)
+    tokens, token_bytes = model_config.row_length(engine.engine_kwargs, model), model.kv_bytes_per_token
+    row_bytes = _bytes(tokens * token_bytes)
+    yield "cache", f"{row_bytes} for a row of max_model_len {tokens:,} ({_bytes(token_bytes)} a token)"
 
 
-def _time_lines(forecast: RunPlan, gpu_hour_price: float | None) -> Iterator[tuple[str, str]]:
-    pace, seconds = forecast.past_throughput, forecast.seconds
-    if pace is None or seconds is None:
-        yield "expected", "not known: no published slice of this table was answered in the same way"
+def _time_lines(run: RunPlan, gpu_hour_price: float | None) -> Iterator[Line]:
+    past, seconds = run.past_throughput, run.seconds
+    if past is None or seconds is None:
+        yield "expected", "unknown: no published slice of this table has the same fingerprint"
         return
-    rate = forecast.rows / (seconds - pace.engine_start)
-    yield (
-        "expected",
-        (
-            f"{seconds:,.0f} s: {pace.engine_start:,.0f} s to start, then {rate:,.0f} rows/s, by slice "
-            f"{pace.slice_key}"
-        ),
-    )
-    sizes = forecast.engine and forecast.engine.sizes
-    if gpu_hour_price is not None and sizes and sizes.gpus[1]:
-        cost = seconds / 3600 * sizes.gpus[1] * gpu_hour_price
-        yield "cost", f"{cost:,.2f}: {sizes.gpus[1]} GPU(s) at {gpu_hour_price:g} an hour"
+    rate = run.missing_rows / (seconds - past.engine_start)
+    start = f"{seconds:,.0f} s: {past.engine_start:,.0f} s to start"
+    yield "expected", f"{start}, then {rate:,.0f} rows/s, by slice {past.slice_key}"
+    chosen = run.engine and run.engine.sizes
+    if gpu_hour_price is not None and chosen and chosen.gpus[1]:
+        cost = seconds / 3600 * chosen.gpus[1] * gpu_hour_price
+        yield "cost", f"{cost:,.2f}: {chosen.gpus[1]} GPU(s) at {gpu_hour_price:g} an hour"
 
 
-def as_json(forecast: RunPlan) -> dict[str, Any]:
-    """The same for programs."""
-    plan, engine, shape = forecast.plan, forecast.engine, forecast.model
+def as_json(run: RunPlan) -> dict[str, Any]:
+    """For programs."""
+    plan, engine, model = run.plan, run.engine, run.model
     return {
-        "slice_key": forecast.job.slice_key,
-        "output_path": forecast.job.slice_path,
+        "slice_key": run.job.slice_key,
+        "output_path": run.job.slice_path,
         "rows": plan.rows if plan is not None else 0,
         "units": len(plan.units) if plan is not None else 0,
-        "to_answer": forecast.rows,
+        "to_answer": run.missing_rows,
         "needs": asdict(engine.resources) if engine is not None else None,
         "sizes": asdict(engine.sizes) if engine is not None and engine.sizes is not None else None,
-        "work": asdict(forecast.spread) if forecast.spread is not None else None,
-        "weight_bytes": shape and shape.weight_bytes,
-        "kv_bytes_per_token": shape and shape.kv_bytes_per_token,
-        "seconds": forecast.seconds,
-        "findings": [asdict(f) for f in forecast.findings],
+        "work": asdict(run.spread) if run.spread is not None else None,
+        "weight_bytes": model and model.weight_bytes,
+        "kv_bytes_per_token": model and model.kv_bytes_per_token,
+        "seconds": run.seconds,
+        "findings": [asdict(f) for f in run.findings],
     }
 
 
-def reachable_cluster() -> ClusterFacts | None:
-    """The facts of the cluster that this process can reach, if there is one."""
+def reachable_cluster() -> facts.ClusterFacts | None:
+    """Returns the facts of the cluster that this process can reach, if there is one."""
     import ray
 
-    address = os.environ.get("RAY_ADDRESS") or _local_address()
+    address = os.environ.get("RAY_ADDRESS") or _local_head_address()
     # Ray itself would try for minutes to reach a head that is gone.
-    if not address or not _answers(address):
+    if not address or not _is_reachable(address):
         return None
     try:
         ray.init(address=address, logging_level="error", log_to_driver=False)
@@ -211,8 +188,8 @@ def reachable_cluster() -> ClusterFacts | None:
     return probe_cluster()
 
 
-def _local_address() -> str:
-    """Where `ray start` on this machine left word of its head; empty when it did not."""
+def _local_head_address() -> str:
+    """The address that `ray start` on this machine wrote down; empty when it did not."""
     folder = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray"
     try:
         return (folder / "ray_current_cluster").read_text().strip()
@@ -220,7 +197,7 @@ def _local_address() -> str:
         return ""
 
 
-def _answers(address: str) -> bool:
+def _is_reachable(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=3).close()
@@ -241,6 +218,6 @@ def _bytes(amount: float) -> str:
     return f"{amount:,.1f} GB"
 
 
-def _columns(lines: list[tuple[str, str]]) -> str:
+def _align(lines: list[Line]) -> str:
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)

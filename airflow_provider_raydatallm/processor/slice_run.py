@@ -1,8 +1,8 @@
-"""The life of one slice: look at what is published, take the lease, plan, answer what is missing, publish.
+"""The life of one slice: inspect what is published, acquire the lease, plan, run inference, seal, publish.
 
 A crash at any instant, of any process, followed by another run gives the same published rows: none lost, none
 twice, and no finished row answered again. A run that fails publishes nothing and leaves what was published
-before as it was.
+before unchanged.
 """
 
 from __future__ import annotations
@@ -18,34 +18,22 @@ from typing import Any
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
-from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
+from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish import publication
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
+from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.storage import Store
-from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.lease import (
-    Lease,
-    LeaseHolder,
-    LeaseLostError,
-    remove_leases,
-)
 from airflow_provider_raydatallm.processor.store.published import answers_same_question
-from airflow_provider_raydatallm.processor.store.versions import Version
-from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild, report_of
-from airflow_provider_raydatallm.processor.version_policy import (
-    Mode,
-    find_published,
-    needs_rerun,
-    next_version,
-    report_if_current,
-)
+from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
 
 
 def run_slice(
@@ -54,158 +42,157 @@ def run_slice(
     cluster: Cluster | None = None,
     name: str | None = None,
     finish_by: float | None = None,
-    imports: float | None = None,
+    imports_s: float | None = None,
 ) -> Report:
-    """Answer and publish a slice.
+    """Answers and publishes a slice.
 
     :param progress: called every few seconds with a step and, while rows are answered, the figures of
         `Meter.progress`.
-    :param cluster: who answers; the Ray cluster that this process can reach by default.
-    :param name: what runs that wait for this one call it; its process and host by default.
-    :param finish_by: epoch seconds at which the slice should be finished; being late is told, no more.
-    :param imports: seconds from the process's beginning to this, where it did nothing else.
+    :param cluster: the Ray cluster that this process can reach by default.
+    :param name: this run's name in messages of runs that wait for it; its process and host by default.
+    :param finish_by: epoch seconds at which the slice should be finished; being late is only reported.
+    :param imports_s: seconds from the process's start to this call, if it did nothing else.
     :raises SliceError: when the slice cannot be answered; nothing was published then, and the finished rows
         are kept.
     """
-    _refuse_output_inside_input(job)
+    _check_output_is_outside_input(job)
     store = Store(job.slice_path)
     progress({"step": "plan"})
-    before = versions.highest_commit(
-        store
-    )  # what is published after this was published by a run that we waited for
+    # A later version was published by a run that this one waited for.
+    last_seen_version = versions.highest_commit(store)
     cluster = cluster or RayCluster()
-    making, report = inspect_slice(job, store, before, None, progress)
-    if making is not None:
-        making.check(cluster)  # before anything is written
+    build, report = inspect_slice(job, store, last_seen_version, None, progress)
+    if build is not None:
+        build.check(cluster)  # before anything is written
     while report is None:
-        lease = _acquire(job, store, before, progress, name)
-        if lease is None:
-            making, report = inspect_slice(job, store, before, making, progress)
+        acquired = _acquire_lease(job, store, last_seen_version, progress, name)
+        if acquired is None:
+            build, report = inspect_slice(job, store, last_seen_version, build, progress)
             continue
-        with contextlib.closing(lease):
-            # What was seen before the lease was had may be another run's past.
-            _complete(job, store, lease)
-            making, report = inspect_slice(job, store, before, making, progress)
+        with contextlib.closing(acquired):
+            # Another run may have published between the inspection and the lease.
+            _complete_publication(job, store, acquired)
+            build, report = inspect_slice(job, store, last_seen_version, build, progress)
             if report is None:
-                assert making is not None
-                making.finish_by, making.imports = finish_by, imports
-                return making.finish(lease, cluster)
+                assert build is not None
+                build.finish_by, build.imports_s = finish_by, imports_s
+                return build.run(acquired, cluster)
     return report
 
 
 def inspect_slice(
-    job: SliceJob, store: Store, before: int, known: VersionBuild | None, progress: ProgressCallback
+    job: SliceJob,
+    store: Store,
+    last_seen_version: int,
+    earlier_build: VersionBuild | None,
+    progress: ProgressCallback,
 ) -> tuple[VersionBuild | None, Report | None]:
-    """What is to be made, or the report when nothing is.
+    """Returns the version to build, or the report when there is none to build. Neither when only files that
+    derive from the newest commit are missing.
 
-    :param known: what an earlier look found: its plan is kept if it still holds.
+    :param earlier_build: the result of an earlier inspection, which is kept if its plan still holds.
     """
-    version, listing = find_published(job, store), list_input(job)
-    if (report := report_if_current(job, store, listing, version, before)) is not None:
+    version, listing = version_policy.find_published(job, store), list_input(job)
+    report = version_policy.report_if_current(job, store, listing, version, last_seen_version)
+    if report is not None:
         assert version is not None
-        # Of a run that died when all but this was done.
-        remove_leases(store, version.epoch)
+        # A run that died just before it released its lease left it.
+        lease.remove_leases(store, version.epoch)
         return None, report
-    if version is not None and answers_same_question(version, job, listing) and not needs_rerun(job, version):
-        return None, None  # only what derives from its commit is missing
-    number, mode = next_version(job, listing, store, version)
+    if (
+        version is not None
+        and answers_same_question(version, job, listing)
+        and not version_policy.needs_rerun(job, version)
+    ):
+        return None, None
+    number, mode = version_policy.next_version(job, listing, store, version)
     checkpoint = Checkpoint(store, number, job.fingerprint(), mode)
-    if known is not None and (known.plan.input_hash, known.checkpoint.folder) == (
+    if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.folder) == (
         listing.hash,
         checkpoint.folder,
     ):
-        return known, None
-    making = _prepare(job, store, listing, version, checkpoint, mode, progress)
-    if not making.plan.rows and job.on_empty != "publish":
-        return None, _nothing(job, making.plan)
-    return making, None
+        return earlier_build, None
+    plan = checkpoint.load_plan(listing.hash) or make_plan(job, listing)
+    shape = AnswerParser(job, _load_function(job.postprocess))
+    inference = _plan_inference(job, plan, shape)
+    if not plan.rows and job.on_empty != "publish":
+        return None, _report_empty(job, plan)
+    return VersionBuild(job, store, checkpoint, plan, shape, inference, version, mode, progress), None
 
 
-def _acquire(
-    job: SliceJob, store: Store, before: int, progress: ProgressCallback, name: str | None
-) -> Lease | None:
-    """The lease; None when the run that had it published what this one would have."""
+def _acquire_lease(
+    job: SliceJob, store: Store, last_seen_version: int, progress: ProgressCallback, name: str | None
+) -> lease.Lease | None:
+    """Returns None when the run that held the lease published what this one would have."""
+    reported_at = 0.0
 
-    said = 0.0
-
-    def finished(other: LeaseHolder) -> bool:
-        nonlocal said
-        if time.monotonic() - said >= PROGRESS_SECONDS:
-            progress({**other.says, "step": "attach", "holder": str(other)})
-            said = time.monotonic()
-        if versions.highest_commit(store) == before:
+    def is_published(holder: lease.LeaseHolder) -> bool:
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= PROGRESS_SECONDS:
+            progress({**holder.beat, "step": "attach", "holder": str(holder)})
+            reported_at = time.monotonic()
+        if versions.highest_commit(store) == last_seen_version:
             return False
-        version = find_published(job, store)
-        return report_if_current(job, store, list_input(job), version, before) is not None
+        version, listing = version_policy.find_published(job, store), list_input(job)
+        return version_policy.report_if_current(job, store, listing, version, last_seen_version) is not None
 
-    return Lease.acquire(
+    return lease.Lease.acquire(
         store,
         me=name or f"process {os.getpid()} on {socket.gethostname()}",
-        floor=lambda: versions.epoch(store),
+        published_epoch=lambda: versions.epoch(store),
         wait=job.on_running == "attach",
-        waiting=finished,
+        stop_waiting=is_published,
     )
 
 
-def _complete(job: SliceJob, store: Store, lease: Lease) -> None:
-    """Write what derives from the newest commit, if the run that made it died before it could."""
-    version = find_published(job, store)
+def _complete_publication(job: SliceJob, store: Store, held_lease: lease.Lease) -> None:
+    """Writes what derives from the newest commit, if the run that made it died before it could."""
+    version = version_policy.find_published(job, store)
     if version is not None and not versions.is_complete(store, version):
         try:
-            publication.write_derived_files(store, version, lease, job.keep_versions)
-        except LeaseLostError:
+            publication.write_derived_files(store, version, held_lease, job.keep_versions)
+        except lease.LeaseLostError:
             publication.roll_back(store)
             raise
     if version is not None:
         versions.remove_checkpoints(store, version.version_number)
 
 
-def _nothing(job: SliceJob, plan: Plan) -> Report:
+def _report_empty(job: SliceJob, plan: Plan) -> Report:
     if job.on_empty == "fail":
-        found = f"{plan.files} file(s) without a row of it" if plan.files else "no file"
+        matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file"
         raise SliceError(
-            f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {found}. "
+            f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {matches}. "
             "Check the path, or set on_empty='skip' or 'publish'"
         )
-    return report_of(job, "empty", counts=Counts(planned=0, succeeded=0))
+    return slice_report(job, "empty", counts=Counts(planned=0, succeeded=0))
 
 
-def _prepare(
-    job: SliceJob,
-    store: Store,
-    listing: Listing,
-    version: Version | None,
-    checkpoint: Checkpoint,
-    mode: Mode,
-    progress: ProgressCallback,
-) -> VersionBuild:
-    """Plan the slice and check all that can be checked before anything is written or spent."""
-    plan = checkpoint.load_plan(listing.hash) or make_plan(job, listing)
-    preprocess, postprocess = _function(job.preprocess), _function(job.postprocess)
-    shape = AnswerParser(job, postprocess)
-    question = None
-    if plan.rows:
-        publication.check_columns(job, plan, shape.fields or [])
-        builder = RequestBuilder(
-            plan.columns,
-            prompt=job.prompt,
-            system_prompt=job.system_prompt,
-            sampling_params=job.sampling_params,
-            structured_outputs=structured_outputs(job),
-            preprocess=preprocess,
-        )
-        question = InferencePlan(job, plan, builder, load_engine(job)(job, plan.rows), shape)
-    return VersionBuild(job, store, checkpoint, plan, shape, question, version, mode, progress)
+def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> InferencePlan | None:
+    """Checks all that can be checked before anything is written or spent; None for a slice without rows."""
+    preprocess = _load_function(job.preprocess)
+    if not plan.rows:
+        return None
+    publication.check_columns(job, plan, shape.fields or [])
+    builder = RequestBuilder(
+        plan.columns,
+        prompt=job.prompt,
+        system_prompt=job.system_prompt,
+        sampling_params=job.sampling_params,
+        structured_outputs=structured_outputs(job),
+        preprocess=preprocess,
+    )
+    return InferencePlan(job, plan, builder, load_engine(job)(job, plan.rows), shape)
 
 
-def _function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:
+def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:
     if reference is None:
         return None
     module, _, name = reference.partition(":")
     try:
-        found = importlib.import_module(module)
+        value = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except SliceError:
         raise
     except Exception as e:  # importing runs the user's module, which may raise anything
@@ -213,14 +200,14 @@ def _function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:
         raise SliceError(
             f"{reference!r} cannot be loaded on the cluster ({what}). Ship its code with code_paths"
         ) from e
-    if not callable(found):
-        raise SliceError(f"{reference!r} is no function")
-    return found
+    if not callable(value):
+        raise SliceError(f"{reference!r} is not a function")
+    return value
 
 
-def _refuse_output_inside_input(job: SliceJob) -> None:
-    given, made = job.resolved_input_path.rstrip("/") + "/", job.slice_path.rstrip("/") + "/"
-    if made.startswith(given):
+def _check_output_is_outside_input(job: SliceJob) -> None:
+    input_folder, output_folder = (p.rstrip("/") + "/" for p in (job.resolved_input_path, job.slice_path))
+    if output_folder.startswith(input_folder):
         raise SliceError(
             f"the slice folder {job.slice_path} lies inside the input {job.resolved_input_path}: choose "
             "another output_path"

@@ -1,14 +1,14 @@
-"""Files of a slice, on any filesystem fsspec knows.
+"""Files of a slice, on any filesystem that fsspec supports.
 
-Invariants: a file appears whole or not at all; `create` never replaces, and of any number of writers exactly
-one succeeds; nothing is committed by rename on an object store; and listings are never answered from a cache,
-since other clients write here too. Documents (`create_document`) carry a checksum, so that a damaged one is
-noticed.
+Invariants: a file appears whole or not at all; `create` never replaces, and exactly one of many writers
+succeeds; an object store never commits by rename; listings never come from a cache, since other clients write
+here, too. Documents (`create_document`) carry a checksum that reveals damage.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import hashlib
 import json
 import os
@@ -25,23 +25,22 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 
-# s3fs and its kin answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
-# instance
-# for each set of options, so that nobody else's, with such a cache, is met.
+# s3fs and the like answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
+# instance for each set of options, so these are never shared with code that caches.
 _FRESH: dict[str, Any] = {"use_listings_cache": False}
 _S3 = _FRESH | {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": 8}}}
 _OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), _FRESH)
 
-#: What a file is called on a disk until it is whole.
+#: Prefix of a file on a disk until it is whole.
 _SCRATCH = "_tmp-"
-#: Seconds that a publisher waits for another one that is in the middle of its last step.
+#: How long a publisher waits for another one that is in its last step.
 _REPLACE_WAIT_SECONDS = 60.0
 
 
 def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    """The filesystem of a URL or path, and the path inside it.
+    """Returns the filesystem of a URL or path, and the path inside it.
 
-    :raises SliceError: when no filesystem has such URLs, or its package is not installed here.
+    :raises SliceError: when the protocol is not known, or its package is not installed.
     """
     protocol = url.split("://", 1)[0] if "://" in url else "file"
     try:
@@ -54,8 +53,7 @@ def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
 
 def file_version(info: dict[str, Any]) -> str:
-    """What tells one content of a file from the next: its etag, or its modification time where there is
-    none."""
+    """Changes with a file's content: its etag, else its modification time."""
     for name in ("ETag", "etag", "mtime", "LastModified", "updated", "last_modified", "created"):
         if info.get(name) is not None:
             return str(info[name]).strip('"')
@@ -63,21 +61,14 @@ def file_version(info: dict[str, Any]) -> str:
 
 
 class CorruptFileError(SliceError):
-    """A file of the slice is not what was written: cut short, or with other bytes."""
+    """A file of the slice does not hold what was written: it is cut short, or has other bytes."""
 
     def __init__(self, store: Store, name: str, why: str) -> None:
         super().__init__(f"{store.path(name)} is damaged: {why}", kind="transient")
         self.name = name
 
     def __reduce__(self) -> Any:  # travels from a Ray task to the driver
-        return _corrupt, (str(self), self.name)
-
-
-def _corrupt(message: str, name: str) -> CorruptFileError:
-    error = CorruptFileError.__new__(CorruptFileError)
-    SliceError.__init__(error, message, kind="transient")
-    error.name = name
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class File(NamedTuple):
@@ -110,15 +101,14 @@ class Store:
         return bytes(self.fs.cat_file(self.path(name), start=0, end=size))
 
     def read_json(self, name: str) -> Any | None:
-        """The parsed file, or None when it does not exist. A file that does not parse is an error, not
-        absence."""
+        """The parsed file, or None when it does not exist; a file that does not parse raises."""
         data = self.read(name)
         return None if data is None else json.loads(data)
 
     def read_document(self, name: str) -> Any | None:
         """The body of a document, or None when it does not exist.
 
-        :raises CorruptFileError: when its checksum does not hold.
+        :raises CorruptFileError: when its checksum does not match.
         """
         data = self.read(name)
         if data is None:
@@ -129,22 +119,22 @@ class Store:
         except (ValueError, KeyError, TypeError) as e:
             raise CorruptFileError(self, name, f"{type(e).__name__}: {e}") from e
         if _digest(body) != digest:
-            raise CorruptFileError(self, name, "its checksum does not hold")
+            raise CorruptFileError(self, name, "its checksum does not match")
         return body
 
     def files(self, folder: str = "") -> list[File]:
         """Files and folders directly in `folder`, sorted; [] when it does not exist."""
         try:
-            found = self.fs.ls(self.path(folder), detail=True)
+            entries = self.fs.ls(self.path(folder), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        names = (File(i["name"].rstrip("/").rsplit("/", 1)[-1], int(i.get("size") or 0)) for i in found)
-        return sorted(f for f in names if f.name and not f.name.startswith(_SCRATCH))
+        files = (File(e["name"].rstrip("/").rsplit("/", 1)[-1], int(e.get("size") or 0)) for e in entries)
+        return sorted(f for f in files if f.name and not f.name.startswith(_SCRATCH))
 
     def names(self, folder: str = "") -> list[str]:
         if not self.is_local:
             return [f.name for f in self.files(folder)]
-        try:  # a look at each file's size is what listing costs on a disk
+        try:  # reading each file's size is what makes listing a disk slow
             return sorted(n for n in os.listdir(self.path(folder)) if not n.startswith(_SCRATCH))
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -159,10 +149,10 @@ class Store:
     # Writing
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file unless it exists: True for the one writer whose file it now is.
+        """Writes a file unless it exists. Returns True for the one writer whose data it holds.
 
-        `data` must be unique to the caller (hold a nonce): a put that was retried after its answer was lost
-        finds its own file.
+        `data` must be unique to the caller (hold a nonce): a put that is retried because its response was
+        lost finds its own file.
         """
         with self._errors("write", name):
             try:
@@ -175,19 +165,19 @@ class Store:
                 return self.read(name) == data
 
     def _link(self, name: str, data: bytes) -> None:
-        for left in (2, 1, 0):
+        for retries_left in (2, 1, 0):
             try:
                 with self._scratch(name) as (scratch, target):
                     _write(scratch, data)
                     os.link(scratch, target)
                     _sync(target.parent)
                 return
-            except FileNotFoundError:  # another run removed the empty folder just now
-                if not left:
+            except FileNotFoundError:  # another run just removed the empty folder
+                if not retries_left:
                     raise
 
     def create_document(self, name: str, body: Any) -> bool:
-        """`create` of a JSON document with a checksum and a nonce."""
+        """`create`s a JSON document with a checksum and a nonce."""
         document = {"nonce": uuid.uuid4().hex, "sha256": _digest(body), "body": body}
         return self.create(name, json.dumps(document, ensure_ascii=False).encode())
 
@@ -205,7 +195,7 @@ class Store:
         self.put(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
     def put_file(self, name: str, source: Path) -> None:
-        """Copy a finished local file to `name`, which appears in one step."""
+        """Copies a local file to `name` in one step."""
         self.replace(name, source, lambda: None, expected=None, fenced=False)
 
     def replace(
@@ -217,12 +207,11 @@ class Store:
         expected: str | None,
         fenced: bool = True,
     ) -> None:
-        """Put a finished local file in the place of the one whose `version` is `expected` (None: of none), in
-        one step.
+        """Replaces the file whose `version` is `expected` (None: no file) by a local file, in one step.
 
-        :param check: called directly before that step; whatever it raises keeps the file as it was. Nobody
-            can replace the file between the check and the step: a lock sees to it on a disk, the expected
-            etag on S3. Other object stores have that one moment.
+        :param check: called directly before that step; if it raises, the file stays as it was. Between the
+            check and the step nobody else can replace the file: a lock prevents it on a disk, the expected
+            etag on S3. On other object stores that gap remains.
         """
         with self._errors("write", name):
             if self.is_local:
@@ -231,7 +220,7 @@ class Store:
                         shutil.copyfileobj(i, o, 1 << 20)
                         o.flush()
                         os.fsync(o.fileno())
-                    with _only_one(target.parent) if fenced else contextlib.nullcontext():
+                    with _folder_lock(target.parent) if fenced else contextlib.nullcontext():
                         check()
                         os.replace(scratch, target)
                     _sync(target.parent)
@@ -249,12 +238,12 @@ class Store:
                     raise
                 try:
                     o.commit()
-                except OSError:  # another file is there by now: whose turn is it?
+                except OSError:  # another run replaced the file: does this one still hold the lease?
                     check()
                     raise
             else:
                 check()
-                # One multipart upload: an object store shows it only when it is complete.
+                # A multipart upload becomes visible only when it is complete.
                 self.fs.put_file(str(source), self.path(name))
 
     def copy(self, name: str, to: str) -> None:
@@ -265,31 +254,35 @@ class Store:
             self.put_file(to, Path(self.path(name)))
 
     def keep_damaged_file(self, name: str, why: Exception | str, then: str) -> None:
-        """Rename a damaged file, so that nothing takes it for whole and people can look at it, and say so.
+        """Renames a damaged file, so that no run reads it and people can inspect it, and warns.
 
-        :param then: what happens now.
+        :param then: what happens next, for the warning.
         """
         folder, _, base = name.rpartition("/")
-        aside = f"{folder}/_damaged-{uuid.uuid4().hex[:8]}-{base}".lstrip("/")
-        with self._errors("write", aside), contextlib.suppress(FileNotFoundError):
-            self.fs.mv(self.path(name), self.path(aside))
+        kept_name = f"{folder}/_damaged-{uuid.uuid4().hex[:8]}-{base}".lstrip("/")
+        with self._errors("write", kept_name), contextlib.suppress(FileNotFoundError):
+            self.fs.mv(self.path(name), self.path(kept_name))
         # Standard output is the report's.
-        print(f"warning: {why}; it is kept as {self.path(aside)}, and {then}", file=sys.stderr, flush=True)
+        print(
+            f"warning: {why}; it is kept as {self.path(kept_name)}, and {then}", file=sys.stderr, flush=True
+        )
 
     def remove(self, name: str) -> None:
-        """Remove a file or a folder with all in it; absent is fine."""
+        """Removes a file, or a folder with its content; a missing one is fine."""
         with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
             self.fs.rm(self.path(name), recursive=True)
 
     def remove_empty(self, folder: str) -> None:
-        """Remove a folder if nothing is in it: object stores have no such thing, disks do."""
+        """Removes an empty folder, on a disk: object stores have none."""
         if self.is_local:
             with contextlib.suppress(OSError):
                 os.rmdir(self.path(folder))
 
     def remove_scratch(self, folder: str = "", older_than: float = 0) -> None:
-        """Remove what writers that were killed left half written. Who has not the folder for itself says from
-        which age on (seconds) nobody can be at work on it."""
+        """Removes half-written files of killed writers.
+
+        :param older_than: seconds; needed where other writers may be at work in the folder.
+        """
         if self.is_local:
             for path in Path(self.path(folder)).glob(f"{_SCRATCH}*"):
                 with contextlib.suppress(FileNotFoundError):
@@ -315,7 +308,7 @@ class Store:
         except OSError as e:
             why = e.strerror or str(e) or type(e).__name__
             raise SliceError(
-                f"cannot {what} {self.path(name)}: {why}. Mend that and run the slice again: its finished "
+                f"cannot {what} {self.path(name)}: {why}. Fix that and run the slice again: its finished "
                 "rows are kept",
                 kind="transient",
             ) from e
@@ -329,7 +322,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Make what was just linked or renamed in a folder outlive a loss of power."""
+    """Makes links and renames in a folder survive a loss of power."""
     with contextlib.suppress(OSError):  # not every filesystem syncs folders
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -344,8 +337,8 @@ def _digest(body: Any) -> str:
 
 
 @contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, which the system takes back from a process that dies."""
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Holds a folder's lock, which the system releases when the process dies."""
     import fcntl
 
     path, deadline = folder / "_lock", time.monotonic() + _REPLACE_WAIT_SECONDS
@@ -357,7 +350,7 @@ def _only_one(folder: Path) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise SliceError(
                         f"another process has been about to publish into {folder} for "
-                        f"{_REPLACE_WAIT_SECONDS:g} s and does not go on: end it, then run the slice again",
+                        f"{_REPLACE_WAIT_SECONDS:g} s and hangs: stop it, then run the slice again",
                         kind="transient",
                     ) from None
                 time.sleep(0.05)
@@ -365,11 +358,11 @@ def _only_one(folder: Path) -> Iterator[None]:
             except OSError:  # a filesystem without locks
                 pass
             try:
-                held = path.exists() and os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+                is_current = os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
             except FileNotFoundError:
-                held = False
-            if not held:
-                continue  # the holder before removed the file that this lock is on
+                is_current = False
+            if not is_current:
+                continue  # the previous holder removed the file that this lock is on
             try:
                 yield
             finally:

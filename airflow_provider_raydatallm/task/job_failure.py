@@ -1,7 +1,6 @@
-"""Why a job died without a word of its own: the root error in what Ray says of it and in its last lines.
+"""Explains a job that ended without a report, from Ray's message about it and its last log lines.
 
-A driver that is killed, cannot be started or loses its node says nothing in a marked line. Pure: text in, an
-exception's class and its message out.
+A driver that is killed, cannot start or loses its node writes no marked line. Pure: text in, `Failure` out.
 """
 
 from __future__ import annotations
@@ -10,69 +9,54 @@ import re
 import signal
 from collections.abc import Sequence
 
-from airflow.sdk.exceptions import AirflowException
-
 from airflow_provider_raydatallm.contract.failure_patterns import (
-    CAUSE_PATTERNS,
+    Failure,
+    classify,
+    diagnose,
     find_exceptions,
-    find_pattern,
     strip_prefixes,
 )
 from airflow_provider_raydatallm.contract.log_lines import MARK
-from airflow_provider_raydatallm.exceptions import BY_KIND, RayJobStoppedError, RayLLMJobError
 
 _EXIT_CODE = re.compile(r"^Job entrypoint command failed with exit code (-?\d+)")
 _SETUP_FAILED = "runtime_env setup failed"
-#: Where pip and uv begin to say what is wrong, up to their end.
+#: Where pip's and uv's own error begins; it is the last part of their output.
 _INSTALLER = re.compile(r"^\s*(?:ERROR:|error:|\u00d7) ", re.MULTILINE)
-#: What a Python and a shell that cannot start something say, in a line of its own.
+#: The line in which Python or a shell says that it cannot start something.
 _NO_MODULE = re.compile(r"^\S*python[\d.]*: (No module named .+)$", re.MULTILINE)
 _NOT_FOUND = re.compile(r"^.*: (?:command )?not found$", re.MULTILINE)
 
 
-def explain_failure(
-    status: str | None, message: str, last_lines: Sequence[str]
-) -> tuple[type[AirflowException], str]:
-    """What to raise for a job that is over and reported nothing.
+def explain_failure(status: str | None, message: str, last_lines: Sequence[str]) -> Failure:
+    """Diagnoses a job that is over and reported nothing.
 
-    :param status: the job's; None when the cluster does not know it any more.
-    :param message: what Ray says of it (`JobInfo.message`).
-    :param last_lines: of what its driver wrote.
+    :param status: the job's; None when the cluster no longer knows it.
+    :param message: what Ray says about the job (`JobInfo.message`).
+    :param last_lines: the end of its driver's log.
     """
     if status == "STOPPED":
-        return RayJobStoppedError, "The job was stopped, by somebody else than its task"
-    said = _root(message, "\n".join(line for line in last_lines if not line.startswith(MARK)))
-    symptom = find_pattern(said)
-    lines = [said, *([symptom.advice] if symptom else [])]
-    return BY_KIND[symptom.kind] if symptom else RayLLMJobError, "\n".join(lines)
-
-
-def _root(message: str, log: str) -> str:
+        return Failure("stopped", "The job was stopped, but not by its task")
     if message.startswith(_SETUP_FAILED):
-        _, *wrong = _INSTALLER.split(message)
-        said = " ".join(wrong[-1].split()) if wrong else "".join(find_exceptions(message)[-1:])
-        return f"{_SETUP_FAILED}: {said}" if said else message.strip()
-    found = _EXIT_CODE.match(message)
-    if found is None and message:
-        # Ray speaks for a driver that it lost, of all that there is.
-        return " ".join(strip_prefixes(message).split())
-    code = int(found[1]) if found else 0
-    ended = _ended_by_signal(code)
-    if ended:
-        return f"The driver was ended by {ended} (exit code {code})"
-    log = log or message
+        _, *errors = _INSTALLER.split(message)
+        reason = " ".join(errors[-1].split()) if errors else "".join(find_exceptions(message)[-1:])
+        return classify(f"{_SETUP_FAILED}: {reason}" if reason else message.strip())
+    exited = _EXIT_CODE.match(message)
+    if exited is None and message:
+        # Ray speaks for a driver that it lost.
+        return classify(" ".join(strip_prefixes(message).split()))
+    code = int(exited[1]) if exited else 0
+    if ended_by := _signal_name(code):
+        return classify(f"The driver was ended by {ended_by} (exit code {code})")
+    # Ray's message holds the end of the log, too.
+    log = "\n".join(line for line in last_lines if not line.startswith(MARK)) or message
     if line := _NO_MODULE.search(log) or _NOT_FOUND.search(log):
-        return str(line[line.lastindex or 0]).strip()
-    exceptions = find_exceptions(log)
-    causes = [e for e in exceptions if any(c.pattern.search(e) for c in CAUSE_PATTERNS)]
-    if exceptions:
-        return (causes or exceptions)[-1]
-    return f"The driver ended with exit code {code} and said nothing" if found else "The driver said nothing"
+        return classify(line[line.lastindex or 0].strip())
+    driver = f"The driver ended with exit code {code} and" if exited else "The driver"
+    return diagnose(log, "driver_log") or classify(f"{driver} wrote no error")
 
 
-def _ended_by_signal(code: int) -> str | None:
-    number = code - 128 if code > 128 else -code
+def _signal_name(exit_code: int) -> str | None:
     try:
-        return signal.Signals(number).name
+        return signal.Signals(exit_code - 128 if exit_code > 128 else -exit_code).name
     except ValueError:
         return None

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from airflow_provider_raydatallm.contract.failure_patterns import Failure
 from airflow_provider_raydatallm.contract.log_lines import decode_line
 from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL
 
@@ -41,12 +42,8 @@ class Finished:
     started_at: float | None = None
 
 
-@dataclass(frozen=True)
-class Failed:
-    """The job said why it failed."""
-
-    kind: str
-    message: str
+class Failed(Failure):
+    """The job reported why it failed."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class JobWatch:
             elif said[0] == "report" and said[1] is not None:
                 self._word = Finished(said[1])
             elif said[0] == "error":
-                self._word = self._word or Failed(str(said[1]["kind"]), str(said[1]["message"]))
+                self._word = self._word or Failed(**_with_tuples(said[1]))
             elif said[0] == "progress":
                 self._progress = said[1]
         self._tail.extend(line[:1000] for line in plain)
@@ -134,10 +131,13 @@ def to_event(verdict: Verdict) -> dict[str, Any]:
 
 
 def from_event(event: dict[str, Any]) -> Verdict:
-    fields = dict(event)
+    fields = _with_tuples(event)
     kind = {c.__name__: c for c in (Finished, Failed, EndedWithoutReport, TimedOut, ClusterUnreachable)}[
         fields.pop("verdict")
     ]
-    if kind is EndedWithoutReport:
-        fields["last_lines"] = tuple(fields["last_lines"])
     return kind(**fields)
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists where the verdicts have tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

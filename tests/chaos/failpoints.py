@@ -37,7 +37,7 @@ _STEPS = [
     ("create", _FOLDER + r"/plan-.*", "plan"),
     ("put", _FOLDER + r"/rows-.*", "fragment"),
     ("put", _FOLDER + r"/failed-.*", "failed fragment"),
-    ("create", _FOLDER + r"/seeded\.json", "seeded mark"),
+    ("create", _FOLDER + r"/carried_over\.json", "seeded mark"),
     ("create", _FOLDER + r"/seal-.*", "seal"),
     ("replace put_file", r"part-.*", "part"),
     ("put_file", r"_quarantine/.*", "quarantine"),

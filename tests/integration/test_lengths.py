@@ -16,7 +16,6 @@ from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptT
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import make_plan
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
-from tests.integration.conftest import Ask
 from tests.support.in_process import changed, job_of
 from tests.support.marks import long
 from tests.support.slices import WARM_ENGINE, Ask

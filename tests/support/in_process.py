@@ -1,5 +1,5 @@
-"""A slice answered in this very process: the store's own code, from plan to publish, with the stub engine and
-without Ray."""
+"""Runs a slice in this process: the store's own code, from plan to publish, with the stub engine and without
+Ray."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate, summarize_group
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.request.requests import RequestReader
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
+from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
-from tests.support.stub_engine import answer
+from tests.support import stub_engine
 
 STUB = "tests.support.stub_engine:StubEngine"
 
 
 class InProcess:
-    """`answered` counts the rows that the engine was asked for. `flush_every`: batches in a fragment."""
+    """A cluster in this process. `answered` counts the rows that the engine got. `flush_every`: batches in a
+    fragment. `answer`: the engine."""
 
     def __init__(
         self,
@@ -30,7 +33,9 @@ class InProcess:
         batch: int = 10,
         flush_every: int = 1,
         before_batch: Callable[[pa.Table], None] = lambda batch: None,
+        answer: Callable[[pa.Table], pa.Table] = stub_engine.answer,
     ) -> None:
+        self.answer = answer
         self.batch = batch
         self.flush_every = flush_every
         self.before_batch = before_batch
@@ -54,7 +59,7 @@ class InProcess:
                         batch = requests.slice(start, self.batch)
                         self.before_batch(batch)
                         self.answered += batch.num_rows
-                        answers = answer(batch)
+                        answers = self.answer(batch)
                         rows, bad = q.shape(answers)
                         writer.add("rows", rows)
                         writer.add("failed", bad)
@@ -69,6 +74,17 @@ class InProcess:
         self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
     ) -> Iterable[Part]:
         return [build(p) for p in parts]
+
+
+def run_in_process(job: SliceJob, cluster: InProcess | None = None) -> Report:
+    return run_slice(job, lambda progress: None, cluster or InProcess())
+
+
+def answer_fixed(batch: pa.Table, bad: str = "fail", good: str = "fine") -> pa.Table:
+    """The stub engine's answers to requests whose bad text is replaced."""
+    texts = [t.replace(bad, good) for t in batch.column("__request").to_pylist()]
+    index = batch.schema.get_field_index("__request")
+    return stub_engine.answer(batch.set_column(index, "__request", pa.array(texts)))
 
 
 def job_of(**given: Any) -> SliceJob:

@@ -61,7 +61,7 @@ class ProgressReporter:
     def report(self, said: dict[str, Any], log_every: float = 0.0) -> None:
         """:param log_every: no line in the log if the last one is not so many seconds old."""
         self._said = said
-        self._lease.say(said)
+        self._lease.set_progress(said)
         if time.monotonic() - self._logged >= log_every:
             self._log(said)
             self._logged = time.monotonic()

@@ -1,5 +1,5 @@
-"""Taking over the answers of the published version, for a version that adds to it: new files, or another try
-of the rows in quarantine."""
+"""Takes over the answers of the published version for one that adds to it: new files, or a retry of the rows
+in quarantine."""
 
 from __future__ import annotations
 
@@ -13,73 +13,62 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import Store
-from airflow_provider_raydatallm.processor.store.checkpoint import SEEDED, Checkpoint, load_plan
+from airflow_provider_raydatallm.processor.store.checkpoint import CARRIED_OVER, Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.fragments import FRAGMENT_ROWS, put_fragment
 from airflow_provider_raydatallm.processor.store.versions import Version
 
 
 def carry_over_rows(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> None:
-    """Put fragments of all rows that `version` published.
+    """Puts fragments of all rows that `version` published. Their tokens and counts are kept as its report has
+    them (`Checkpoint.carried_over`).
 
-    Their tokens, and how many were truncated, are counted as the version's report has them:
-    `Checkpoint.seeded`.
-
-    :raises SliceError: when input that the version was made from is no longer there as it was.
+    :raises SliceError: when input of the version changed or is gone.
     """
     store = checkpoint.store
-    made_by = load_plan(store, version.manifest["plan"])
-    if made_by is None:
+    old_plan = load_plan(store, version.manifest["plan"])
+    if old_plan is None:
         raise SliceError(
-            f"{store.path(version.manifest['plan'])} is gone or damaged, so that the published rows cannot "
-            "be told apart: set on_input_change='recompute', or force_rerun=True"
+            f"{store.path(version.manifest['plan'])} is missing or damaged, so the published rows cannot be "
+            "identified: set on_input_change='recompute', or force_rerun=True"
         )
     index = {u.id: i for i, u in enumerate(plan.units)}
-    gone = [u.file.path for u in made_by.units if u.id not in index]
+    gone = [u.file.path for u in old_plan.units if u.id not in index]
     if gone:
         raise SliceError(
             f"on_input_change is 'extend', which only adds files, but {gone[0]} changed or is gone: set "
             "on_input_change='recompute'"
         )
     ids = [u.id for u in plan.units]
-    for table in _published_rows(store, version, made_by, index):
+    for table in _published_rows(store, version, old_plan, index):
         put_fragment(store, checkpoint.folder, "rows", table, ids, epoch)
-    store.create_document(
-        f"{checkpoint.folder}/{SEEDED}",
-        {
-            "version": version.version_number,
-            "tokens": version.report["tokens"],
-            "truncated": version.report["counts"]["truncated"],
-            "shortened": version.report["counts"].get("shortened"),
-            "deduplicated": version.report["counts"].get("deduplicated"),
-            "cached": version.report["counts"].get("cached"),
-        },
-    )
+    carried_over = {name: version.report[name] for name in ("counts", "tokens")}
+    store.create_document(f"{checkpoint.folder}/{CARRIED_OVER}", carried_over)
 
 
 def _published_rows(
-    store: Store, version: Version, made_by: Plan, index: dict[str, int]
+    store: Store, version: Version, old_plan: Plan, index: dict[str, int]
 ) -> Iterator[pa.Table]:
-    """Row ids (by the new plan) and answer columns, a row group's worth at a time."""
-    aside: dict[str, list[int]] = {}
+    """Row ids (by the new plan) and answer columns, in tables of a fragment's size."""
+    quarantined: dict[str, list[int]] = {}
     for file in version.manifest["quarantine"]:
         if store.version(file["path"]) is None:
             raise SliceError(
-                f"{store.path(file['path'])} is gone, so that the published rows cannot be told apart: set "
+                f"{store.path(file['path'])} is missing, so the published rows cannot be identified: set "
                 "on_input_change='recompute', or force_rerun=True"
             )
         with store.fs.open(store.path(file["path"]), "rb") as f:
             failed = pq.read_table(f, columns=["__unit", "__offset"])
         for unit, offset in zip(*(failed.column(c).to_pylist() for c in failed.schema.names), strict=True):
-            aside.setdefault(unit, []).append(offset)
+            quarantined.setdefault(unit, []).append(offset)
 
-    places = _Places(made_by, aside, index)
+    row_ids = _RowIds(old_plan, quarantined, index)
     for file in version.data_files:
         with store.fs.open(store.path(file["path"]), "rb") as f:
             parquet = pq.ParquetFile(f)
-            columns = [n for n in parquet.schema_arrow.names if n not in made_by.columns]
+            columns = [n for n in parquet.schema_arrow.names if n not in old_plan.columns]
             for batch in parquet.iter_batches(FRAGMENT_ROWS, columns=columns):
                 table = pa.Table.from_batches([batch])
-                units, offsets = places.take(table.num_rows)
+                units, offsets = row_ids.next(table.num_rows)
                 table = table.append_column("__unit", pa.array(units, pa.int32()))
                 table = table.append_column("__offset", pa.array(offsets, pa.int64()))
                 for field in COUNT_FIELDS:
@@ -87,23 +76,23 @@ def _published_rows(
                 yield table
 
 
-class _Places:
+class _RowIds:
     """The row ids of published rows, in their order."""
 
-    def __init__(self, plan: Plan, aside: dict[str, list[int]], index: dict[str, int]) -> None:
+    def __init__(self, plan: Plan, quarantined: dict[str, list[int]], index: dict[str, int]) -> None:
         self._rest = iter(
-            (index[u.id], np.setdiff1d(np.arange(u.rows), aside.get(u.id, []))) for u in plan.units
+            (index[u.id], np.setdiff1d(np.arange(u.rows), quarantined.get(u.id, []))) for u in plan.units
         )
         self._units, self._offsets = np.empty(0, np.int32), np.empty(0, np.int64)
 
-    def take(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    def next(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
         units, offsets = [self._units], [self._offsets]
-        have = len(self._offsets)
-        while have < rows:
+        available = len(self._offsets)
+        while available < rows:
             unit, more = next(self._rest)
             units.append(np.full(len(more), unit, np.int32))
             offsets.append(more)
-            have += len(more)
+            available += len(more)
         all_units, all_offsets = np.concatenate(units), np.concatenate(offsets)
         self._units, self._offsets = all_units[rows:], all_offsets[rows:]
         return all_units[:rows], all_offsets[:rows]

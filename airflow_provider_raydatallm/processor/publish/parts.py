@@ -1,7 +1,7 @@
-"""Building the published files: the input is read again and the answers are placed beside it by position.
+"""Builds the published files: reads the input again and places the answers beside it by position.
 
-Order, types and memory are right by construction: nothing is sorted or collected. A part that would be short
-of one row is never finished.
+Order, types and memory are right by construction: nothing is sorted or collected. A part that lacks a row is
+never finished.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROW_GROUP_BYTES = 64 << 20
 
 @dataclass
 class Totals:
-    """What parts hold. What an engine does not tell is None."""
+    """Counts of parts; None where the engine does not report a figure."""
 
     rows: int = 0
     quarantined: int = 0
@@ -52,25 +52,12 @@ class Totals:
     too_long: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(
-            self.rows + other.rows,
-            self.quarantined + other.quarantined,
-            self.invalid + other.invalid,
-            _sum(self.input_tokens, other.input_tokens),
-            _sum(self.output_tokens, other.output_tokens),
-            _sum(self.cached_tokens, other.cached_tokens),
-            _sum(self.saved_tokens, other.saved_tokens),
-            _sum(self.truncated, other.truncated),
-            _sum(self.shortened, other.shortened),
-            _sum(self.deduplicated, other.deduplicated),
-            _sum(self.cached, other.cached),
-            self.too_long + other.too_long,
-        )
+        return Totals(**{name: _sum(count, vars(other)[name]) for name, count in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class PartPlan:
-    """All that a task needs to build one published file. The plan has the file's units only."""
+    """All that a task needs to build one published file. `plan` holds only that file's units."""
 
     url: str
     plan: Plan
@@ -91,7 +78,7 @@ class Part:
 
 
 def put_part(part: PartPlan) -> Part:
-    """Build a part and put it under its name."""
+    """Builds a part and puts it under its name."""
     with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as folder:
         built, data = build_part(part, Path(folder))
         Store(part.url).put_file(part.data_name, data)
@@ -99,7 +86,7 @@ def put_part(part: PartPlan) -> Part:
 
 
 def build_part(part: PartPlan, folder: Path) -> tuple[Part, Path]:
-    """Build a part as a local file, and put its quarantine.
+    """Builds a part as a local file, and puts its quarantine.
 
     :raises SliceError: when a row has neither an answer nor an error, or the input changed.
     :raises CorruptFileError: naming a damaged fragment.
@@ -107,23 +94,23 @@ def build_part(part: PartPlan, folder: Path) -> tuple[Part, Path]:
     plan, store = part.plan, Store(part.url)
     schema = pa.schema([*plan.schema, *part.fields])
     quarantine_schema = pa.schema([*QUARANTINE_FIELDS, *plan.schema])
-    data, aside = folder / "data.parquet", folder / "quarantine.parquet"
+    data, quarantine_file = folder / "data.parquet", folder / "quarantine.parquet"
     totals = Totals()
     plan.check_unchanged(plan.units)
-    with _Rows(data, schema) as rows, _Rows(aside, quarantine_schema) as failed:
-        for beside, bad, more in _placed(part, store, schema, quarantine_schema):
-            rows.write(beside)
-            failed.write(bad)
-            totals += more
+    with _ParquetFile(data, schema) as rows, _ParquetFile(quarantine_file, quarantine_schema) as failed:
+        for answered, quarantined, counts in _join_answers(part, store, schema, quarantine_schema):
+            rows.write(answered)
+            failed.write(quarantined)
+            totals += counts
     plan.check_unchanged(plan.units)
     quarantine = None
     if totals.quarantined:
-        quarantine = _entry(aside, part.quarantine_name, totals.quarantined)
-        store.put_file(part.quarantine_name, aside)
-    return Part(_entry(data, part.data_name, totals.rows), quarantine, totals), data
+        quarantine = _manifest_entry(quarantine_file, part.quarantine_name, totals.quarantined)
+        store.put_file(part.quarantine_name, quarantine_file)
+    return Part(_manifest_entry(data, part.data_name, totals.rows), quarantine, totals), data
 
 
-def _placed(
+def _join_answers(
     part: PartPlan, store: Store, schema: pa.Schema, quarantine_schema: pa.Schema
 ) -> Iterator[tuple[pa.Table, pa.Table, Totals]]:
     plan = part.plan
@@ -136,54 +123,55 @@ def _placed(
         offset = 0
         for table in plan.read(unit):
             stop = offset + table.num_rows
-            found, answered = answers.window(index, offset, stop)
-            failed, why = errors.window(index, offset, stop)
-            left = ~np.isin(failed, found)
-            failed, why = failed[left], why.filter(pa.array(left))
-            if len(found) + len(failed) != table.num_rows:
+            answered_at, answered = answers.window(index, offset, stop)
+            failed_at, failures = errors.window(index, offset, stop)
+            unanswered = ~np.isin(failed_at, answered_at)  # a later attempt may have answered the row
+            failed_at, failures = failed_at[unanswered], failures.filter(pa.array(unanswered))
+            if len(answered_at) + len(failed_at) != table.num_rows:
                 raise SliceError(
                     f"{unit.file.path} has {table.num_rows} rows from offset {offset} of unit {unit.id}, and "
-                    f"{len(found)} answers and {len(failed)} failures for them",
+                    f"{len(answered_at)} answers and {len(failed_at)} failures for them",
                     kind="transient",
                 )
-            good = table if not len(failed) else table.take(pa.array(found - offset))
-            columns = answered.columns[: len(part.fields)]
-            beside = pa.Table.from_arrays([*good.columns, *columns], schema=schema)
-            bad = _quarantined(
-                plan, unit, failed, why, table.take(pa.array(failed - offset)), quarantine_schema
+            inputs = table if not len(failed_at) else table.take(pa.array(answered_at - offset))
+            columns = [*inputs.columns, *answered.columns[: len(part.fields)]]
+            failed_inputs = table.take(pa.array(failed_at - offset))
+            yield (
+                pa.Table.from_arrays(columns, schema=schema),
+                _quarantined(plan, unit, failed_at, failures, failed_inputs, quarantine_schema),
+                _totals(answered, failures),
             )
-            yield beside, bad, _totals(answered, why)
             offset = stop
 
 
 def _quarantined(
-    plan: Plan, unit: Unit, offsets: np.ndarray, why: pa.Table, rows: pa.Table, schema: pa.Schema
+    plan: Plan, unit: Unit, offsets: np.ndarray, failures: pa.Table, inputs: pa.Table, schema: pa.Schema
 ) -> pa.Table:
     count = len(offsets)
     first = 1 if plan.slice_filter is not None else unit.range.first_row + 1
-    columns = [[unit.file.path] * count, offsets + first, [unit.id] * count, offsets]
-    made = [pa.array(c, f.type) for c, f in zip(columns, QUARANTINE_FIELDS, strict=False)]
-    return pa.Table.from_arrays([*made, *why.columns, *rows.columns], schema=schema)
+    values = [[unit.file.path] * count, offsets + first, [unit.id] * count, offsets]
+    columns = [pa.array(v, f.type) for v, f in zip(values, QUARANTINE_FIELDS, strict=False)]
+    return pa.Table.from_arrays([*columns, *failures.columns, *inputs.columns], schema=schema)
 
 
-def _totals(answered: pa.Table, why: pa.Table) -> Totals:
+def _totals(answered: pa.Table, failures: pa.Table) -> Totals:
     columns = {f.name.removeprefix("__"): answered.column(f.name) for f in COUNT_FIELDS}
     sums = {n: pc.sum(c, min_count=0).as_py() if not c.null_count else None for n, c in columns.items()}
     invalid, cut, too_long = (
-        pc.sum(pc.equal(why.column("error_type"), kind), min_count=0).as_py()
+        pc.sum(pc.equal(failures.column("error_type"), kind), min_count=0).as_py()
         for kind in (INVALID_ANSWER, TRUNCATED_ANSWER, PROMPT_TOO_LONG)
     )
     return Totals(
         rows=answered.num_rows,
-        quarantined=why.num_rows,
+        quarantined=failures.num_rows,
         invalid=invalid + cut,
         too_long=too_long,
         **sums | {"truncated": _sum(sums["truncated"], cut)},
     )
 
 
-class _Rows:
-    """A Parquet file that is written in row groups of a good size, whatever the sizes of the tables."""
+class _ParquetFile:
+    """Writes tables of any size into row groups of a good size."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
@@ -192,14 +180,14 @@ class _Rows:
         self._pending: list[pa.Table] = []
         self._groups = 0
 
-    def __enter__(self) -> _Rows:
+    def __enter__(self) -> _ParquetFile:
         return self
 
     def write(self, table: pa.Table) -> None:
         if table.num_rows:
             self._pending.append(table)
-        rows, size = sum(t.num_rows for t in self._pending), sum(t.nbytes for t in self._pending)
-        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
+        rows = sum(t.num_rows for t in self._pending)
+        if rows >= _ROW_GROUP_ROWS or sum(t.nbytes for t in self._pending) >= _ROW_GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
@@ -227,11 +215,11 @@ class _Rows:
             self._writer.close()
 
 
-def _entry(path: Path, name: str, rows: int) -> dict[str, Any]:
+def _manifest_entry(path: Path, name: str, rows: int) -> dict[str, Any]:
     with open(path, "rb") as f:
         digest = hashlib.file_digest(f, "sha256").hexdigest()
     return {"path": name, "rows": rows, "bytes": path.stat().st_size, "sha256": digest}
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def _sum(one: int | None, other: int | None) -> Any:
     return None if one is None or other is None else one + other

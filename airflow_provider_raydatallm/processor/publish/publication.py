@@ -1,14 +1,14 @@
-"""Publishing a slice: seal, parts, commit, and what derives from the commit.
+"""Publishes a slice: seal, parts, commit, and the files that derive from the commit.
 
 Invariants:
 
-* `seal-<plan>.json` (create-only) names the exact fragments that count: whoever publishes this plan publishes
-  the same rows.
-* `commit-<version>.json` (create-only) is the publish. Manifest, report and `_SUCCESS` derive from it, in
-  this order.
-* A slice of one file replaces it in one step, for every reader. With several files `_SUCCESS` is gone from
-  before the first new part to after the last old one; parts carry the version and the seal in their names.
-* Nothing of what is published is removed before its successor's manifest is there.
+* `seal-<plan>.json` (create-only) names the fragments that count: every publisher of this plan publishes the
+  same rows.
+* `commit-<version>.json` (create-only) decides that the version is published. Manifest, report and `_SUCCESS`
+  derive from it, in this order.
+* A slice of one file replaces it in one step. With several files `_SUCCESS` is absent from before the first
+  new part until the last old one is gone; parts carry the version and the seal in their names.
+* A published file is removed only after its successor's manifest is written.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import hashlib
 import math
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,16 +54,15 @@ from airflow_provider_raydatallm.processor.store.versions import (
 PART = "part-00000.parquet"
 QUARANTINE = "_quarantine"
 
-#: Files of one version (`part-00000.parquet` is of none), and the folder of one that is kept.
+#: Files of one version (`part-00000.parquet` may be of any), and the folder of a kept version.
 _VERSIONED = re.compile(r"(?:part|plan|commit)-(\d{6})[-.].*|(\d{6})")
 
-#: Runs a function on each of some values, anywhere, and gives the results in their order.
+#: Runs a function on each of some values, anywhere, and returns the results in their order.
 Map = Callable[[Callable[[PartPlan], Part], Sequence[PartPlan]], Iterable[Part]]
 
 
 def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None:
-    """:raises SliceError: when the answer columns cannot stand beside the input's, or the whole cannot be
-    Parquet."""
+    """:raises SliceError: when an answer column clashes with another column, or Parquet cannot hold one."""
     names = [f.name for f in fields]
     if taken := [n for n in names if n in plan.columns]:
         raise SliceError(
@@ -82,7 +82,7 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
 
 @dataclass(frozen=True)
 class Seal:
-    """The fragments that count, and the published columns that their answers make."""
+    """The fragments that count, and the published columns of their answers."""
 
     name: str
     fragments: tuple[str, ...]
@@ -90,28 +90,28 @@ class Seal:
 
     @property
     def tag(self) -> str:
-        """Tells files of this seal from those of others."""
+        """Distinguishes files of this seal from those of others."""
         return hashlib.sha256("\n".join(self.fragments).encode()).hexdigest()[:8]
 
 
 def seal(
     store: Store, folder: str, plan: Plan, fragments: Sequence[Fragment], fields: Sequence[pa.Field] | None
 ) -> Seal:
-    """Decide which fragments count; whoever is first decides.
+    """Decides which fragments count; the first writer decides.
 
     :param fields: the published columns; None to take them from the fragments.
     """
-    known = list(fields) if fields is not None else fragment_fields(store, folder, fragments)
-    schema = base64.b64encode(pa.schema(known).serialize()).decode()
+    columns = list(fields) if fields is not None else fragment_fields(store, folder, fragments)
+    schema = base64.b64encode(pa.schema(columns).serialize()).decode()
     body = {"fragments": [f.name for f in fragments], "schema": schema}
     store.create_document(f"{folder}/seal-{plan.input_hash}.json", body)
-    found = read_seal(store, folder, plan)
-    assert found is not None
-    return found
+    decided = read_seal(store, folder, plan)
+    assert decided is not None
+    return decided
 
 
 def read_seal(store: Store, folder: str, plan: Plan) -> Seal | None:
-    """What was decided before; None when nothing was, or its file is damaged."""
+    """Returns the existing seal; None when there is none, or it is damaged."""
     name = f"{folder}/seal-{plan.input_hash}.json"
     try:
         body = store.read_document(name)
@@ -126,7 +126,7 @@ def read_seal(store: Store, folder: str, plan: Plan) -> Seal | None:
 
 @dataclass(frozen=True)
 class Publication:
-    """A sealed slice on its way to its readers."""
+    """Publishes one sealed version."""
 
     store: Store
     job: SliceJob
@@ -139,11 +139,11 @@ class Publication:
     previous_version: Version | None
 
     def publish(self, run_all: Map, report: Callable[[Totals], Report]) -> Report:
-        """Build the parts and commit them.
+        """Builds the parts and commits them.
 
-        :param report: the report of what the parts hold.
+        :param report: builds the report from the parts' totals.
         :raises CorruptFileError: naming a damaged fragment; nothing was published then.
-        :raises LeaseLostError: when another run has the slice now.
+        :raises LeaseLostError: when another run holds the slice now.
         """
         check_columns(self.job, self.plan, self.seal.fields)
         groups = self._groups()
@@ -152,12 +152,12 @@ class Publication:
         try:
             return self._publish(plans, single, run_all, report)
         except Exception:
-            # A run that slept while another took its turn finds things changed or gone: that is no damage.
+            # A run that was paused while another one took over finds files changed or gone: no damage.
             try:
                 self.lease.check()
             except LeaseLostError:
-                put = [name for p in plans for name in (p.data_name, p.quarantine_name)]
-                roll_back(self.store, [*put, self._plan_file])
+                own_files = [name for p in plans for name in (p.data_name, p.quarantine_name)]
+                roll_back(self.store, [*own_files, self._plan_file])
                 raise
             raise
 
@@ -169,10 +169,10 @@ class Publication:
         self, plans: Sequence[PartPlan], single: bool, run_all: Map, report: Callable[[Totals], Report]
     ) -> Report:
         with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as scratch:
-            before = self.store.version(PART)
+            replaced = self.store.version(PART)
             if single:
                 built = [build_part(p, Path(scratch)) for p in plans]
-                parts, ready = [p for p, _ in built], [path for _, path in built]
+                parts, paths = [p for p, _ in built], [path for _, path in built]
             self.lease.check()
             self._keep_previous()
             if (
@@ -182,8 +182,8 @@ class Publication:
             ):
                 self.store.remove(SUCCESS)
             if single:
-                for path in ready:
-                    self.store.replace(PART, path, self.lease.check, expected=before)
+                for path in paths:
+                    self.store.replace(PART, path, self.lease.check, expected=replaced)
             else:
                 parts = list(run_all(put_part, plans))
         result = report(sum((p.totals for p in parts), Totals()))
@@ -201,12 +201,12 @@ class Publication:
                 by_file.setdefault(unit.file.path, []).append(index)
             return list(by_file.values())
         names = {f.name for f in self.fragments}
-        answers = sum(f.size for f in self.store.files(self.folder) if f.name in names)
-        rows = max(self.plan.rows, 1)
-        in_file: dict[str, int] = {}
+        answer_bytes = sum(f.size for f in self.store.files(self.folder) if f.name in names)
+        bytes_per_row = answer_bytes / max(self.plan.rows, 1)
+        rows_of: Counter[str] = Counter()
         for unit in units:
-            in_file[unit.file.path] = in_file.get(unit.file.path, 0) + unit.rows
-        sizes = [u.file.size * u.rows / in_file[u.file.path] + answers * u.rows / rows for u in units]
+            rows_of[unit.file.path] += unit.rows
+        sizes = [u.rows * (u.file.size / rows_of[u.file.path] + bytes_per_row) for u in units]
         count = max(1, math.ceil(sum(sizes) / self.job.max_file_bytes))
         groups: list[list[int]] = [[]]
         limit, filled = sum(sizes) / count, 0.0
@@ -285,7 +285,7 @@ class Publication:
 
 
 def write_derived_files(store: Store, version: Version, lease: Lease, keep_versions: int) -> None:
-    """Write what derives from a commit and remove what it replaced; again and again, if need be."""
+    """Writes what derives from a commit and removes what it replaced. Safe to repeat."""
     lease.check()
     store.put_json(MANIFEST, version.manifest)
     store.put_json(REPORT, version.report)
@@ -302,7 +302,7 @@ def write_derived_files(store: Store, version: Version, lease: Lease, keep_versi
                 continue
             number = _number_of(name)
             if number is None or number > version.version_number:
-                lease.check()  # it may be a later version's: of a run that died before its commit, or not
+                lease.check()  # it may be of a later version, unless its run died before the commit
                 store.remove(path)
             elif number == version.version_number or number < version.version_number - keep:
                 store.remove(path)
@@ -312,9 +312,9 @@ def write_derived_files(store: Store, version: Version, lease: Lease, keep_versi
 
 
 def roll_back(store: Store, own: Iterable[str] = ()) -> None:
-    """Undo what a run did when it was another's turn: it slept between its last check and that step.
+    """Rolls back files written after losing the lease, by a run that was paused between a check and its step.
 
-    While the other is at work it sees to that itself, at its end (`derive`).
+    While another run holds the lease, it cleans up itself (`write_derived_files`).
 
     :param own: files that this run may have put.
     """
@@ -330,6 +330,6 @@ def roll_back(store: Store, own: Iterable[str] = ()) -> None:
 
 
 def _number_of(name: str) -> int | None:
-    """The version that a file is of; None for the one file of a slice, which any version may have."""
-    found = _VERSIONED.fullmatch(name)
-    return int(found[1] or found[2]) if found else None
+    """The version of a file; None for the one file of a slice, which any version may have."""
+    match = _VERSIONED.fullmatch(name)
+    return int(match[1] or match[2]) if match else None

@@ -1,4 +1,4 @@
-"""Saying in a line or two what rows failed of."""
+"""Summarizes in a line or two why rows failed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from airflow_provider_raydatallm.processor.storage import CorruptFileError, Stor
 from airflow_provider_raydatallm.processor.store.fragments import FragmentReader
 from airflow_provider_raydatallm.processor.store.ledger import Fragment
 
-#: Fragments that are looked into for examples: an error that fails a slice is in each of them.
-_LOOKED_AT = 20
+#: Fragments that are read for examples: an error that fails a slice is in each of them.
+_SAMPLED_FRAGMENTS = 20
 
 
 def summarize_quarantine(store: Store, folder: str, plan: Plan, fragments: Sequence[Fragment]) -> str:
     """The kinds of errors with the first row of each: "12 KeyError, such as row 7 of a.csv: ..."."""
     index = {u.id: i for i, u in enumerate(plan.units)}
-    failed = [f for f in fragments if f.kind == "failed"][:_LOOKED_AT]
+    failed = [f for f in fragments if f.kind == "failed"][:_SAMPLED_FRAGMENTS]
     reader = FragmentReader(store, folder, failed, index, ERROR_FIELDS)
     kinds: Counter[str] = Counter()
     examples: dict[str, str] = {}
@@ -26,7 +26,7 @@ def summarize_quarantine(store: Store, folder: str, plan: Plan, fragments: Seque
     for unit, start, stop in places:
         try:
             offsets, table = reader.window(unit, start, stop)
-        except CorruptFileError:  # one of the others will do
+        except CorruptFileError:  # another one will do
             continue
         for offset, kind, error in zip(offsets, *(c.to_pylist() for c in table.columns), strict=True):
             kinds[kind] += 1

@@ -1,8 +1,8 @@
-"""What an unfinished slice has so far: the plan and the fragments of one version in the making.
+"""The checkpoint of an unfinished slice: the plan and the fragments of one version.
 
 Its folder is named after the version and the fingerprint, and units after the content of their files, so that
-whatever is in it answers the question that is asked now, whichever run wrote it. Damaged files are set aside
-with a message; what they held is missing then, and answered again.
+its rows answer the job's question, whichever run wrote them. Damaged files are renamed with a warning; their
+rows are missing then, and run again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     read_ledger,
 )
 
-SEEDED = "seeded.json"
+CARRIED_OVER = "carried_over.json"
 
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """How far a plan has come, by the fragments that there are.
+    """Which rows of a plan are finished, quarantined and missing, by the fragments that exist.
 
-    `max_attempts`: failures that put a row into quarantine; those of runs before `failed_since` (an epoch) do
-    not count.
+    `max_attempts`: failures that put a row into quarantine; those before the epoch `failed_since` do not
+    count.
     """
 
     plan: Plan
@@ -63,23 +63,22 @@ class CheckpointState:
 
     @property
     def rows_quarantined(self) -> int:
-        """Of this plan: fragments may hold rows of files that are gone."""
+        """Of this plan only: fragments may hold rows of files that are gone."""
         ids = {u.id for u in self.plan.units}
         return sum(count_rows(spans) for unit, spans in self.quarantined.items() if unit in ids)
 
 
 class Checkpoint:
-    """The folder of one version in the making."""
+    """The folder of one unfinished version."""
 
     def __init__(self, store: Store, number: int, fingerprint: str, mode: str) -> None:
-        """:param mode: why this version is made: a slice that is forced must not take over rows of one that
-        is not."""
+        """:param mode: why this version is built: a forced one must not take over rows of one that is not."""
         self.store = store
         self.number = number
         self.folder = f"{CHECKPOINT}/v{number:06}-{fingerprint}-{mode}"
 
     def planned_inputs(self) -> set[str]:
-        """Hashes of the inputs that were planned here."""
+        """Hashes of the inputs that have a plan here."""
         names = self.store.names(self.folder)
         return {n[5:-5] for n in names if n.startswith("plan-") and n.endswith(".json")}
 
@@ -96,15 +95,15 @@ class Checkpoint:
         self.store.create_document(f"{self.folder}/plan-{plan.input_hash}.json", plan.to_json())
 
     def fragments(self, only: Iterable[str] | None = None) -> list[Fragment]:
-        """:param only: names of the fragments to look at; all that there are by default."""
+        """:param only: names of the fragments to read; all by default."""
         return read_ledger(self.store.names(self.folder) if only is None else only, self._ranges)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
 
-    def seeded(self) -> dict[str, Any] | None:
-        """What was taken over from the version before: its report's tokens and its truncated rows."""
-        body: dict[str, Any] | None = self.store.read_document(f"{self.folder}/{SEEDED}")
+    def carried_over(self) -> dict[str, Any] | None:
+        """`counts` and `tokens` of the report whose rows were taken over; None when none were."""
+        body: dict[str, Any] | None = self.store.read_document(f"{self.folder}/{CARRIED_OVER}")
         return body
 
     def _ranges(self, name: str) -> tuple[UnitRows, ...] | None:
@@ -117,7 +116,7 @@ class Checkpoint:
 
 
 def load_plan(store: Store, name: str) -> Plan | None:
-    """The stored plan; None when there is none, or it is damaged."""
+    """Returns the stored plan; None when there is none, or it is damaged."""
     try:
         body = store.read_document(name)
         return None if body is None else Plan.from_json(body)

@@ -1,8 +1,8 @@
-"""Finished rows on disk: fragments, which a writer puts and publishing reads.
+"""Fragments: files of finished rows, which inference writes and publishing reads.
 
-A fragment is one immutable file: an Arrow stream of answer columns, whose schema's metadata holds the row ids
-of its rows as ranges. It is put in one step and named after its rows, the lease's epoch and its content's
-hash (`ledger.py`), so that a damaged one is noticed when it is read and a late one harms nothing.
+A fragment is one immutable Arrow stream of answer columns; its schema's metadata holds the row ids as ranges.
+It is put in one step and named after its rows, the lease's epoch and its content's hash (`ledger`), so that
+damage is noticed when it is read and a late fragment is harmless.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     hash_from_name,
 )
 
-#: A fragment is put when it has so many rows, so many bytes, or when its oldest row has waited so long.
+#: A fragment is put when it holds this many rows or bytes, or when its oldest row has waited this long.
 FRAGMENT_ROWS = 65_536
 FRAGMENT_BYTES = 64 << 20
 FLUSH_SECONDS = 2.0
@@ -38,9 +38,9 @@ _HEAD_BYTES = 64 << 10
 
 
 class FragmentWriter:
-    """Collects finished rows and puts them as fragments. Safe to use from several threads.
+    """Collects finished rows and puts them as fragments. Thread-safe.
 
-    Tables have `__unit` (index into the plan), `__offset` and the columns to keep.
+    Tables hold `__unit` (index into the plan), `__offset` and the columns to keep.
     """
 
     def __init__(self, url: str, folder: str, unit_ids: Sequence[str], epoch: int) -> None:
@@ -57,9 +57,9 @@ class FragmentWriter:
         self._clock.start()
 
     def add(self, kind: FragmentKind, table: pa.Table) -> None:
-        """Take finished rows. They are safe after at most `FLUSH_SECONDS` and one put.
+        """Adds finished rows, which are stored after at most `FLUSH_SECONDS` and one put.
 
-        :raises SliceError: when fragments cannot be put: no row is taken that could not be kept.
+        :raises SliceError: when fragments cannot be put.
         """
         with self._lock:
             if self._error is not None:
@@ -68,33 +68,30 @@ class FragmentWriter:
                 return
             self._pending[kind].append(table)
             self._oldest = self._oldest or time.monotonic()
-            waiting = self._pending[kind]
-            full = (
-                sum(t.num_rows for t in waiting) >= FRAGMENT_ROWS
-                or sum(t.nbytes for t in waiting) >= FRAGMENT_BYTES
-            )
-        if full:
+            rows = sum(t.num_rows for t in self._pending[kind])
+            size_bytes = sum(t.nbytes for t in self._pending[kind])
+        if rows >= FRAGMENT_ROWS or size_bytes >= FRAGMENT_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Put what is pending.
+        """Puts the pending rows.
 
-        :raises SliceError: when that fails; the rows stay pending, for the next try.
+        :raises SliceError: when that fails; the rows stay pending for the next try.
         """
         with self._putting:
             with self._lock:
-                taken = self._pending
+                flushed = self._pending
                 self._pending = {"rows": [], "failed": []}
                 self._oldest = None
             try:
-                for kind, tables in taken.items():
+                for kind, tables in flushed.items():
                     if tables:
-                        table = _united(tables)
+                        table = _concat(tables)
                         put_fragment(self._store, self._folder, kind, table, self._unit_ids, self._epoch)
-                        taken[kind] = []
+                        flushed[kind] = []
             except Exception as e:
                 with self._lock:
-                    self._pending = {k: [*tables, *self._pending[k]] for k, tables in taken.items()}
+                    self._pending = {k: [*tables, *self._pending[k]] for k, tables in flushed.items()}
                     self._oldest = time.monotonic()
                     self._error = e
                 raise
@@ -112,13 +109,13 @@ class FragmentWriter:
                 try:
                     self.flush()
                 except Exception:
-                    self._closed.wait(FLUSH_SECONDS)  # `_error` tells whoever adds next
+                    self._closed.wait(FLUSH_SECONDS)  # the next `add` raises it
 
 
 def put_fragment(
     store: Store, folder: str, kind: FragmentKind, table: pa.Table, unit_ids: Sequence[str], epoch: int
 ) -> None:
-    """Put rows, in any order, as one fragment."""
+    """Puts rows, in any order, as one fragment."""
     units, offsets = table.column("__unit").to_numpy(), table.column("__offset").to_numpy()
     order = np.lexsort((offsets, units))
     units, offsets = units[order], offsets[order]
@@ -133,7 +130,7 @@ def put_fragment(
     ]
     kept = table.drop_columns(["__unit", "__offset"]).take(pa.array(order)).combine_chunks()
     metadata = {_RANGES: json.dumps(ranges)}
-    if kind == "failed":  # a row that fails twice in the same way has failed twice
+    if kind == "failed":  # the same failure twice must make two fragments
         metadata[b"attempt"] = uuid.uuid4().hex
     kept = kept.replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
@@ -143,7 +140,7 @@ def put_fragment(
     store.put(f"{folder}/{fragment_name(kind, ranges, epoch, content)}", content)
 
 
-def _united(tables: Sequence[pa.Table]) -> pa.Table:
+def _concat(tables: Sequence[pa.Table]) -> pa.Table:
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
@@ -151,9 +148,9 @@ def _united(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def read_head(store: Store, name: str) -> pa.Schema:
-    """A fragment's schema, from its first bytes.
+    """Reads a fragment's schema from its first bytes.
 
-    :raises CorruptFileError: when it is none.
+    :raises CorruptFileError: when it is not a fragment.
     """
     for content in (store.read_start(name, _HEAD_BYTES), store.read(name) or b""):
         try:
@@ -172,7 +169,7 @@ def fragment_ranges(store: Store, name: str) -> tuple[UnitRows, ...]:
 
 
 def fragment_fields(store: Store, folder: str, fragments: Sequence[Fragment]) -> list[pa.Field]:
-    """The published columns of all fragments, with the types that fit them all.
+    """The published columns of the fragments, with types that fit all of them.
 
     :raises SliceError: when no type fits a column's values.
     """
@@ -189,10 +186,9 @@ def fragment_fields(store: Store, folder: str, fragments: Sequence[Fragment]) ->
 
 
 class FragmentReader:
-    """Answers by position, for whoever asks for one window of rows after another, in plan order.
+    """Reads answers by position, in windows of rows in plan order.
 
-    Only the fragments of the windows in hand are in memory. Where fragments overlap, the first by name
-    counts.
+    Only the fragments of the current window are in memory. Where fragments overlap, the first by name counts.
 
     :param units: plan indices by unit id.
     """
@@ -220,7 +216,7 @@ class FragmentReader:
                 row += stop - start
 
     def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, pa.Table]:
-        """Offsets of the rows found in `[start, stop)` of a unit, sorted, and those rows.
+        """Returns the sorted offsets of the rows that exist in `[start, stop)` of a unit, and those rows.
 
         :raises CorruptFileError: naming the fragment.
         """
@@ -236,19 +232,18 @@ class FragmentReader:
                 self._open.pop(name, None)
         if not tables:
             return np.empty(0, np.int64), self._schema.empty_table()
-        found, at = np.unique(np.concatenate(offsets), return_index=True)
-        return found, pa.concat_tables(tables).take(pa.array(at))
+        unique, at = np.unique(np.concatenate(offsets), return_index=True)
+        return unique, pa.concat_tables(tables).take(pa.array(at))
 
     def _table(self, name: str) -> pa.Table:
         if name not in self._open:
             path = f"{self._folder}/{name}"
             content = self._store.read(path)
             if content is None or content_hash(content) != hash_from_name(name):
-                raise CorruptFileError(
-                    self._store,
-                    path,
-                    "it is gone" if content is None else "its content is not what its name says",
+                why = (
+                    "it is missing" if content is None else "its content does not match the hash in its name"
                 )
+                raise CorruptFileError(self._store, path, why)
             with pa.ipc.open_stream(pa.BufferReader(content)) as stream:
                 table = stream.read_all()
             columns = [

@@ -1,4 +1,4 @@
-"""Removing what abandoned runs left: checkpoints of slices that nobody went on with."""
+"""Removes what abandoned runs left: checkpoints of slices that no run continues."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ _ANY_KEY = "any-slice-key"
 
 
 def abandoned_checkpoints(job: SliceJob, days: float) -> Iterator[tuple[Store, float]]:
-    """Slices of the job's table with a checkpoint in which nothing was written for `days`, and its age in
-    days.
+    """Slices of the job's table whose checkpoint has not changed for `days`, and its age in days.
 
-    A checkpoint that is worked on is never among them: its lease beats every few seconds.
+    The checkpoint of a live run is never among them: its lease beats every few seconds.
     """
     any_slice = job.model_copy(update={"slice_key": _ANY_KEY})
-    for one in (any_slice, any_slice.model_copy(update={"max_rows": 1 if job.max_rows is None else None})):
+    trial_or_not = any_slice.model_copy(update={"max_rows": 1 if job.max_rows is None else None})
+    for one in (any_slice, trial_or_not):
         fs, pattern = open_fs(f"{one.slice_path.replace(_ANY_KEY, '*')}/{CHECKPOINT}")
         for path in sorted(fs.glob(pattern)):
-            newest = max(map(_written, fs.find(path, detail=True).values()), default=0.0)
-            age = (time.time() - newest) / 86400
-            if age >= days:
-                yield Store(fs.unstrip_protocol(path.rpartition("/")[0])), age
+            newest = max(map(_modified_at, fs.find(path, detail=True).values()), default=0.0)
+            age_days = (time.time() - newest) / 86400
+            if age_days >= days:
+                yield Store(fs.unstrip_protocol(path.rpartition("/")[0])), age_days
 
 
-def collect(store: Store) -> None:
-    """Remove a slice's checkpoint, and its last progress, under its lease, so that no run is met that begins
-    just now."""
+def remove_checkpoint(store: Store) -> None:
+    """Removes a slice's checkpoint and its last progress, under its lease: a run may be starting."""
     lease = Lease.acquire(
         store,
         me="gc",
-        floor=lambda: versions.epoch(store),
+        published_epoch=lambda: versions.epoch(store),
         wait=False,
-        waiting=lambda other: False,
+        stop_waiting=lambda holder: False,
         stale_seconds=0,
     )
     assert lease is not None
@@ -54,8 +53,8 @@ def collect(store: Store) -> None:
         lease.close()
 
 
-def _written(info: dict[str, Any]) -> float:
-    """Epoch seconds of a file's last change; now, when the storage does not tell."""
+def _modified_at(info: dict[str, Any]) -> float:
+    """Epoch seconds of a file's last change; now, where the storage does not record it."""
     for name in ("mtime", "LastModified", "updated", "last_modified", "created"):
         value = info.get(name)
         if isinstance(value, dt.datetime):

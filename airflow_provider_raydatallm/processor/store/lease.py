@@ -1,12 +1,12 @@
 """Who may work on a slice: a lease by epochs.
 
-`epoch-000007` is created by one and never replaced; the highest one holds. Its holder writes its beat beside
-it, over and over. Whoever watches a beat stay the same for `STALE_SECONDS` of its own monotonic clock takes
-the holder for dead and creates the next epoch. No clocks are compared.
+One run creates `epoch-000007`, which is never replaced; the highest epoch holds the lease. Its holder renews
+a beat beside it. A watcher that sees the beat unchanged for `STALE_SECONDS` of its own monotonic clock
+assumes that the holder is dead and creates the next epoch. No clocks are compared.
 
-A holder that was paused and taken over finds out by `check`, which it calls before each step that others
-could see. Between a check and its step it may be paused again: so those steps cannot harm either (create-only
-files, names that hold the epoch, `Store.replace`).
+A holder that was paused and taken over notices by `check`, which it calls before each step that others could
+see. It may be paused again between a check and its step, so those steps are harmless, too (create-only files,
+names that hold the epoch, `Store.replace`).
 """
 
 from __future__ import annotations
@@ -40,44 +40,43 @@ class LeaseLostError(SliceError):
 
 
 class LeaseHolder:
-    """What a watcher sees of the run that holds the slice."""
+    """The run that holds a slice, as others see it. `beat`: its last one, with its progress."""
 
     def __init__(self, store: Store, epoch: int) -> None:
         self.epoch = epoch
-        beat = store.read(_beat(epoch))
-        self.seen = beat or store.read(_epoch(epoch)) or b""
+        self.beat_bytes = store.read(_beat(epoch)) or store.read(_epoch(epoch)) or b""
         try:
-            self.says: dict[str, Any] = json.loads(self.seen)
+            self.beat: dict[str, Any] = json.loads(self.beat_bytes)
         except ValueError:
-            self.says = {}
+            self.beat = {}
 
     @property
     def released(self) -> bool:
-        return bool(self.says.get("released"))
+        return bool(self.beat.get("released"))
 
     def __str__(self) -> str:
-        return str(self.says.get("holder") or "another run")
+        return str(self.beat.get("holder") or "another run")
 
 
 def read_holder(store: Store) -> LeaseHolder | None:
-    """The run that holds the slice now, whether it lives or not; None when there is none."""
+    """The run that holds the slice, whether it is alive or not; None when there is none."""
     epochs = _epochs(store)
     if not epochs:
         return None
-    found = LeaseHolder(store, max(epochs))
-    return None if found.released else found
+    holder = LeaseHolder(store, max(epochs))
+    return None if holder.released else holder
 
 
 class Lease:
-    """The right to work on a slice. Keeps its beat going until it is released."""
+    """The right to work on a slice. Renews its beat until it is closed."""
 
-    def __init__(self, store: Store, epoch: int, me: str, mine: bytes) -> None:
-        """:param mine: what this lease wrote into its epoch's file."""
+    def __init__(self, store: Store, epoch: int, me: str, content: bytes) -> None:
+        """:param content: what this lease wrote into its epoch's file."""
         self.epoch = epoch
         self._store = store
         self._me = me
-        self._mine = mine
-        self._said: dict[str, Any] = {}
+        self._content = content
+        self._progress: dict[str, Any] = {}
         self._lost = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, name="ray-llm-beat", daemon=True)
@@ -89,57 +88,57 @@ class Lease:
         store: Store,
         *,
         me: str,
-        floor: Callable[[], int],
+        published_epoch: Callable[[], int],
         wait: bool,
-        waiting: Callable[[LeaseHolder], bool],
+        stop_waiting: Callable[[LeaseHolder], bool],
         stale_seconds: float | None = None,
     ) -> Lease | None:
-        """Take the slice, at once when nobody holds it, else when its holder releases it or is dead.
+        """Acquires the lease: at once when nobody holds it, else when its holder releases it or is dead.
 
         :param me: the holder's name, for people.
-        :param floor: the epoch of what is published now: ours is higher.
-        :param wait: whether to wait for a holder that lives.
-        :param waiting: called every second while a holder lives; True ends the waiting, without a lease.
+        :param published_epoch: the epoch of the newest commit: ours is higher.
+        :param wait: whether to wait for a holder that is alive.
+        :param stop_waiting: called every second while a holder is alive; True ends the wait without a lease.
         :raises SliceError: when another run holds the slice and `wait` is False.
         """
         stale = STALE_SECONDS if stale_seconds is None else stale_seconds
-        mine = json.dumps({"holder": me, "nonce": uuid.uuid4().hex}).encode()
-        seen: tuple[int, bytes] | None = None
+        content = json.dumps({"holder": me, "nonce": uuid.uuid4().hex}).encode()
+        last_beat: tuple[int, bytes] | None = None
         since = time.monotonic()
         while True:
             epochs = _epochs(store)
             top = max(epochs, default=0)
-            other = LeaseHolder(store, top) if epochs else None
-            same = other is not None and seen == (other.epoch, other.seen)
-            if other is None or other.released or (same and time.monotonic() - since >= stale):
-                # What was published is looked up after the epochs: a holder publishes before it takes its
-                # epoch away, so that no epoch is ever given twice to runs that could meet.
-                epoch = max(top, floor()) + 1
-                if store.create(_epoch(epoch), mine):
+            holder = LeaseHolder(store, top) if epochs else None
+            is_same = holder is not None and last_beat == (holder.epoch, holder.beat_bytes)
+            if holder is None or holder.released or (is_same and time.monotonic() - since >= stale):
+                # The published epoch is read after the listing: a holder publishes before it removes its
+                # epoch, so that two runs that could meet never get the same epoch.
+                epoch = max(top, published_epoch()) + 1
+                if store.create(_epoch(epoch), content):
                     remove_leases(store, epoch - 1)
-                    return cls(store, epoch, me, mine)
-                seen = None
+                    return cls(store, epoch, me, content)
+                last_beat = None
                 continue
-            if not same:
-                if seen is not None and not wait:
+            if not is_same:
+                if last_beat is not None and not wait:
                     raise SliceError(
-                        f"{other} is at work on {store.url} and on_running is 'fail': wait for it, or set "
+                        f"{holder} is at work on {store.url} and on_running is 'fail': wait for it, or set "
                         "on_running='attach'",
                         kind="transient",
                     )
-                seen, since = (other.epoch, other.seen), time.monotonic()
-            if waiting(other):
+                last_beat, since = (holder.epoch, holder.beat_bytes), time.monotonic()
+            if stop_waiting(holder):
                 return None
             time.sleep(min(1.0, stale / 4))
 
-    def say(self, progress: dict[str, Any]) -> None:
-        """What attached runs see of this one."""
-        self._said = progress
+    def set_progress(self, progress: dict[str, Any]) -> None:
+        """Shows this run's progress to the runs that wait for it."""
+        self._progress = progress
 
     def check(self) -> None:
-        """:raises LeaseLostError: when the slice is another run's now."""
+        """:raises LeaseLostError: when another run holds the slice."""
         top = max(_epochs(self._store), default=0)
-        if self._lost or top != self.epoch or self._store.read(_epoch(top)) != self._mine:
+        if self._lost or top != self.epoch or self._store.read(_epoch(top)) != self._content:
             self._lost = True
             successor = LeaseHolder(self._store, top) if top else "another run"
             raise LeaseLostError(
@@ -151,8 +150,10 @@ class Lease:
         return self._lost
 
     def close(self) -> None:
-        """Release: let the next run in at once. What goes wrong with that must not hide what the run failed
-        of: the next one then waits until this lease is stale."""
+        """Releases the lease, so that the next run can start at once.
+
+        A failure here must not hide the run's own: the next run then waits until this lease is stale.
+        """
         self._stop.set()
         self._thread.join(timeout=10)
         if self._lost:
@@ -160,29 +161,29 @@ class Lease:
         try:
             remove_leases(self._store, self.epoch - 1)
             if any(_FILE.fullmatch(n) is None for n in self._store.names(CHECKPOINT)):
-                self._store.put(_beat(self.epoch), self._beat(released=True))
+                self._write_beat(released=True)
             else:
                 remove_leases(self._store, self.epoch)
         except Exception as e:
-            print(f"warning: the lease of {self._store.url} could not be released: {e}", file=sys.stderr)
+            print(f"warning: could not release the lease of {self._store.url}: {e}", file=sys.stderr)
 
     def _keep_beating(self) -> None:
         while not self._lost:
             try:
-                self._store.put(_beat(self.epoch), self._beat())
+                self._write_beat()
                 self._lost = max(_epochs(self._store), default=0) != self.epoch
             except Exception:
-                pass  # storage that is away for a while: whoever watches sees no beat either
+                pass  # the storage is away for a while: watchers see no beat either
             if self._stop.wait(BEAT_SECONDS):
                 return
 
-    def _beat(self, **more: Any) -> bytes:
-        return json.dumps({"holder": self._me, "beat": uuid.uuid4().hex, **self._said, **more}).encode()
+    def _write_beat(self, **more: Any) -> None:
+        beat = {"holder": self._me, "beat": uuid.uuid4().hex, **self._progress, **more}
+        self._store.put(_beat(self.epoch), json.dumps(beat).encode())
 
 
 def remove_leases(store: Store, epoch: int) -> None:
-    """Remove the files of leases up to an epoch whose holder needs them no more, the beats first: a beat
-    without its epoch is nobody's."""
+    """Removes the files of leases up to an epoch, the beats first: a beat without its epoch holds nothing."""
     for name in store.names(CHECKPOINT):
         match = _FILE.fullmatch(name)
         if match is not None and int(match[1]) <= epoch:

@@ -1,9 +1,8 @@
-"""What is known to be finished: derived from the names of the fragments that exist, never kept apart from
-them.
+"""The ledger of finished rows: derived from the names of the fragments that exist, never stored separately.
 
-A fragment's name says which rows it holds when they are one range of one unit, so that the ledger of a slice
-is one listing; the others (`mixed`) say it in their first bytes. Row ranges are half-open, `(start, stop)`
-offsets in a unit. Pure, but for `read_ledger`.
+The name of a fragment that holds one range of one unit contains that range, so that a slice's ledger is one
+listing; the others (`mixed`) hold their ranges in their first bytes. Row ranges are half-open `(start, stop)`
+offsets in a unit. Pure, except for `read_ledger`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class UnitRows(NamedTuple):
     stop: int
 
 
-#: `rows`: answered; `failed`: rows that failed for their own reasons, once for each time they did.
+#: `rows`: answered; `failed`: rows that failed for their own reasons, once for each failure.
 FragmentKind = Literal["rows", "failed"]
 
 _NAME = re.compile(
@@ -58,7 +57,7 @@ def content_hash(content: bytes) -> str:
 
 
 def hash_from_name(name: str) -> str:
-    """The content hash that a fragment's name promises."""
+    """The content hash in a fragment's name."""
     match = _NAME.fullmatch(name)
     return match["sha"] if match else ""
 
@@ -66,11 +65,11 @@ def hash_from_name(name: str) -> str:
 def read_ledger(
     names: Iterable[str], read_ranges: Callable[[str], tuple[UnitRows, ...] | None]
 ) -> list[Fragment]:
-    """Fragments among `names`, in the order of their names.
+    """Returns the fragments among `names`, sorted by name.
 
-    :param read_ranges: the ranges of a fragment whose name does not say them; None when it cannot be read.
+    :param read_ranges: reads the ranges of a mixed fragment; returns None when it is damaged.
     """
-    found: dict[str, Fragment | None] = {}
+    fragments: dict[str, Fragment | None] = {}
     mixed: list[tuple[str, FragmentKind, int]] = []
     for name in sorted(names):
         match = _NAME.fullmatch(name)
@@ -80,66 +79,65 @@ def read_ledger(
         epoch = int(match["epoch"])
         if match["unit"] is None:
             mixed.append((name, kind, epoch))
-            found[name] = None  # keeps the order
+            fragments[name] = None  # keeps the order
         else:
             first = int(match["first"])
             rows = UnitRows(match["unit"], first, first + int(match["count"]))
-            found[name] = Fragment(name, kind, epoch, (rows,))
+            fragments[name] = Fragment(name, kind, epoch, (rows,))
     if mixed:
         with ThreadPoolExecutor(32) as pool:
-            looks = pool.map(read_ranges, (name for name, _, _ in mixed))
-            for (name, kind, epoch), ranges in zip(mixed, looks, strict=True):
-                found[name] = Fragment(name, kind, epoch, ranges) if ranges is not None else None
-    return [f for f in found.values() if f is not None]
+            all_ranges = pool.map(read_ranges, (name for name, _, _ in mixed))
+            for (name, kind, epoch), ranges in zip(mixed, all_ranges, strict=True):
+                fragments[name] = Fragment(name, kind, epoch, ranges) if ranges is not None else None
+    return [f for f in fragments.values() if f is not None]
 
 
 def finished_rows(fragments: Iterable[Fragment]) -> dict[str, list[Span]]:
     """Answered rows of each unit, as sorted ranges that do not touch."""
-    spans: dict[str, list[Span]] = {}
-    for fragment in fragments:
-        if fragment.kind == "rows":
-            for unit, start, stop in fragment.ranges:
-                spans.setdefault(unit, []).append((start, stop))
-    return {unit: merge_spans(found) for unit, found in spans.items()}
+    return {unit: merge_spans(spans) for unit, spans in _spans_by_unit(fragments, "rows").items()}
 
 
 def quarantined_rows(
     fragments: Sequence[Fragment], finished: Mapping[str, Sequence[Span]], max_attempts: int
 ) -> dict[str, list[Span]]:
     """Rows that were never answered and failed at least `max_attempts` times."""
+    quarantined = {
+        unit: subtract(covered_at_least(spans, max_attempts), finished.get(unit, []))
+        for unit, spans in _spans_by_unit(fragments, "failed").items()
+    }
+    return {unit: spans for unit, spans in quarantined.items() if spans}
+
+
+def _spans_by_unit(fragments: Iterable[Fragment], kind: FragmentKind) -> dict[str, list[Span]]:
     spans: dict[str, list[Span]] = {}
     for fragment in fragments:
-        if fragment.kind == "failed":
+        if fragment.kind == kind:
             for unit, start, stop in fragment.ranges:
                 spans.setdefault(unit, []).append((start, stop))
-    found = {
-        unit: subtract(covered_at_least(of_unit, max_attempts), finished.get(unit, []))
-        for unit, of_unit in spans.items()
-    }
-    return {unit: left for unit, left in found.items() if left}
+    return spans
 
 
 def missing_rows(
     units: Sequence[tuple[str, int]], done: Sequence[Mapping[str, Sequence[Span]]]
 ) -> list[tuple[int, list[Span]]]:
-    """What is left to answer: (index of the unit, its ranges) for each unit that has any.
+    """Rows still to be answered: (index of the unit, its ranges) for each unit that has any.
 
     :param units: (id, rows) in plan order.
-    :param done: sorted ranges by unit that need no answer any more.
+    :param done: sorted ranges by unit that need no answer.
     """
-    left = []
+    missing = []
     for index, (unit, rows) in enumerate(units):
         spans: list[Span] = [(0, rows)]
         for ranges in done:
             if unit in ranges:
                 spans = subtract(spans, ranges[unit])
         if spans:
-            left.append((index, spans))
-    return left
+            missing.append((index, spans))
+    return missing
 
 
 def merge_spans(spans: Iterable[Span]) -> list[Span]:
-    """Sorted ranges that neither overlap nor touch and cover the same."""
+    """Sorted ranges that neither overlap nor touch and cover the same rows."""
     result: list[Span] = []
     for start, stop in sorted(spans):
         if result and start <= result[-1][1]:
@@ -150,7 +148,7 @@ def merge_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 def covered_at_least(spans: Iterable[Span], times: int) -> list[Span]:
-    """What at least so many of the spans cover."""
+    """Ranges that at least `times` of the spans cover."""
     edges = sorted(edge for start, stop in spans for edge in ((start, 1), (stop, -1)))
     result: list[Span] = []
     depth = begin = 0
@@ -170,12 +168,12 @@ def subtract(spans: Iterable[Span], taken: Sequence[Span]) -> list[Span]:
     for start, stop in spans:
         while at < len(taken) and taken[at][1] <= start:
             at += 1
-        here = at
-        while here < len(taken) and taken[here][0] < stop:
-            if taken[here][0] > start:
-                result.append((start, taken[here][0]))
-            start = max(start, taken[here][1])
-            here += 1
+        i = at
+        while i < len(taken) and taken[i][0] < stop:
+            if taken[i][0] > start:
+                result.append((start, taken[i][0]))
+            start = max(start, taken[i][1])
+            i += 1
         if start < stop:
             result.append((start, stop))
     return result

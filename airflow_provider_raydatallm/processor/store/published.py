@@ -1,7 +1,6 @@
-"""What is published for a job, for the price of a few small reads and a listing: no file of the input is
-opened.
+"""Finds what is published for a job with a few small reads and a listing: no input file is opened.
 
-Only fsspec is imported, so that the Airflow side can ask where it can read the store.
+Imports only fsspec, so that the Airflow side can use it, too.
 """
 
 from __future__ import annotations
@@ -20,74 +19,66 @@ from airflow_provider_raydatallm.processor.store.versions import PROGRESS, Versi
 if TYPE_CHECKING:
     import pyarrow.dataset
 
-#: How long the Airflow side looks before it leaves that to the cluster.
-_LOOK_SECONDS = 15.0
+#: How long the Airflow side reads the store before it leaves that to the cluster.
+_READ_SECONDS = 15.0
 
 
 def current_report(job: SliceJob) -> Report | None:
-    """The report of the slice that is published for this very job and the input as it is now; None when there
-    is none."""
+    """Returns the published report for this job and the input as it is now, or None."""
     store = Store(job.slice_path)
     version = versions.newest_version(store)
     if version is None or version.manifest["fingerprint"] != job.fingerprint():
         return None
-    if version.manifest["slice_instant"] and job.slice_instant not in (
-        None,
-        version.manifest["slice_instant"],
-    ):
+    instant = version.manifest["slice_instant"]
+    if instant and job.slice_instant not in (None, instant):
         return None
     if not (versions.files_are_intact(store, version) and versions.is_complete(store, version)):
         return None
-    return (
-        version.to_report(version.report["outcome"])
-        if answers_same_question(version, job, list_input(job))
-        else None
-    )
+    if not answers_same_question(version, job, list_input(job)):
+        return None
+    return version.to_report(version.report["outcome"])
 
 
 def slice_progress(job: SliceJob) -> dict[str, Any] | None:
-    """What the run that is at work last said of itself, or the one that failed last; None when the slice is
-    published, or was never begun."""
+    """Returns the progress of the running or last failed run; None when the slice is published or new."""
     progress: dict[str, Any] | None = Store(job.slice_path).read_json(PROGRESS)
     return progress
 
 
 def finished_report(job: SliceJob) -> Report | None:
-    """The report of a run that has nothing to do, if that can be told from here; None to have the cluster
-    look.
+    """Returns the report of a run that has nothing to do; None when the cluster must find out.
 
-    Storage that this machine cannot read, or that does not answer in `_LOOK_SECONDS`, is no error: the
-    cluster may well.
+    Storage that this machine cannot read within `_READ_SECONDS` is not an error: the cluster may be able to.
     """
     if job.force_rerun:
         return None
-    found: list[Report | None] = []
+    reports: list[Report | None] = []
 
-    def look() -> None:
+    def read() -> None:
         with contextlib.suppress(Exception):
-            found.append(current_report(job))
+            reports.append(current_report(job))
 
-    thread = threading.Thread(target=look, name="ray-llm-status", daemon=True)
+    thread = threading.Thread(target=read, name="ray-llm-status", daemon=True)
     thread.start()
-    thread.join(_LOOK_SECONDS)
-    report = found[0] if found else None
+    thread.join(_READ_SECONDS)
+    report = reports[0] if reports else None
     if report is None or (job.retry_quarantined and report.counts.quarantined):
         return None
     return report.model_copy(update={"outcome": "unchanged"})
 
 
 def answers_same_question(version: Version, job: SliceJob, listing: Listing) -> bool:
-    """Whether the version answers this question about this input."""
+    """Whether the version was built from this input with the job's fingerprint."""
     manifest = version.manifest
     return bool(manifest["fingerprint"] == job.fingerprint() and manifest["input"]["hash"] == listing.hash)
 
 
 def published_files(slice_path: str, *, version: int | None = None) -> list[str]:
-    """Paths (or URLs) of the Parquet files of a published slice, in the order of its rows.
+    """Returns paths (or URLs) of the Parquet files of a published slice, in the order of its rows.
 
     :param slice_path: the slice's folder, `output_path` of the report.
-    :param version: an older version, which `keep_versions` kept; the newest by default.
-    :raises FileNotFoundError: when nothing is published there, or that version was not kept.
+    :param version: an older version that `keep_versions` kept; the newest by default.
+    :raises FileNotFoundError: when nothing is published, or that version was not kept.
     """
     store = Store(slice_path)
     paths = _paths(store, version)
@@ -95,7 +86,7 @@ def published_files(slice_path: str, *, version: int | None = None) -> list[str]
 
 
 def published_dataset(slice_path: str, *, version: int | None = None) -> pyarrow.dataset.Dataset:
-    """The rows of a published slice as a pyarrow dataset. See `published_files`."""
+    """Returns the rows of a published slice as a pyarrow dataset. See `published_files`."""
     import pyarrow.dataset
 
     store = Store(slice_path)
@@ -107,12 +98,12 @@ def _paths(store: Store, version: int | None) -> list[str]:
     if newest is None:
         raise FileNotFoundError(f"no slice is published in {store.url}")
     if version is None or version == newest.version_number:
-        folder, found = "", newest
+        folder, chosen = "", newest
     else:
         kept = store.read_document(versions.commit_name(version))
         if kept is None:
             raise FileNotFoundError(
                 f"version {version} of {store.url} is not kept; the newest is {newest.version_number}"
             )
-        folder, found = f"{versions.VERSIONS}/{version:06}/", versions.Version(version, **kept)
-    return [store.path(folder + f["path"]) for f in found.data_files]
+        folder, chosen = f"{versions.VERSIONS}/{version:06}/", versions.Version(version, **kept)
+    return [store.path(folder + f["path"]) for f in chosen.data_files]

@@ -1,8 +1,8 @@
-"""What is published: the version with the highest commit.
+"""The published version is the one with the highest commit.
 
-`_versions/commit-000003.json` is created by one and never replaced, and holds the manifest and the report.
-`_manifest.json`, `_report.json` and `_SUCCESS` derive from it: they are there for readers, and are written
-again when they are missing. Only fsspec is imported: the Airflow side asks this too.
+One run creates `_versions/commit-000003.json` with the manifest and the report; it is never replaced.
+`_manifest.json`, `_report.json` and `_SUCCESS` derive from it for readers, and are written again when one is
+missing. Imports only fsspec, for the Airflow side.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from airflow_provider_raydatallm.processor.storage import CorruptFileError, Stor
 from airflow_provider_raydatallm.processor.store.lease import CHECKPOINT
 
 MANIFEST, REPORT, SUCCESS, VERSIONS = "_manifest.json", "_report.json", "_SUCCESS", "_versions"
-#: How the run that is at work is getting on.
+#: Progress of the run that holds the lease.
 PROGRESS = "_progress.json"
 
-#: A checkpoint's folder begins with the number of its version.
-_RUN_FOLDER = re.compile(r"v(\d{6})-")
+#: A checkpoint's folder name begins with the number of its version.
+_CHECKPOINT_FOLDER = re.compile(r"v(\d{6})-")
 _COMMIT = re.compile(r"commit-(\d{6,})\.json")
 
 
@@ -43,7 +43,7 @@ class Version:
 
     @property
     def files(self) -> list[dict[str, Any]]:
-        """Data files and those of the quarantine."""
+        """Data files and quarantine files."""
         return [*self.manifest["files"], *self.manifest["quarantine"]]
 
     def to_report(self, outcome: str) -> Report:
@@ -55,7 +55,7 @@ def commit_name(number: int) -> str:
 
 
 def plan_name(number: int, tag: str) -> str:
-    """The plan that a version was made by, for those that build on it. `tag`: its seal's."""
+    """The plan that a version was built by, for versions that take over its rows. `tag`: of its seal."""
     return f"{VERSIONS}/plan-{number:06}-{tag}.json"
 
 
@@ -65,8 +65,7 @@ def highest_commit(store: Store) -> int:
 
 
 def epoch(store: Store) -> int:
-    """The epoch of the lease under which the newest commit was made; 0 when there is none that can be
-    read."""
+    """The lease epoch of the newest commit; 0 when there is none that can be read."""
     number = highest_commit(store)
     try:
         body = store.read_document(commit_name(number)) if number else None
@@ -76,10 +75,9 @@ def epoch(store: Store) -> int:
 
 
 def newest_version(store: Store, *, ignore_damage: bool = False) -> Version | None:
-    """The version that is published here, or None.
+    """Returns the published version, or None.
 
-    :raises SliceError: when its commit is damaged, or the folder holds data files that no run of this
-        provider put there.
+    :raises SliceError: when its commit is damaged, or the folder holds files of another program.
     """
     number = highest_commit(store)
     if number:
@@ -89,7 +87,7 @@ def newest_version(store: Store, *, ignore_damage: bool = False) -> Version | No
             if ignore_damage:
                 return None
             raise SliceError(
-                f"{e}: what is published cannot be told. Restore that file, or set force_rerun=True to "
+                f"{e}: the published version is unknown. Restore that file, or set force_rerun=True to "
                 "answer the slice again"
             ) from e
         if body is not None:
@@ -105,19 +103,19 @@ def newest_version(store: Store, *, ignore_damage: bool = False) -> Version | No
 
 
 def files_are_intact(store: Store, version: Version) -> bool:
-    """Whether the version's data files are there, with the sizes that they were published with."""
+    """Whether all data files of the version exist with their published sizes."""
     sizes = {f.name: f.size for f in store.files()}
     return all(sizes.get(f["path"]) == f["bytes"] for f in version.data_files)
 
 
 def is_complete(store: Store, version: Version) -> bool:
-    """Whether everything that derives from the commit is there too, and what it was made from is gone."""
+    """Whether everything that derives from the commit exists, and its checkpoint is gone."""
     names = set(store.names())
     return (
         SUCCESS in names
         and _holds(store, MANIFEST, version.manifest)
         and _holds(store, REPORT, version.report)
-        and not (CHECKPOINT in names and _left_over(store, version.version_number))
+        and not (CHECKPOINT in names and _old_checkpoints(store, version.version_number))
     )
 
 
@@ -128,13 +126,13 @@ def _holds(store: Store, name: str, value: dict[str, Any]) -> bool:
         return False
 
 
-def _left_over(store: Store, number: int) -> list[str]:
-    """Folders of versions up to the published one, which nobody needs any more."""
-    found = ((name, _RUN_FOLDER.match(name)) for name in store.names(CHECKPOINT))
-    return [f"{CHECKPOINT}/{name}" for name, match in found if match and int(match[1]) <= number]
+def _old_checkpoints(store: Store, number: int) -> list[str]:
+    """Checkpoint folders of versions up to the published one."""
+    matches = ((name, _CHECKPOINT_FOLDER.match(name)) for name in store.names(CHECKPOINT))
+    return [f"{CHECKPOINT}/{name}" for name, match in matches if match and int(match[1]) <= number]
 
 
 def remove_checkpoints(store: Store, number: int) -> None:
-    """Remove what was kept for versions up to the published one."""
-    for folder in _left_over(store, number):
+    """Removes the checkpoints of versions up to the published one."""
+    for folder in _old_checkpoints(store, number):
         store.remove(folder)

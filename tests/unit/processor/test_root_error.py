@@ -1,5 +1,5 @@
-"""What really went wrong, in the words of Ray, Ray Data and vLLM themselves: texts that they gave
-(`data/failures`), or that stand in the sources of vLLM and torch where a GPU is needed to hear them."""
+"""Root errors in texts of Ray, Ray Data and vLLM (`data/failures`), or from the sources of vLLM and torch
+where a GPU is needed to see them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError, UserCodeException
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.failure_patterns import Failure
 from airflow_provider_raydatallm.processor.cluster import ray_cluster
 from airflow_provider_raydatallm.processor.root_error import root_error
 from tests.support.paths import FAILURES
@@ -20,7 +21,7 @@ def text(name: str) -> str:
 
 
 def raised(name: str) -> Exception:
-    """As Ray Data raises it: an actor's death from an exception without a word, a task's error by itself."""
+    """As Ray Data raises it: an actor's death from an exception without text, a task's error by itself."""
     if name.startswith(("engine_call", "engine_core")):
         cause = UserCodeException("UDF failed to process a data block.")
         return RayTaskError("submit", text(name), cause).as_instanceof_cause()
@@ -53,20 +54,22 @@ def raised(name: str) -> Exception:
     ],
 )  # fmt: skip
 def test_root_error_comes_first_and_then_what_to_do(name: str, kind: str, root: str, advice: str) -> None:
-    found, message = root_error(raised(name))
-    assert message.startswith(root)
-    assert (found, advice in message) == (kind, True)
-    assert "\x1b" not in message
+    failure = root_error(raised(name))
+    assert failure.message.startswith(root)
+    assert failure.message.splitlines()[0] == failure.root.splitlines()[0]
+    assert (failure.kind, advice in failure.message) == (kind, True)
+    assert "\x1b" not in failure.message
 
 
 def test_last_lines_of_the_users_code_follow() -> None:
-    _, message = root_error(raised("engine_call_error.txt"))
-    assert message.splitlines()[1:] == [
+    failure = root_error(raised("engine_call_error.txt"))
+    assert failure.message.splitlines()[1:] == list(failure.frames)
+    assert list(failure.frames) == [
         "at /home/me/my_engine.py:8 in __call__: die(self.how);",
         'at /home/me/my_engine.py:19 in die: if how=="class": return None.foo',
     ]
-    # Lines of Ray and vLLM say nothing to them.
-    assert "\nat " not in root_error(raised("vllm_max_model_len.txt"))[1]
+    # Lines of Ray and vLLM mean nothing to the user.
+    assert root_error(raised("vllm_max_model_len.txt")).frames == ()
 
 
 @pytest.mark.parametrize(
@@ -77,16 +80,16 @@ def test_last_lines_of_the_users_code_follow() -> None:
         ("", "engine", "RuntimeError: Engine core initialization failed. See root cause above."),
     ],
 )
-def test_reason_that_vllm_leaves_in_its_log_is_found_there(log: str, kind: str, root: str) -> None:
+def test_reason_that_vllm_leaves_in_its_log_is_found(log: str, kind: str, root: str) -> None:
     asked: list[str] = []
 
     def log_of(*, actor_id: str) -> str:
         asked.append(actor_id)
         return text(log) if log else ""
 
-    found, message = root_error(raised("vllm_core_failed.txt"), log_of)
+    failure = root_error(raised("vllm_core_failed.txt"), log_of)
     assert asked == ["a1"]
-    assert (found, message.splitlines()[0].startswith(root)) == (kind, True), message
+    assert (failure.kind, failure.root.startswith(root)) == (kind, True), failure
 
 
 @pytest.mark.parametrize(
@@ -96,8 +99,8 @@ def test_reason_that_vllm_leaves_in_its_log_is_found_there(log: str, kind: str, 
         ("", "engine", "RuntimeError: Engine core initialization failed. See root cause above."),
     ],
 )
-def test_log_is_found_of_an_actor_whose_death_another_tells(log: str, kind: str, root: str) -> None:
-    """A feeder may fail of its worker's death before the job itself hears of it."""
+def test_log_of_an_actor_is_found_by_its_id_in_another_actors_error(log: str, kind: str, root: str) -> None:
+    """A feeder may fail because its worker died, before the job itself notices."""
     said = (
         "Failed to deserialize exception. Refer to https://docs.ray.io/ for more information.\n"
         "Original exception:\n"
@@ -109,9 +112,9 @@ def test_log_is_found_of_an_actor_whose_death_another_tells(log: str, kind: str,
     )
     logs = {"fee0": ":actor_name:MapWorker(MapBatches(Feeder))\n"}
     logs["dcd0ebf10b2c7093471f79e907000000"] = text(log) if log else ""
-    found, message = root_error(RuntimeError(said), lambda *, actor_id: logs.pop(actor_id))
+    failure = root_error(RuntimeError(said), lambda *, actor_id: logs.pop(actor_id))
     assert not logs
-    assert (found, message.splitlines()[0].startswith(root)) == (kind, True), message
+    assert (failure.kind, failure.root.startswith(root)) == (kind, True), failure
 
 
 @pytest.mark.parametrize(
@@ -122,11 +125,11 @@ def test_log_is_found_of_an_actor_whose_death_another_tells(log: str, kind: str,
         ("", "engine", "the engine died 3 times"),
     ],
 )
-def test_reason_of_an_engine_that_died_comes_before_what_it_led_to(log: str, kind: str, root: str) -> None:
+def test_reason_of_an_engines_death_comes_before_its_effect(log: str, kind: str, root: str) -> None:
     died = SliceError("the engine died 3 times", kind="engine", log={"node_id": "n", "pid": 7})
-    found, message = root_error(died, lambda *, node_id, pid: text(log) if log else "")
-    assert (found, message.splitlines()[0].startswith(root)) == (kind, True), message
-    assert "the engine died 3 times" in message
+    failure = root_error(died, lambda *, node_id, pid: text(log) if log else "")
+    assert (failure.kind, failure.root.startswith(root)) == (kind, True), failure
+    assert "the engine died 3 times" in failure.message
 
 
 def test_error_that_cannot_be_unpickled_is_known_by_its_text() -> None:
@@ -140,9 +143,11 @@ def test_error_that_cannot_be_unpickled_is_known_by_its_text() -> None:
         "\tclass_name: VllmWorker\n"
         "The actor is dead because its worker process has died."
     )
-    kind, message = root_error(RuntimeError(said))
-    assert kind == "engine"
-    assert message.startswith("ray.exceptions.ActorDiedError: The actor is dead because its worker process")
+    failure = root_error(RuntimeError(said))
+    assert failure.kind == "engine"
+    assert failure.root.startswith(
+        "ray.exceptions.ActorDiedError: The actor is dead because its worker process"
+    )
 
 
 #: Of vLLM (v1/worker/utils.py, v1/core/kv_cache_utils.py), torch, transformers (utils/hub.py) and the hub.
@@ -174,16 +179,16 @@ def test_error_that_cannot_be_unpickled_is_known_by_its_text() -> None:
         ("KeyError: 'n'", "transient"),
     ],
 )  # fmt: skip
-def test_kind_of_a_failure_is_told_by_its_words(said: str, kind: str) -> None:
+def test_kind_of_a_failure_is_known_by_its_text(said: str, kind: str) -> None:
     error = ActorDiedError()
     trace = 'Traceback (most recent call last):\n  File "/x/site-packages/a.py", line 1, in f\n    g()\n'
     RayActorError.__init__(
         error, "a", f"The actor died because of an error raised in its creation task, x\n{trace}{said}"
     )
-    assert root_error(error)[0] == kind
+    assert root_error(error).kind == kind
 
 
-def test_known_cause_counts_more_than_what_came_before_it() -> None:
+def test_known_cause_counts_more_than_earlier_exceptions() -> None:
     chained = (
         "ConnectionResetError: [Errno 104] Connection reset by peer\n\n"
         "During handling of the above exception, another exception occurred:\n\n"
@@ -191,38 +196,38 @@ def test_known_cause_counts_more_than_what_came_before_it() -> None:
         "The above exception was the direct cause of the following exception:\n\n"
         "ray.exceptions.RayActorError: The actor died"
     )
-    kind, message = root_error(RuntimeError(chained))
-    assert (kind, message.splitlines()[0]) == ("gpu_memory", "torch.OutOfMemoryError: CUDA out of memory.")
+    failure = root_error(RuntimeError(chained))
+    assert (failure.kind, failure.root) == ("gpu_memory", "torch.OutOfMemoryError: CUDA out of memory.")
 
 
-def test_node_without_memory_is_told_without_the_list_of_its_processes() -> None:
-    kind, message = root_error(OutOfMemoryError(text("node_out_of_memory.txt")))
-    assert kind == "engine"
-    assert message.startswith(
+def test_node_out_of_memory_is_reported_without_the_list_of_its_processes() -> None:
+    failure = root_error(OutOfMemoryError(text("node_out_of_memory.txt")))
+    assert failure.kind == "engine"
+    assert failure.root.startswith(
         "OutOfMemoryError: 1 worker(s) were killed due to the node running low on memory."
     )
-    assert "nodes with more memory" in message
-    assert len(message) < 600
+    assert "nodes with more memory" in failure.advice
+    assert len(failure.message) < 600
 
 
-def test_slices_own_errors_are_told_as_they_are() -> None:
+def test_slice_errors_are_reported_unchanged() -> None:
     inner = SliceError("the real thing", kind="cluster")
     outer = RuntimeError("task failed")
     outer.cause = inner  # type: ignore[attr-defined]
     wrapped = ValueError("pipeline failed")
     wrapped.__cause__ = outer
-    assert root_error(wrapped) == ("cluster", "the real thing")
-    assert root_error(KeyError("k")) == ("transient", "KeyError: 'k'")
+    assert root_error(wrapped) == Failure("cluster", "the real thing")
+    assert root_error(KeyError("k")) == Failure("transient", "KeyError: 'k'")
 
 
-def test_chain_that_bites_its_tail_ends() -> None:
+def test_circular_chain_of_causes_ends() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
-    assert root_error(first) == ("transient", "ValueError: b")
+    assert root_error(first) == Failure("transient", "ValueError: b")
 
 
-def test_reason_that_serve_gives_for_an_engine_that_did_not_start_is_looked_for_in_its_workers_log() -> None:
-    told = (
+def test_reason_of_a_failed_serve_deployment_is_read_from_its_workers_log() -> None:
+    text_of_serve = (
         "the shared engine could not be started: The deployment failed to start 1 times in a row. Error:\n"
         "ray::ServeReplica:m:w.initialize_and_get_metadata() (pid=1, ip=127.0.0.1, actor_id=60da, repr=<r>)\n"
         '  File "replica.py", line 1928, in initialize\n'
@@ -232,11 +237,11 @@ def test_reason_that_serve_gives_for_an_engine_that_did_not_start_is_looked_for_
         "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
     )
     logs = {"60da": "RuntimeError: Cannot find any model weights with `m`"}
-    kind, message = root_error(RuntimeError(told), lambda **process: logs[process["actor_id"]])
-    assert (kind, message.splitlines()[0]) == ("model", logs["60da"])
+    failure = root_error(RuntimeError(text_of_serve), lambda **process: logs[process["actor_id"]])
+    assert (failure.kind, failure.root) == ("model", logs["60da"])
 
 
-def test_log_of_a_process_on_a_busy_node_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_of_a_process_on_a_busy_node_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [ConnectionError(), "", "it broke"]
 
     def get_log(**asked: Any) -> Iterator[str]:

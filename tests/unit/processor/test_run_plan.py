@@ -19,8 +19,7 @@ from airflow_provider_raydatallm.processor.sizing.facts import (
     SizingInputs,
     TokenLengthSample,
 )
-from airflow_provider_raydatallm.processor.slice_run import run_slice
-from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.unit.processor.sizing.test_model_config import LLAMA_8B
 
 
@@ -54,8 +53,8 @@ def test_plan_tells_everything_without_running(job: SliceJob, tmp_path: Path) ->
         "in flight      128 x 32 = 4,096 rows a worker >= 1,024 that it runs at once",
         "weights        16.1 GB",
         "cache          537 MB for a row of max_model_len 4,096 (131 KB a token)",
-        "expected       not known: no published slice of this table was answered in the same way",
-        "checks         nothing to say",
+        "expected       unknown: no published slice of this table has the same fingerprint",
+        "checks         no problems found",
     ]
     assert not (tmp_path / "out").exists()
 
@@ -100,7 +99,7 @@ def test_what_is_wrong_is_part_of_the_plan(
 
 def test_published_slice_has_nothing_to_do(job: SliceJob) -> None:
     stub = changed(job, engine="tests.support.stub_engine:StubEngine")
-    run_slice(stub, lambda progress: None, InProcess(batch=1000))
+    run_in_process(stub, InProcess(batch=1000))
     assert "to do  nothing: it is published" in as_table(plan_run(stub, None))
     assert as_json(plan_run(stub, None))["to_answer"] == 0
 

@@ -12,12 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import load_spec, main
-from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.published import current_report, finished_report
 from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import run_in_process as run
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +30,6 @@ def job(tmp_path: Path) -> SliceJob:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"x": ["a", "b"]}), tmp_path / "in" / "a.parquet")
     return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", prompt="{x}")
-
-
-def run(job: SliceJob, cluster: InProcess | None = None) -> Report:
-    return run_slice(job, lambda progress: None, cluster or InProcess())
 
 
 def answers(job: SliceJob) -> list[Any]:

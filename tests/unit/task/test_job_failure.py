@@ -1,4 +1,4 @@
-"""Jobs that died without a word, as Ray told of them: `data/failures/jobs.json` holds what it said."""
+"""Jobs that died without a report: `data/failures/jobs.json` holds what Ray said about them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_raydatallm.contract.failure_patterns import Failure
 from airflow_provider_raydatallm.contract.log_lines import encode_line
 from airflow_provider_raydatallm.exceptions import (
+    BY_KIND,
     RayEngineDiedError,
     RayJobStoppedError,
     RayLLMInputError,
@@ -30,7 +32,7 @@ JOBS = json.loads((FAILURES / "jobs.json").read_text())
         ("no_command", RayLLMJobError, "/bin/sh: 1: pithon: not found"),
         ("killed", RayEngineDiedError, "The driver was ended by SIGKILL (exit code 137)"),
         ("segv", RayEngineDiedError, "The driver was ended by SIGSEGV (exit code 139)"),
-        ("silent", RayLLMJobError, "The driver ended with exit code 3 and said nothing"),
+        ("silent", RayLLMJobError, "The driver ended with exit code 3 and wrote no error"),
         (
             "pip",
             RayLLMInputError,
@@ -55,30 +57,30 @@ JOBS = json.loads((FAILURES / "jobs.json").read_text())
 )
 def test_root_error_comes_first(name: str, error: type[AirflowException], root: str) -> None:
     job = JOBS[name]
-    found, message = explain_failure(job["status"], job["message"], (job["log"] or "").splitlines())
-    assert found is error
-    assert message.startswith(root)
-    # What Ray says holds the end of the log: it is enough where the log is gone with its node.
-    assert explain_failure(job["status"], job["message"], []) == (found, message)
+    failure = explain_failure(job["status"], job["message"], (job["log"] or "").splitlines())
+    assert BY_KIND[failure.kind] is error
+    assert failure.message.startswith(root)
+    # Ray's message holds the end of the log: it is enough where the log is gone with its node.
+    assert explain_failure(job["status"], job["message"], []) == failure
 
 
-def test_node_that_was_lost_is_told_with_its_reason() -> None:
+def test_lost_node_is_reported_with_its_reason() -> None:
     job = JOBS["node_died"]
-    _, message = explain_failure(job["status"], job["message"], [])
+    message = explain_failure(job["status"], job["message"], []).message
     assert "health check failed due to missing too many heartbeats\nThe cluster lost a node" in message
     assert "class_name" not in message
 
 
-def test_killed_driver_is_told_to_lack_memory_whatever_it_said_before() -> None:
+def test_killed_driver_is_diagnosed_as_out_of_memory_whatever_its_log_says() -> None:
     message = (
         "Job entrypoint command failed with exit code 137, last available logs (truncated to 20,000 chars):\n"
     )
-    found, said = explain_failure(
+    failure = explain_failure(
         "FAILED", message, ["Traceback (most recent call last):", "ValueError: caught", "Killed"]
     )
-    assert found is RayEngineDiedError
-    assert said.splitlines()[0] == "The driver was ended by SIGKILL (exit code 137)"
-    assert "memory ran out" in said
+    assert BY_KIND[failure.kind] is RayEngineDiedError
+    assert failure.root == "The driver was ended by SIGKILL (exit code 137)"
+    assert "ran out of memory" in failure.advice
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_killed_driver_is_told_to_lack_memory_whatever_it_said_before() -> None:
         ("ValueError: that is all", RayLLMJobError),
     ],
 )
-def test_last_words_of_a_driver_and_of_its_workers_tell_the_kind(
+def test_last_exception_of_a_driver_or_its_workers_decides_the_kind(
     line: str, error: type[AirflowException]
 ) -> None:
     message = (
@@ -101,11 +103,12 @@ def test_last_words_of_a_driver_and_of_its_workers_tell_the_kind(
     assert explain_failure("FAILED", message, [progress, line, progress]) == explain_failure(
         "FAILED", message, [worker]
     )
-    found, said = explain_failure("FAILED", message, [line])
-    assert (found, said.splitlines()[0]) == (error, line)
+    failure = explain_failure("FAILED", message, [line])
+    assert (BY_KIND[failure.kind], failure.root) == (error, line)
 
 
-def test_job_that_was_stopped_or_is_not_known_says_so() -> None:
-    assert explain_failure("STOPPED", "Job was intentionally stopped.", [])[0] is RayJobStoppedError
-    assert explain_failure(None, "", []) == (RayLLMJobError, "The driver said nothing")
-    assert explain_failure("SUCCEEDED", "Job finished successfully.", [])[0] is RayLLMJobError
+def test_stopped_and_unknown_jobs_are_reported_as_such() -> None:
+    stopped = explain_failure("STOPPED", "Job was intentionally stopped.", [])
+    assert BY_KIND[stopped.kind] is RayJobStoppedError
+    assert explain_failure(None, "", []) == Failure("transient", "The driver wrote no error")
+    assert BY_KIND[explain_failure("SUCCEEDED", "Job finished successfully.", []).kind] is RayLLMJobError

@@ -55,7 +55,7 @@ def test_line_that_is_not_this_attempts_whole_word_is_no_report(line: str) -> No
 
 
 def test_error_and_progress_are_told() -> None:
-    error = encode_line("error", NONCE, {"kind": "input", "message": "no column"})
+    error = encode_line("error", NONCE, {"kind": "input", "root": "no column"})
     assert heard(error).check("FAILED") == Failed("input", "no column")
     progress = {
         "step": "answer",
@@ -79,7 +79,7 @@ def test_error_and_progress_are_told() -> None:
 
 
 def test_a_report_outweighs_an_error_whichever_comes_first() -> None:
-    error = encode_line("error", NONCE, {"kind": "transient", "message": "storage is away"})
+    error = encode_line("error", NONCE, {"kind": "transient", "root": "storage is away"})
     for lines in ([error, REPORT], [REPORT, error]):
         assert heard(*lines).check("FAILED") == Finished({"outcome": "published"})
 
@@ -110,7 +110,7 @@ def test_marked_line_has_a_bound() -> None:
     "verdict",
     [
         Finished({"outcome": "published"}),
-        Failed("transient", "m"),
+        Failed("transient", "m", frames=("at a.py:1 in f: g()",)),
         EndedWithoutReport("ended", "m", ("a", "b")),
         TimedOut(),
         ClusterUnreachable("m", refused=True),

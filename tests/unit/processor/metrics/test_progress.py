@@ -128,7 +128,7 @@ def test_progress_goes_with_an_abandoned_checkpoint(job: SliceJob) -> None:
     with pytest.raises(SliceError):
         run(job, break_at_third_batch(job))
     for store, _ in garbage.abandoned_checkpoints(job, 0):
-        garbage.collect(store)
+        garbage.remove_checkpoint(store)
     assert not file_of(job).exists()
 
 
@@ -143,7 +143,12 @@ def test_progress_that_cannot_be_written_fails_nothing(
 
 def lease_of(store: Store) -> Lease:
     taken = Lease.acquire(
-        store, me="me", floor=lambda: 0, wait=True, waiting=lambda other: False, stale_seconds=0
+        store,
+        me="me",
+        published_epoch=lambda: 0,
+        wait=True,
+        stop_waiting=lambda other: False,
+        stale_seconds=0,
     )
     assert taken is not None
     return taken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor import storage as store_module
 from airflow_provider_raydatallm.processor.input.plan import make_plan
 from airflow_provider_raydatallm.processor.publish import publication
-from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from airflow_provider_raydatallm.reader import published_dataset, published_files
-from tests.support.in_process import InProcess, changed, job_of
-from tests.support.stub_engine import answer
+from tests.support.in_process import InProcess, answer_fixed, changed, job_of
+from tests.support.in_process import run_in_process as run
 
 
 @pytest.fixture
@@ -34,12 +34,23 @@ def job(tmp_path: Path) -> SliceJob:
     return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out")
 
 
-def run(job: SliceJob, cluster: InProcess | None = None) -> Report:
-    return run_slice(job, lambda progress: None, cluster or InProcess())
-
-
 def names(job: SliceJob) -> set[str]:
     return {p.name for p in Path(job.slice_path).iterdir()}
+
+
+def run_killed_in(step: Callable[..., Any], job: SliceJob, cluster: InProcess | None = None) -> list[Any]:
+    """A run that dies in a step; returns the arguments of the calls of the step."""
+    calls: list[Any] = []
+
+    def die(*args: Any, **kwargs: Any) -> None:
+        calls.append(args)
+        raise OSError("killed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{step.__module__}.{step.__qualname__}", die)
+        with pytest.raises(OSError, match="killed"):
+            run(job, cluster)
+    return calls
 
 
 ALL = [f"{f}-{i}" for f in range(3) for i in range(100)]
@@ -167,17 +178,8 @@ def test_columns_that_parquet_cannot_hold_are_found_before_anything_is_spent(
 
 def test_sealed_slice_publishes_what_was_sealed(job: SliceJob) -> None:
     """Fragments that a late writer puts after the seal change nothing."""
-    calls = []
-
-    def die(self: Store, *args: Any, **kwargs: Any) -> None:
-        calls.append(args[0])
-        raise SliceError("dies here", kind="transient")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "replace", die)
-        with pytest.raises(SliceError, match="dies here"):
-            run(job)
-    assert calls == ["part-00000.parquet"]
+    [(_, name, *_)] = run_killed_in(Store.replace, job)
+    assert name == "part-00000.parquet"
     store = Store(job.slice_path)
     [folder] = [n for n in store.names("_checkpoint") if n.startswith("v")]
     plan = make_plan(job)
@@ -196,12 +198,7 @@ def test_sealed_slice_publishes_what_was_sealed(job: SliceJob) -> None:
 def test_row_without_an_answer_is_never_published(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last guard: what a seal names must be one answer for each row."""
     store = Store(job.slice_path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            Store, "replace", lambda *a, **k: (_ for _ in ()).throw(SliceError("dies", kind="transient"))
-        )
-        with pytest.raises(SliceError, match="dies"):
-            run(job)
+    run_killed_in(Store.replace, job)
     [folder] = [n for n in store.names("_checkpoint") if n.startswith("v")]
     [seal] = [n for n in store.names(f"_checkpoint/{folder}") if n.startswith("seal-")]
     body = store.read_document(f"_checkpoint/{folder}/{seal}")
@@ -210,11 +207,7 @@ def test_row_without_an_answer_is_never_published(job: SliceJob, monkeypatch: py
     store.create_document(f"_checkpoint/{folder}/{seal}", body)
     with pytest.raises(SliceError, match=r"and \d+ answers and 0 failures for them"):
         run(job)
-    assert not published_before(job)
-
-
-def published_before(job: SliceJob) -> bool:
-    return any(not n.startswith("_") for n in names(job))
+    assert all(n.startswith("_") for n in names(job))
 
 
 def test_disk_that_is_full_fails_with_the_path_and_resumes(
@@ -235,7 +228,7 @@ def test_disk_that_is_full_fails_with_the_path_and_resumes(
 
 @pytest.mark.parametrize("mode", ["recompute", "forced", "retry", "extend"])
 def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
-    job: SliceJob, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+    job: SliceJob, tmp_path: Path, mode: str
 ) -> None:
     """The one moment in which the folder holds a file that no commit names."""
     add = pa.table({"name": [f"fail {i}" for i in range(20)], "x": range(20)})
@@ -252,37 +245,19 @@ def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
             "extend": {"on_input_change": "extend"},
         }[mode],
     )
-    if mode in ("forced", "retry"):  # else the new file would be the old one, to the byte
-        monkeypatch.setattr("tests.support.in_process.answer", _mended)
-    first = InProcess()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publication.Publication, "_commit", lambda *a: (_ for _ in ()).throw(OSError("killed")))
-        with pytest.raises(OSError, match="killed"):
-            run(again, first)
+    # Without other answers the new file would be the old one, to the byte.
+    engine = {"answer": answer_fixed} if mode in ("forced", "retry") else {}
+    first, second = InProcess(**engine), InProcess(**engine)
+    run_killed_in(publication.Publication._commit, again, first)
     assert first.answered > 0
-    second = InProcess()
     report = run(again, second)
     assert (report.outcome, second.answered) == ("published", 0)
     assert published_dataset(job.slice_path).count_rows() == report.counts.succeeded
     assert not (Path(job.slice_path) / "_checkpoint").exists()
 
 
-def _mended(batch: pa.Table) -> pa.Table:
-    texts = [t.replace("fail", "fine") for t in batch.column("__request").to_pylist()]
-    index = batch.schema.get_field_index("__request")
-    return answer(batch.set_column(index, "__request", pa.array(texts)))
-
-
-def test_checkpoint_that_a_dying_run_left_is_removed_by_the_next(
-    job: SliceJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "airflow_provider_raydatallm.processor.store.versions.remove_checkpoints",
-            lambda *a: (_ for _ in ()).throw(OSError("killed")),
-        )
-        with pytest.raises(OSError, match="killed"):
-            run(job)
+def test_checkpoint_that_a_dying_run_left_is_removed_by_the_next(job: SliceJob) -> None:
+    run_killed_in(versions.remove_checkpoints, job)
     assert (Path(job.slice_path) / "_SUCCESS").exists()
     cluster = InProcess()
     assert run(job, cluster).outcome == "unchanged"
@@ -296,12 +271,7 @@ def test_sealed_slice_pays_for_no_row_that_it_could_not_publish(
 ) -> None:
     """Failed rows are tried again before the seal or in the next version, never in between."""
     pq.write_table(pa.table({"name": ["fail"], "x": [1]}), tmp_path / "in" / "bad.parquet")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            Store, "replace", lambda *a, **k: (_ for _ in ()).throw(SliceError("dies", kind="transient"))
-        )
-        with pytest.raises(SliceError, match="dies"):
-            run(job)
+    run_killed_in(Store.replace, job)
     cluster = InProcess()
     report = run(changed(job, **given), cluster)
     assert cluster.answered == 0

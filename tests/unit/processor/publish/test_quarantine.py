@@ -1,5 +1,4 @@
-"""Rows that fail for their own reasons stop no other row, are kept with their error, and can be tried "
-"again."""
+"""Rows that fail for their own reasons stop no other row, are kept with their error, and can be retried."""
 
 from __future__ import annotations
 
@@ -12,11 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests.support import stub_engine
-from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import InProcess, answer_fixed, changed, job_of
+from tests.support.in_process import run_in_process as run
 
 BAD = (3, 17, 18, 41)
 
@@ -39,10 +37,6 @@ def job(tmp_path: Path) -> SliceJob:
     table = pa.table({"name": names, "n": pa.array(range(100), pa.uint8())})
     pq.write_table(table, tmp_path / "in.parquet", row_group_size=15)
     return job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out")
-
-
-def run(job: SliceJob, cluster: InProcess | None = None) -> Report:
-    return run_slice(job, lambda progress: None, cluster or InProcess())
 
 
 def published(job: SliceJob) -> pa.Table:
@@ -142,41 +136,28 @@ def test_rows_are_tried_as_often_as_asked(job: SliceJob) -> None:
     assert cluster.answered == 100 + 4 + 4
 
 
-def test_row_that_fails_once_is_answered_by_its_next_attempt(
-    job: SliceJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = InProcess(before_batch=lambda batch: None)
-    real = stub_engine.answer
-
-    def mended(batch: pa.Table) -> pa.Table:
-        if cluster.answered <= 100:
-            return real(batch)
-        texts = [t.replace("fail", "fine") for t in batch.column("__request").to_pylist()]
-        return real(batch.set_column(batch.schema.get_field_index("__request"), "__request", pa.array(texts)))
-
-    monkeypatch.setattr("tests.support.in_process.answer", mended)
+def test_row_that_fails_once_is_answered_by_its_next_attempt(job: SliceJob) -> None:
+    cluster = InProcess()
+    cluster.answer = lambda b: (stub_engine.answer if cluster.answered <= 100 else answer_fixed)(b)
     report = run(changed(job, max_row_attempts=2), cluster)
     assert (report.counts.succeeded, report.counts.quarantined) == (100, 0)
     assert published(job).column("answer").to_pylist()[3] == "fine 3"
     assert not (Path(job.slice_path) / "_quarantine").exists()
 
 
-def test_retry_runs_the_quarantined_rows_only(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_runs_the_quarantined_rows_only(job: SliceJob) -> None:
     first = run(job)
     before = published(job).to_pylist()
-    real = stub_engine.answer
-    asked: list[str] = []
+    requests: list[str] = []
 
-    def mended(batch: pa.Table) -> pa.Table:
-        asked.extend(batch.column("__request").to_pylist())
-        texts = [t.replace("fail 1", "fine 1") for t in batch.column("__request").to_pylist()]
-        return real(batch.set_column(batch.schema.get_field_index("__request"), "__request", pa.array(texts)))
+    def answer(batch: pa.Table) -> pa.Table:
+        requests.extend(batch.column("__request").to_pylist())
+        return answer_fixed(batch, "fail 1", "fine 1")
 
-    monkeypatch.setattr("tests.support.in_process.answer", mended)
     retry = changed(job, retry_quarantined=True)
-    cluster = InProcess()
+    cluster = InProcess(answer=answer)
     report = run(retry, cluster)
-    assert cluster.answered == len(asked) == 4
+    assert cluster.answered == len(requests) == 4
     assert (report.counts.planned, report.counts.succeeded, report.counts.quarantined) == (100, 98, 2)
     assert report.counts.resumed == 96
     assert first.tokens.input is not None
@@ -187,7 +168,6 @@ def test_retry_runs_the_quarantined_rows_only(job: SliceJob, monkeypatch: pytest
     assert [r["n"] for r in quarantined(job)] == [3, 41]
     assert run(job).outcome == "unchanged"
     # A third version builds on the second.
-    monkeypatch.setattr("tests.support.in_process.answer", real)
     assert run(retry).counts.succeeded == 98
 
 

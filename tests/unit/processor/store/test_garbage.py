@@ -13,12 +13,11 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
-from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import garbage
 from airflow_provider_raydatallm.processor.store import lease as lease_module
 from airflow_provider_raydatallm.processor.store.lease import Lease
-from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import changed, job_of, run_in_process
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def job(tmp_path: Path) -> SliceJob:
 
 def half_finished(job: SliceJob) -> Path:
     with pytest.raises(SliceError, match="max_quarantine_fraction"):
-        run_slice(job, lambda progress: None, InProcess())
+        run_in_process(job)
     return Path(job.slice_path) / "_checkpoint"
 
 
@@ -48,7 +47,7 @@ def test_old_checkpoints_go_and_young_ones_stay(job: SliceJob) -> None:
     assert found == {f"file://{p.parent}" for p in (old, trial)}
     for store, days in garbage.abandoned_checkpoints(job, 7):
         assert 7.9 < days < 8.1
-        garbage.collect(store)
+        garbage.remove_checkpoint(store)
     assert not old.exists()
     assert not trial.exists()
     assert any(p.suffix == ".arrow" for p in young.rglob("*"))
@@ -59,7 +58,7 @@ def test_key_inside_the_path_is_any_key(job: SliceJob, tmp_path: Path) -> None:
     folder = half_finished(named)
     age(folder, 8)
     [(store, _)] = garbage.abandoned_checkpoints(changed(named, slice_key="another"), 7)
-    garbage.collect(store)
+    garbage.remove_checkpoint(store)
     assert not folder.exists()
 
 
@@ -68,7 +67,9 @@ def test_checkpoint_whose_run_lives_is_not_abandoned(job: SliceJob, monkeypatch:
     folder = half_finished(job)
     age(folder, 8)
     store = Store(job.slice_path)
-    lease = Lease.acquire(store, me="x", floor=lambda: 0, wait=True, waiting=lambda other: False)
+    lease = Lease.acquire(
+        store, me="x", published_epoch=lambda: 0, wait=True, stop_waiting=lambda other: False
+    )
     assert lease is not None
     try:
         while not store.read(f"{lease_module.CHECKPOINT}/beat-{lease.epoch:06}"):

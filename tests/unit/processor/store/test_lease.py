@@ -34,14 +34,14 @@ def store(tmp_path: Path) -> Store:
 
 
 def acquire(store: Store, **given: Any) -> Lease | None:
-    least = {"me": "me", "floor": lambda: 0, "wait": True, "waiting": lambda other: False}
+    least = {"me": "me", "published_epoch": lambda: 0, "wait": True, "stop_waiting": lambda other: False}
     return Lease.acquire(store, **{**least, **given})
 
 
 def wait_for_beat(store: Store, seen: LeaseHolder) -> bool:
     """Wait until the holder has beaten again: a busy machine may keep it from that for longer than makes it
     look dead. False, for `waiting`."""
-    while (now := read_holder(store)) is not None and now.seen == seen.seen:
+    while (now := read_holder(store)) is not None and now.beat_bytes == seen.beat_bytes:
         time.sleep(0.01)
     return False
 
@@ -64,7 +64,7 @@ def test_free_slice_is_had_at_once_and_leaves_nothing_behind(store: Store) -> No
 
 
 def test_epochs_go_on_above_what_is_published(store: Store) -> None:
-    lease = acquire(store, floor=lambda: 41)
+    lease = acquire(store, published_epoch=lambda: 41)
     assert lease is not None
     assert lease.epoch == 42
     lease.close()
@@ -75,7 +75,7 @@ def test_released_slice_with_a_checkpoint_is_had_at_once(store: Store) -> None:
     assert first is not None
     store.put(f"{CHECKPOINT}/v000001-x/f.arrow", b"")
     first.close()
-    second = acquire(store, waiting=lambda other: pytest.fail("it is waited for"))
+    second = acquire(store, stop_waiting=lambda other: pytest.fail("it is waited for"))
     assert second is not None
     assert second.epoch == 2
     second.close()
@@ -85,19 +85,19 @@ def test_released_slice_with_a_checkpoint_is_had_at_once(store: Store) -> None:
 def test_holder_that_lives_is_waited_for(store: Store) -> None:
     first = acquire(store, me="first")
     assert first is not None
-    first.say({"rows": 7})
+    first.set_progress({"rows": 7})
     seen: list[LeaseHolder] = []
     until = time.monotonic() + 1  # longer than a dead one is waited for
 
     def waiting(other: LeaseHolder) -> bool:
         seen.append(other)
         wait_for_beat(store, other)
-        if other.says.get("rows") == 7 and time.monotonic() > until:
+        if other.beat.get("rows") == 7 and time.monotonic() > until:
             first.check()
             first.close()
         return False
 
-    second = acquire(store, waiting=waiting)
+    second = acquire(store, stop_waiting=waiting)
     assert second is not None
     assert {str(h) for h in seen} == {"first"}
     second.close()
@@ -106,7 +106,7 @@ def test_holder_that_lives_is_waited_for(store: Store) -> None:
 def test_waiting_ends_when_there_is_nothing_left_to_do(store: Store) -> None:
     first = acquire(store)
     assert first is not None
-    assert acquire(store, waiting=lambda other: True) is None
+    assert acquire(store, stop_waiting=lambda other: True) is None
     first.check()
     first.close()
 
@@ -115,7 +115,7 @@ def test_policy_fail_does_not_wait_for_a_holder_that_lives(store: Store) -> None
     first = acquire(store, me="first")
     assert first is not None
     with pytest.raises(SliceError, match=r"first is at work on .*on_running='attach'"):
-        acquire(store, wait=False, waiting=lambda other: wait_for_beat(store, other))
+        acquire(store, wait=False, stop_waiting=lambda other: wait_for_beat(store, other))
     first.close()
 
 
@@ -163,7 +163,7 @@ def test_of_many_that_wait_one_takes_over(store: Store) -> None:
     won: list[Lease] = []
 
     def wait() -> None:
-        lease = acquire(store, waiting=lambda other: bool(won))
+        lease = acquire(store, stop_waiting=lambda other: bool(won))
         if lease is not None:
             won.append(lease)
 

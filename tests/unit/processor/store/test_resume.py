@@ -18,20 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input import text
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
-from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from tests.support.in_process import InProcess, job_of
-
-
-def run(job: SliceJob, cluster: InProcess) -> Report:
-    return run_slice(job, lambda progress: None, cluster)
+from tests.support.in_process import run_in_process as run
 
 
 def checkpoint_of(job: SliceJob) -> Checkpoint:

@@ -1,0 +1,83 @@
+"""The report of a slice: what was published, and what this run measured. Values in, `Report` out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_raydatallm.contract.report import Counts, Report, Tokens
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.metrics.advice import RunFacts, advise
+from airflow_provider_raydatallm.processor.metrics.meter import Meter
+from airflow_provider_raydatallm.processor.publish.parts import Totals
+
+_CARRIED_COUNTS = ("truncated", "shortened", "deduplicated", "cached")
+_CARRIED_TOKENS = ("input", "output", "cached", "saved")
+
+
+def published_report(
+    job: SliceJob,
+    planned_rows: int,
+    totals: Totals,
+    meter: Meter,
+    *,
+    engine: Engine | None,
+    carried_over: dict[str, Any] | None,
+    startup_s: dict[str, float | None],
+    late_s: float,
+) -> Report:
+    """The report of a version that is ready to publish.
+
+    :param carried_over: counts and tokens of the version whose rows were taken over.
+    :param startup_s: seconds of this process before its first step.
+    :param late_s: how much later than `finish_by` the slice is finished.
+    """
+
+    def total(section: str, name: str, value: int | None) -> int | None:
+        """A count plus that of the rows taken over; None when either is unknown."""
+        if carried_over is None or value is None:
+            return value
+        carried = carried_over[section].get(name)
+        return None if carried is None else carried + value
+
+    counts = Counts(
+        planned=planned_rows,
+        succeeded=totals.rows,
+        resumed=meter.resumed,
+        quarantined=totals.quarantined,
+        invalid_output=totals.invalid,
+        **{name: total("counts", name, getattr(totals, name)) for name in _CARRIED_COUNTS},
+    )
+    tokens = {name: total("tokens", name, getattr(totals, f"{name}_tokens")) for name in _CARRIED_TOKENS}
+    sections = (
+        meter.report_sections(engine.gpus_held, {**startup_s, **engine.startup_seconds})
+        if engine is not None
+        else meter.report_sections()
+    )
+    run = RunFacts(
+        counts,
+        seconds=sections["seconds"],
+        utilisation=sections["utilisation"],
+        balance=sections["balance"],
+        busy=meter.busy,
+        too_long=totals.too_long,
+        late=late_s,
+        sizes=engine.sizes if engine is not None else None,
+    )
+    return slice_report(
+        job,
+        "published" if planned_rows else "empty",
+        counts=counts,
+        tokens=Tokens(**tokens) if totals.rows else Tokens(),
+        **sections,
+        advice=advise(run),
+    )
+
+
+def slice_report(job: SliceJob, outcome: str, **sections: Any) -> Report:
+    identity = {
+        "slice_key": job.slice_key,
+        "output_path": job.slice_path,
+        "fingerprint": job.fingerprint(),
+    }
+    return Report.model_validate({"outcome": outcome, **identity, **sections})

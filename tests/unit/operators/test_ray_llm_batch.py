@@ -39,11 +39,11 @@ def operator(**given: Any) -> RayLLMBatchOperator:
         ({"input_format": "avro"}, "input_format"),
         ({"poll_interval": 0.5}, "poll_interval"),
         ({"max_rows": -1}, "max_rows"),
-        ({"reconnect_timeout": 0}, "reconnect_timeout is 0: at least 1 second"),
-        ({"queue_timeout": dt.timedelta(seconds=-5)}, "queue_timeout is .*: at least 1 second"),
-        ({"orphan_timeout": 5}, "orphan_timeout is 5: at least 60 second"),
+        ({"reconnect_timeout": 0}, "reconnect_timeout is 0: it must be at least 1 second"),
+        ({"queue_timeout": dt.timedelta(seconds=-5)}, "queue_timeout is .*: it must be at least 1 second"),
+        ({"orphan_timeout": 5}, "orphan_timeout is 5: it must be at least 60 second"),
         ({"orphan_timeout": "1h"}, "orphan_timeout is '1h': give a timedelta or a number of seconds"),
-        ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: at least 1 second"),
+        ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: it must be at least 1 second"),
         ({"emit_partition": True}, "outlets has none"),
     ],
 )
@@ -131,12 +131,12 @@ def test_model_token_reaches_the_job_and_never_the_spec(monkeypatch: pytest.Monk
     with DAG("d", schedule=None) as dag:
         made = operator(slice_key="k", model_conn_id="hub")
     context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
-    shipment = made._shipment(context)
+    shipment = made._build_submission(context)
     assert shipment.env_vars == {"HF_TOKEN": "hub-sesame"}
     assert "hub-sesame" not in shipment.job.model_dump_json() + str(shipment.metadata)
     made.model_conn_id = "empty"
     with pytest.raises(RayLLMInputError, match="has no password"):
-        made._shipment(context)
+        made._build_submission(context)
 
 
 def spec_of(made: RayLLMBatchOperator, dag: DAG) -> SliceJob:

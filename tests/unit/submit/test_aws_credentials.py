@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobEr
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
+from airflow_provider_raydatallm.task.submission import uses_another_store
 
 KEY, SECRET, TOKEN = "AKIASTATICKEYOFTEST1", "static/Secret+of+the+connection+0123456789", "token-of-its-own"
 ROLE = "arn:aws:iam::123456789012:role/slices"
@@ -288,7 +289,7 @@ def operator(**given: Any) -> RayLLMBatchOperator:
 def shipment(made: RayLLMBatchOperator) -> Any:
     ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
     context: Any = {"dag": made.dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
-    return made._shipment(context)
+    return made._build_submission(context)
 
 
 def test_operator_gives_the_job_a_session_and_puts_it_nowhere_else(sts: str, lend: Lend) -> None:
@@ -324,7 +325,7 @@ def test_worker_does_not_look_for_the_jobs_buckets_in_another_store(
     lend: Lend, worker: pytest.MonkeyPatch
 ) -> None:
     def elsewhere() -> bool:
-        return made._attach_elsewhere(shipment(made))
+        return uses_another_store(shipment(made))
 
     made = operator(storage_conn_id="lake")
     lend(aws_session_token=TOKEN)

@@ -30,12 +30,12 @@ def heard(*lines: str) -> JobWatch:
 
 def test_report_decides_whatever_the_status_says() -> None:
     for status in ("RUNNING", "FAILED", "STOPPED", "SUCCEEDED", None):
-        assert heard("noise", REPORT).check(status) == Finished({"outcome": "published"})
+        assert heard("noise", REPORT).decide(status) == Finished({"outcome": "published"})
 
 
 def test_success_without_a_report_is_silence_and_never_success() -> None:
     watch = heard("noise")
-    verdicts = [watch.check("SUCCEEDED", "exit 0") for _ in range(3)]
+    verdicts = [watch.decide("SUCCEEDED", "exit 0") for _ in range(3)]
     assert verdicts == [Wait(), Wait(), EndedWithoutReport("ended", "exit 0", ("noise",))]
 
 
@@ -51,12 +51,12 @@ def test_success_without_a_report_is_silence_and_never_success() -> None:
 )
 def test_line_that_is_not_this_attempts_whole_word_is_no_report(line: str) -> None:
     watch = heard(line)
-    assert isinstance([watch.check("SUCCEEDED") for _ in range(3)][-1], EndedWithoutReport)
+    assert isinstance([watch.decide("SUCCEEDED") for _ in range(3)][-1], EndedWithoutReport)
 
 
 def test_error_and_progress_are_told() -> None:
     error = encode_line("error", NONCE, {"kind": "input", "message": "no column"})
-    assert heard(error).check("FAILED") == Failed("input", "no column")
+    assert heard(error).decide("FAILED") == Failed("input", "no column")
     progress = {
         "step": "answer",
         "rows": 50,
@@ -72,8 +72,8 @@ def test_error_and_progress_are_told() -> None:
         encode_line("progress", NONCE, progress),
     ]
     assert watch.read_log(lines) == ["noise"]
-    assert watch.check("RUNNING") == Wait(progress)
-    assert watch.check("RUNNING") == Wait()
+    assert watch.decide("RUNNING") == Wait(progress)
+    assert watch.decide("RUNNING") == Wait()
     assert progress_text(progress) == "answering: 50 of 200 rows (25%), 10 rows/s, 100 tokens/s, 15 s left"
     assert progress_text({"step": "plan"}) == "planning"
 
@@ -81,24 +81,26 @@ def test_error_and_progress_are_told() -> None:
 def test_a_report_outweighs_an_error_whichever_comes_first() -> None:
     error = encode_line("error", NONCE, {"kind": "transient", "message": "storage is away"})
     for lines in ([error, REPORT], [REPORT, error]):
-        assert heard(*lines).check("FAILED") == Finished({"outcome": "published"})
+        assert heard(*lines).decide("FAILED") == Finished({"outcome": "published"})
 
 
 def test_end_of_the_log_that_was_heard_before_is_not_kept_twice() -> None:
     watch = heard("a", "b", "c")
-    watch.check_status("b\nc\n")
-    assert [watch.check("FAILED") for _ in range(3)][-1] == EndedWithoutReport("ended", "", ("b", "c"))
+    watch.read_log_end("b\nc\n")
+    assert [watch.decide("FAILED") for _ in range(3)][-1] == EndedWithoutReport("ended", "", ("b", "c"))
 
 
 def test_job_that_the_cluster_forgot_is_silence_when_it_stays_so() -> None:
     watch = JobWatch(NONCE)
-    assert [watch.check(None), watch.check("RUNNING"), watch.check(None), watch.check(None)] == [Wait()] * 4
-    assert watch.check(None) == EndedWithoutReport("unknown")
+    assert [watch.decide(None), watch.decide("RUNNING"), watch.decide(None), watch.decide(None)] == [
+        Wait()
+    ] * 4
+    assert watch.decide(None) == EndedWithoutReport("unknown")
 
 
 def test_stopped_job_that_said_nothing_is_told_apart() -> None:
     watch = JobWatch(NONCE)
-    assert [watch.check("STOPPED") for _ in range(3)][-1] == EndedWithoutReport("stopped")
+    assert [watch.decide("STOPPED") for _ in range(3)][-1] == EndedWithoutReport("stopped")
 
 
 def test_marked_line_has_a_bound() -> None:

@@ -15,7 +15,6 @@ import pytest
 from airflow_provider_raydatallm.contract.log_lines import encode_line
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
-from airflow_provider_raydatallm.task import job_waiter
 from airflow_provider_raydatallm.task.job_verdict import (
     ClusterUnreachable,
     EndedWithoutReport,
@@ -23,8 +22,9 @@ from airflow_provider_raydatallm.task.job_verdict import (
     TimedOut,
     Verdict,
 )
-from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
+from airflow_provider_raydatallm.task.job_waiter import Intervals, JobRef, wait_for_job
 
+INTERVALS = Intervals(min_poll=0.05, warning=600, log_reconnect=0.05)
 REPORT = encode_line("report", "n", {"outcome": "published"})
 
 
@@ -97,8 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    monkeypatch.setattr(jobs_api, "_BACKOFF", (0.1,))
-    monkeypatch.setattr("airflow_provider_raydatallm.task.log_follower._RECONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(jobs_api, "_BACKOFF", (0.01,))
     server = FakeCluster()
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     host = f"http://127.0.0.1:{server.server_port}"
@@ -112,13 +111,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
 
 def wait(log: Log | None = None, **given: Any) -> Verdict:
     ref = {
-        "ray_conn_id": "ray_default", "poll_interval": 1.0, "reconnect_timeout": 60.0, "orphan_timeout": None,
+        "ray_conn_id": "ray_default", "poll_interval": 0.05, "reconnect_timeout": 60.0,
+        "orphan_timeout": None,
         "deadline": None, "since": time.time(), "submission_id": "j", "nonce": "n", **given,
     }  # fmt: skip
 
     async def waited() -> Verdict:
         try:
-            return await wait_for_job(JobRef(**ref), log or Log())
+            return await wait_for_job(JobRef(**ref), log or Log(), INTERVALS)
         finally:
             await close_clients()
 
@@ -178,9 +178,8 @@ def test_whoever_takes_over_begins_at_the_end_of_the_log(cluster: FakeCluster) -
 
 
 def test_cluster_that_fails_many_times_in_a_row_is_waited_for(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster,
 ) -> None:
-    monkeypatch.setattr(job_waiter, "_WARNING_SECONDS", 600.0)
     cluster.http = 503
     log = Log()
 
@@ -209,7 +208,7 @@ def test_token_that_is_replaced_in_the_connection_is_taken_up(
 @pytest.mark.parametrize(("http", "refused"), [(503, False), (401, True)])
 def test_cluster_that_stays_away_is_given_up(cluster: FakeCluster, http: int, refused: bool) -> None:
     cluster.http = http
-    verdict = wait(reconnect_timeout=2.0)
+    verdict = wait(reconnect_timeout=0.3)
     assert isinstance(verdict, ClusterUnreachable)
     assert verdict.refused is refused
 
@@ -220,8 +219,8 @@ def test_time_of_the_attempt_ends_also_while_the_cluster_is_away(
     monkeypatch.setattr(jobs_api, "_BACKOFF", (60.0,))
     for cluster.http in (None, 503):
         began = time.monotonic()
-        assert wait(deadline=time.time() + 2) == TimedOut()
-        assert 1.5 < time.monotonic() - began < 50
+        assert wait(deadline=time.time() + 0.5) == TimedOut()
+        assert 0.4 < time.monotonic() - began < 50
 
 
 def test_job_that_listens_hears_that_somebody_waits(cluster: FakeCluster) -> None:
@@ -230,8 +229,8 @@ def test_job_that_listens_hears_that_somebody_waits(cluster: FakeCluster) -> Non
 
     once(lambda: beats() > 2, lambda: setattr(cluster, "status", "FAILED"))
     began = time.monotonic()
-    wait(orphan_timeout=24.0)
-    assert beats() <= 1 + (time.monotonic() - began) / 2  # one each 2 seconds
+    wait(orphan_timeout=2.4)
+    assert beats() <= 1 + (time.monotonic() - began) / 0.2  # one each 0.2 seconds
 
 
 def test_job_that_the_cluster_forgot_is_silence(cluster: FakeCluster) -> None:

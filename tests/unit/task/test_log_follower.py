@@ -22,10 +22,10 @@ def test_line_without_end_takes_bounded_memory() -> None:
 
 def test_flood_is_cut_and_what_is_left_out_is_counted() -> None:
     throttle = Throttle()
-    first = throttle.pass_on([str(i) for i in range(1000)], now=0.0)
+    first = throttle.limit([str(i) for i in range(1000)], now=0.0)
     assert first == [str(i) for i in range(400)]
-    assert throttle.pass_on(["more"], now=0.0) == []
-    assert throttle.pass_on(["a", "b"], now=10.0) == [
-        "(601 lines are left out here; the Ray job's log has them)", "a", "b",
+    assert throttle.limit(["more"], now=0.0) == []
+    assert throttle.limit(["a", "b"], now=10.0) == [
+        "(601 lines omitted; see the Ray job's log)", "a", "b",
     ]  # fmt: skip
-    assert len(throttle.pass_on(["x" * 5000], now=20.0)[0]) == 2000
+    assert len(throttle.limit(["x" * 5000], now=20.0)[0]) == 2000

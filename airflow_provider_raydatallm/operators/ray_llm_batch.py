@@ -79,51 +79,45 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     A slice already published with the same configuration and unchanged input is left alone: no engine starts.
     A task that fails publishes nothing and leaves the published version in place.
 
-    Invalid arguments fail when the DAG is parsed, templated ones when they are rendered, and what only the
-    data or the cluster shows (a missing column, too few GPUs) fails before an engine starts. None of these is
-    retried.
+    Invalid arguments fail when the DAG is parsed, templated ones (those in `template_fields`) when they are
+    rendered, and what only the data or the cluster shows (a missing column, too few GPUs) fails before an
+    engine starts. None of these is retried. Ray shows a job's environment to holders of the cluster's token.
 
     :param ray_conn_id: connection of type `ray`; host `local` means an embedded Ray on this machine.
-        (templated)
     :param input_path: file, folder, glob or dataset root of Parquet, CSV or JSON Lines files; `{slice}`
-        stands for the slice key. (templated)
+        stands for the slice key.
     :param output_path: root of the published table. Without `{slice}`, the slice goes to
-        `<output_path>/ds=<slice key>/`. (templated)
-    :param model_source: hub id, folder on every node, or `s3://` address. (templated)
-    :param prompt: user message; `{column}` is replaced by the row's value, other braces stay. (templated; use
-        `airflow.sdk.literal` for prompts with double braces)
-    :param system_prompt: system message, with `{column}` fields as in `prompt`. (templated)
-    :param choices: the answer is one of these texts. (templated)
+        `<output_path>/ds=<slice key>/`.
+    :param model_source: hub id, folder on every node, or `s3://` address.
+    :param prompt: user message; `{column}` is replaced by the row's value, other braces stay. Wrap prompts
+        with double braces in `airflow.sdk.literal`.
+    :param system_prompt: system message, with `{column}` fields as in `prompt`.
+    :param choices: the answer is one of these texts.
     :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.
-        Published as a struct when the schema is complete, else as JSON text. Invalid answers (cut at
-        max_tokens) become null and are counted.
+        Published as a struct when the schema is complete, else as text. Invalid answers (cut at max_tokens)
+        become null and are counted.
     :param regex: the answer matches this expression.
     :param grammar: the answer follows this grammar (EBNF).
     :param sampling_params: vLLM's sampling parameters. A value that is exactly `"{column}"` comes from the
-        row. (templated)
-    :param chat_template_kwargs: arguments of the model's chat template, such as `{"enable_thinking": False}`.
-        (templated)
-    :param output_column: name of the answer's column; must not exist in the input. (templated)
-    :param slice_key: names the slice. (templated)
-    :param slice_column: reads only the rows (or Hive folders) of the dataset root `input_path` where this
-        column equals the slice key.
-    :param slice_format: `strftime` format of a slice key that comes from a date. An hourly DAG needs an
-        hourly format.
+        row.
+    :param chat_template_kwargs: arguments of the chat template, such as `{"enable_thinking": False}`.
+    :param output_column: name of the answer's column; must not exist in the input.
+    :param slice_key: names the slice.
+    :param slice_column: reads only rows (or Hive folders) of the dataset `input_path` whose column equals the
+        slice key.
+    :param slice_format: `strftime` format of a key that comes from a date. An hourly DAG needs an hourly one.
     :param input_format: `parquet`, `csv`, `jsonl`, or `auto`: by file name.
-    :param columns: input columns to keep in the output; default: all. (templated)
-    :param column_types: Arrow types of CSV and JSON Lines columns, such as `{"amount": "float64"}`. CSV
-        columns are strings otherwise.
-    :param csv_options: `delimiter`, `quote_char`, `escape_char` and `encoding` of CSV files that are not RFC
-        4180 in UTF-8.
-    :param max_rows: answer only the first rows, into `_trial/` beside the real slices; empty: all.
-        (templated)
+    :param columns: input columns to keep in the output. Default: all.
+    :param column_types: Arrow types of CSV (default: string) and JSON Lines columns: `{"amount": "float64"}`.
+    :param csv_options: `delimiter`, `quote_char`, `escape_char`, `encoding` of CSV files other than RFC 4180
+        in UTF-8.
+    :param max_rows: answer only the first rows, into `_trial/` beside the real slices. Empty: all.
     :param on_empty: when the slice has no rows: `fail`, `skip` the task, or `publish` an empty slice.
-    :param on_config_change: when the slice is published with another configuration: `fail`, or `recompute`
-        and replace it.
+    :param on_config_change: when the slice is published with another configuration: `fail` or `recompute`.
     :param on_input_change: when the slice is published, or half finished, from other input files: `fail`,
-        `recompute` and replace it, or `extend`: add new files and keep finished rows.
-    :param on_running: when another run works on the slice: `attach` and wait for its result (and take over
-        from a run that died), or `fail`.
+        `recompute`, or `extend`: add new files and keep finished rows.
+    :param on_running: when another run works on the slice: `fail`, or `attach`: wait for its result, and take
+        over if it died.
     :param force_rerun: recompute a finished slice every time the task runs.
     :param max_row_attempts: attempts per row, in all, before it goes to quarantine.
     :param max_quarantine_fraction: share of rows that may fail for their own reasons. Above it the task fails
@@ -136,48 +130,44 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         `prompt` or `messages` and optionally `sampling_params`. Replaces `prompt`.
     :param postprocess: `"package.module:function"` that turns a row (dict of the request's columns and the
         answer) into a dict of columns to publish.
-    :param code_paths: folders or .py files of that code, sent with the job; default: the functions' own
-        package.
+    :param code_paths: folders or .py files of that code, sent with the job. Default: the functions' package.
     :param engine: `vllm`, fed by the provider; `ray_data_llm`, vLLM in Ray Data LLM's own processor; `auto`:
         `vllm` where possible; or `"package.module:Class"` of your own engine.
-    :param engine_kwargs: vLLM's engine arguments. `max_model_len` may be "auto": estimated from a sample of
-        the rows. (templated)
+    :param engine_kwargs: vLLM's engine arguments. A `max_model_len` of "auto" is estimated from a sample of
+        rows.
     :param max_model_len_percentile: percentage of rows that must fit into a `max_model_len` of "auto".
     :param on_too_long: how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine`
-        a row whose prompt alone does not fit; `truncate` the end of the prompt's longest message; or
-        `raise_limit`: answer these rows last, with an engine that has a higher limit.
+        those whose prompt alone does not fit; `truncate` the end of the prompt's longest message; or
+        `raise_limit`: answer them last, with an engine that has a higher limit.
     :param deduplicate: run identical requests once. Default: only when sampling is deterministic (temperature
         0, or a seed).
-    :param answer_cache: folder (`s3://...`, or a path on every node) in which slices of the same model share
-        answers to identical requests. Concurrent use is safe. Needs engine `vllm`, and follows `deduplicate`.
-        (templated)
-    :param answer_cache_max_bytes: size of the cache per model and settings; the oldest answers are removed
-        first. A slice holds them in memory.
+    :param answer_cache: folder (`s3://...`, or a path on every node) in which slices of the same model, also
+        concurrent ones, share answers to identical requests. Needs engine `vllm`, and follows `deduplicate`.
+    :param answer_cache_max_bytes: size of the cache per model and settings; the oldest answers go first. A
+        slice holds them in memory.
     :param answer_cache_max_days: days for which the cache keeps an answer.
-    :param processor_kwargs: options of Ray Data LLM's processor; selects engine `ray_data_llm`: its stages
+    :param processor_kwargs: options of Ray Data LLM's processor, which `auto` then selects: its stages
         (`tokenize_stage={"concurrency": 4}`), `placement_group_config`, `preprocess_map_kwargs`,
-        `postprocess_map_kwargs`. (templated)
-    :param engine_scope: `slice`: the engine ends with the slice. `shared`: it stays for other slices that
-        need an equal one (model, engine arguments, accelerator, environment), which then start in seconds; it
-        scales within a `concurrency` of (min, max). Default: `shared` on an embedded Ray where possible, else
+        `postprocess_map_kwargs`.
+    :param engine_scope: `slice`: the engine ends with the slice. `shared`: it stays for slices that need an
+        equal one (model, engine arguments, accelerator, environment), which then start in seconds; it scales
+        within a `concurrency` of (min, max). Default: `shared` on an embedded Ray where possible, else
         `slice`.
     :param engine_idle_timeout: idle time after which a shared engine ends; None: never. It ends sooner when
         another engine needs its resources.
-    :param max_shared_engines: shared engines on the cluster above which this slice waits in the queue before
-        it starts another. Default: no limit.
+    :param max_shared_engines: shared engines on the cluster above which this slice queues before it starts
+        another.
     :param accelerator_type: Ray's name of the GPU that the workers need, such as `L4`.
     :param concurrency: engine workers: a number, (min, max) to scale between, or `"auto"`: as many as the
         cluster's GPUs and the slice's work allow.
     :param blocks: blocks to cut the rows into. Default: one per batch.
     :param batch_size: rows per batch. Default: chosen by the provider.
     :param max_concurrent_batches: batches per worker at once. Default: chosen by the provider.
-    :param runtime_env: Ray runtime environment of the job; the provider adds its modules. Must not hold
-        secrets: Ray shows it. (templated)
+    :param runtime_env: Ray runtime environment of the job, without secrets; the provider adds its modules.
     :param model_conn_id: connection whose password is the model hub's access token; the job gets it as
-        HF_TOKEN. Ray shows a job's environment to holders of the cluster's token. (templated)
-    :param storage_conn_id: AWS connection from which the job gets temporary session credentials for `s3://`
-        addresses. Default: the identity of the cluster's nodes. Ray shows a job's environment to holders of
-        the cluster's token. (templated)
+        HF_TOKEN.
+    :param storage_conn_id: AWS connection from which the job gets session credentials for `s3://` addresses.
+        Default: the identity of the cluster's nodes.
     :param allow_static_credentials: send the keys of `storage_conn_id` as they are, for stores without STS.
         They stay valid until they are replaced.
     :param poll_interval: seconds between two status checks of the job; at least 1.
@@ -186,16 +176,15 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param cancel_on_kill: stop the job when the task is cleared, marked, deleted, terminated or timed out.
         Finished rows are kept. If False, the job runs on and the task's next try waits for it.
     :param reconnect_timeout: how long the cluster may be away, or refuse the token, while the job runs.
-    :param orphan_timeout: time without a waiting task after which the job ends, with its finished rows kept;
-        at least a minute. None: never.
-    :param stall_timeout: time without a finished row after which the job fails. A retry helps: finished rows
-        are kept.
+    :param orphan_timeout: time without a waiting task after which the job ends, with finished rows kept; at
+        least a minute. None: never.
+    :param stall_timeout: time without a finished row after which the job fails. A retry keeps finished rows.
     :param finish_by: when the slice should be finished: a duration from the run's start, or a time of day
-        (`"07:00"`, in the schedule's timezone). A job that will be late logs so early, with the workers it
+        (`"07:00"`, in the schedule's timezone). A job that will be late logs this early, with the workers it
         would need; it is not stopped.
     :param queue_timeout: how long the job may wait until all resources of its engine are free at once.
-    :param emit_partition: set the slice key as partition on the events of the task's `outlets` when the run
-        has no partition key.
+    :param emit_partition: set the slice key as partition on the events of `outlets` when the run has no
+        partition key.
     """
 
     template_fields: Sequence[str] = (

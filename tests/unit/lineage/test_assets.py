@@ -24,7 +24,7 @@ RESULT: dict[str, Any] = Report(
     ("partition_key", "emit_partition", "partitions"),
     [(None, False, set()), (None, True, {"k"}), ("p", False, set()), ("p", True, set())],
 )
-def test_partition_is_put_only_where_it_is_asked_for_and_the_run_has_none(
+def test_partition_is_set_only_on_request_and_without_a_partition_key(
     partition_key: str | None, emit_partition: bool, partitions: set[str]
 ) -> None:
     events = OutletEventAccessors()
@@ -35,7 +35,7 @@ def test_partition_is_put_only_where_it_is_asked_for_and_the_run_has_none(
     assert events[one].partition_keys == partitions
 
 
-def test_what_the_user_says_on_an_event_stays() -> None:
+def test_extra_of_the_user_is_kept() -> None:
     events = OutletEventAccessors()
     one = Asset("one")
     events[one].extra["mine"] = 1

@@ -22,7 +22,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_raydatallm.contract.report import Report
-from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMInputError
+from airflow_provider_raydatallm.exceptions import RayJobStoppedError
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events
@@ -30,31 +30,12 @@ from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
-from airflow_provider_raydatallm.task import submission
-from airflow_provider_raydatallm.task.arguments import (
-    finish_time,
-    makes_partitioned_runs,
-    parse_finish_by,
-    parse_optional_seconds,
-    parse_seconds,
-    schedule_timezone,
-    to_json_schema,
-    to_url,
-)
+from airflow_provider_raydatallm.task import arguments, job_verdict, submission
 from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
 from airflow_provider_raydatallm.task.job_tracker import JobTracker
-from airflow_provider_raydatallm.task.job_verdict import (
-    ClusterUnreachable,
-    EndedWithoutReport,
-    Failed,
-    Finished,
-    TimedOut,
-    Verdict,
-    from_event,
-)
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 from airflow_provider_raydatallm.task.outcome import build_result, error_of
-from airflow_provider_raydatallm.task.slice_key import SliceKeyError, resolve_slice_key
+from airflow_provider_raydatallm.task.slice_key import resolve_slice_key
 
 if TYPE_CHECKING:
     import pydantic
@@ -271,72 +252,44 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.input_path = to_url(input_path)
-        self.output_path = to_url(output_path)
-        self.model_source = model_source
-        self.prompt = prompt
-        self.system_prompt = system_prompt
-        self.choices = choices
-        self.output_schema = to_json_schema(output_schema)
-        self.regex = regex
-        self.grammar = grammar
-        self.sampling_params = sampling_params
-        self.chat_template_kwargs = chat_template_kwargs
-        self.output_column = output_column
-        self.slice_key = slice_key
-        self.slice_column = slice_column
-        self.slice_format = slice_format
-        self.input_format = input_format
-        self.columns = columns
-        self.column_types = column_types
-        self.csv_options = csv_options
-        self.max_rows = max_rows
-        self.on_empty = on_empty
-        self.on_config_change = on_config_change
-        self.on_input_change = on_input_change
-        self.on_running = on_running
-        self.force_rerun = force_rerun
-        self.max_row_attempts = max_row_attempts
+        self.model_source, self.prompt, self.system_prompt = model_source, prompt, system_prompt
+        self.choices, self.regex, self.grammar = choices, regex, grammar
+        self.sampling_params, self.chat_template_kwargs = sampling_params, chat_template_kwargs
+        self.slice_key, self.slice_column, self.slice_format = slice_key, slice_column, slice_format
+        self.input_format, self.columns, self.output_column = input_format, columns, output_column
+        self.column_types, self.csv_options, self.max_rows = column_types, csv_options, max_rows
+        self.on_empty, self.on_running, self.force_rerun = on_empty, on_running, force_rerun
+        self.on_config_change, self.on_input_change = on_config_change, on_input_change
+        self.max_row_attempts, self.retry_quarantined = max_row_attempts, retry_quarantined
         self.max_quarantine_fraction = max_quarantine_fraction
-        self.retry_quarantined = retry_quarantined
-        self.max_file_bytes = max_file_bytes
-        self.file_per_input = file_per_input
-        self.keep_versions = keep_versions
-        self.preprocess = preprocess
-        self.postprocess = postprocess
-        self.code_paths = code_paths
-        self.engine = engine
-        self.engine_kwargs = engine_kwargs
-        self.max_model_len_percentile = max_model_len_percentile
-        self.on_too_long = on_too_long
-        self.deduplicate = deduplicate
-        self.answer_cache = to_url(answer_cache)
+        self.max_file_bytes, self.file_per_input = max_file_bytes, file_per_input
+        self.preprocess, self.postprocess, self.code_paths = preprocess, postprocess, code_paths
+        self.engine, self.engine_kwargs, self.processor_kwargs = engine, engine_kwargs, processor_kwargs
+        self.max_model_len_percentile, self.on_too_long = max_model_len_percentile, on_too_long
+        self.deduplicate, self.keep_versions = deduplicate, keep_versions
         self.answer_cache_max_bytes = answer_cache_max_bytes
         self.answer_cache_max_days = answer_cache_max_days
-        self.processor_kwargs = processor_kwargs
-        self.engine_scope = engine_scope
-        self.engine_idle_timeout = parse_optional_seconds("engine_idle_timeout", engine_idle_timeout, min_s=1)
-        self.max_shared_engines = max_shared_engines
-        self.accelerator_type = accelerator_type
-        self.concurrency = concurrency
-        self.blocks = blocks
-        self.batch_size = batch_size
-        self.max_concurrent_batches = max_concurrent_batches
-        self.runtime_env = runtime_env
-        self.ray_conn_id = ray_conn_id
-        self.model_conn_id = model_conn_id
-        self.storage_conn_id = storage_conn_id
+        self.engine_scope, self.max_shared_engines = engine_scope, max_shared_engines
+        self.accelerator_type, self.concurrency = accelerator_type, concurrency
+        self.blocks, self.batch_size, self.max_concurrent_batches = blocks, batch_size, max_concurrent_batches
+        self.runtime_env, self.ray_conn_id = runtime_env, ray_conn_id
+        self.model_conn_id, self.storage_conn_id = model_conn_id, storage_conn_id
         self.allow_static_credentials = allow_static_credentials
-        self.poll_interval = parse_seconds("poll_interval", poll_interval, min_s=1)
-        self.deferrable = deferrable
-        self.cancel_on_kill = cancel_on_kill
-        self.reconnect_timeout = parse_seconds("reconnect_timeout", reconnect_timeout, min_s=1)
-        self.orphan_timeout = parse_optional_seconds("orphan_timeout", orphan_timeout, min_s=60)
-        parse_optional_seconds("execution_timeout", self.execution_timeout, min_s=1)
-        self.queue_timeout = parse_seconds("queue_timeout", queue_timeout, min_s=1)
-        self.stall_timeout = parse_seconds("stall_timeout", stall_timeout, min_s=1)
-        self.finish_by = parse_finish_by(finish_by)
-        self.emit_partition = emit_partition
+        self.deferrable, self.cancel_on_kill, self.emit_partition = deferrable, cancel_on_kill, emit_partition
+        self.input_path = arguments.to_url(input_path)
+        self.output_path = arguments.to_url(output_path)
+        self.output_schema = arguments.to_json_schema(output_schema)
+        self.answer_cache = arguments.to_url(answer_cache)
+        self.engine_idle_timeout = arguments.parse_optional_seconds(
+            "engine_idle_timeout", engine_idle_timeout, min_s=1
+        )
+        self.poll_interval = arguments.parse_seconds("poll_interval", poll_interval, min_s=1)
+        self.reconnect_timeout = arguments.parse_seconds("reconnect_timeout", reconnect_timeout, min_s=1)
+        self.orphan_timeout = arguments.parse_optional_seconds("orphan_timeout", orphan_timeout, min_s=60)
+        arguments.parse_optional_seconds("execution_timeout", self.execution_timeout, min_s=1)
+        self.queue_timeout = arguments.parse_seconds("queue_timeout", queue_timeout, min_s=1)
+        self.stall_timeout = arguments.parse_seconds("stall_timeout", stall_timeout, min_s=1)
+        self.finish_by = arguments.parse_finish_by(finish_by)
         check_emit_partition(self.outlets, emit_partition)
         self._killed = False
         #: Whether `execute` or `execute_complete` runs.
@@ -362,7 +315,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Continues `execute` after the waiting in the triggerer."""
         with self._start_attempt(context) as tracker:
-            return self._conclude(context, tracker, from_event(event))
+            return self._conclude(context, tracker, job_verdict.from_event(event))
 
     def on_kill(self) -> None:
         # Airflow calls this from a signal handler, in the middle of `execute`, which continues afterwards; or
@@ -394,17 +347,15 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             # Airflow enforces it only while the task has a worker, and starts anew each time it gets one.
             deadline = (ti.start_date + self.execution_timeout).timestamp()
         wait_options = JobRef(
-            ray_conn_id=self.ray_conn_id,
-            poll_interval=self.poll_interval,
-            reconnect_timeout=self.reconnect_timeout,
-            orphan_timeout=self.orphan_timeout,
-            deadline=deadline,
-            since=time.time(),
-        )
+            self.ray_conn_id, self.poll_interval, self.reconnect_timeout, self.orphan_timeout,
+            deadline=deadline, since=time.time(),
+        )  # fmt: skip
         finish_by = None
         if self.finish_by is not None:
             run_start = context["dag_run"].start_date or datetime.now(UTC)
-            finish_by = finish_time(self.finish_by, run_start, schedule_timezone(context["dag"])).timestamp()
+            finish_by = arguments.finish_time(
+                self.finish_by, run_start, arguments.schedule_timezone(context["dag"])
+            ).timestamp()
         store = context.get("task_state_store")
         tracker = JobTracker(wait_options, job_submission, ti, store, self.log, finish_by)
         self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
@@ -420,7 +371,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             self.defer(trigger=trigger, method_name="execute_complete")
         return self._conclude(context, tracker, _run_async(self._wait_unless_killed(job, tracker.task)))
 
-    async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> Verdict:
+    async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> job_verdict.Verdict:
         waiting = asyncio.ensure_future(wait_for_job(job, self.log))
         loop = asyncio.get_running_loop()
         self._interrupt = lambda: loop.call_soon_threadsafe(waiting.cancel)
@@ -442,24 +393,26 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             return
         await stop_own_job(job, attempt, self.log, deferred=False, timeout_s=_STOP_SECONDS)
 
-    def _conclude(self, context: Context, tracker: JobTracker, verdict: Verdict) -> dict[str, Any]:
+    def _conclude(
+        self, context: Context, tracker: JobTracker, verdict: job_verdict.Verdict
+    ) -> dict[str, Any]:
         """Turns a verdict into the task's result; replaces a job that was lost.
 
         :raises RayLLMInputError, RayLLMJobError, AirflowTaskTimeout: for a job without a result.
         """
         job_id = tracker.job.submission_id if tracker.job is not None else "?"
-        if isinstance(verdict, TimedOut):
+        if isinstance(verdict, job_verdict.TimedOut):
             raise AirflowTaskTimeout(f"execution_timeout {self.execution_timeout} has passed")
-        if isinstance(verdict, ClusterUnreachable):
+        if isinstance(verdict, job_verdict.ClusterUnreachable):
             raise error_of(verdict, job_id)
-        if isinstance(verdict, EndedWithoutReport):
+        if isinstance(verdict, job_verdict.EndedWithoutReport):
             self.log.warning("The job ended without a report; checking the store from the cluster")
             status_verdict = _run_async(wait_for_job(tracker.submit_status_job(), self.log))
-            if isinstance(status_verdict, Finished):
-                verdict = Finished(status_verdict.report)
-        if isinstance(verdict, Finished):
+            if isinstance(status_verdict, job_verdict.Finished):
+                verdict = job_verdict.Finished(status_verdict.report)
+        if isinstance(verdict, job_verdict.Finished):
             return self._succeed(context, tracker, Report.model_validate(verdict.report), verdict.started_at)
-        cause = verdict.kind if isinstance(verdict, Failed) else verdict.why
+        cause = verdict.kind if isinstance(verdict, job_verdict.Failed) else verdict.why
         if cause in ("stopped", "unknown") and tracker.can_resubmit(stopped=cause == "stopped"):
             self.log.warning("The job was lost; submitting another one for the missing rows")
             return self._wait(context, tracker, tracker.submit())
@@ -482,13 +435,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if report.seconds.start is not None and report.outcome == "published":
             self.log.info("Before the first row: %s", report.seconds.start)
         record_asset_events(
-            self.outlets,
-            context["outlet_events"],
-            job,
-            result,
-            partition_key=context.get("partition_key"),
-            emit_partition=self.emit_partition,
-        )
+            self.outlets, context["outlet_events"], job, result,
+            partition_key=context.get("partition_key"), emit_partition=self.emit_partition,
+        )  # fmt: skip
         return result
 
     def _build_submission(self, context: Context) -> JobSubmission:
@@ -514,20 +463,17 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         :raises RayLLMInputError: naming the argument that cannot work.
         """
         dag, run = context["dag"], context["dag_run"]
-        timezone = schedule_timezone(dag)
-        try:
-            key = resolve_slice_key(
-                slice_key=self.slice_key,
-                partition_key=context.get("partition_key"),
-                param=context["params"].get("slice"),
-                data_interval_start=context.get("data_interval_start"),
-                logical_date=context.get("logical_date"),
-                partitioned=makes_partitioned_runs(dag.timetable),
-                timezone=timezone,
-                slice_format=self.slice_format,
-            )
-        except SliceKeyError as e:
-            raise RayLLMInputError(str(e)) from e
+        timezone = arguments.schedule_timezone(dag)
+        key = resolve_slice_key(
+            slice_key=self.slice_key,
+            partition_key=context.get("partition_key"),
+            param=context["params"].get("slice"),
+            data_interval_start=context.get("data_interval_start"),
+            logical_date=context.get("logical_date"),
+            partitioned=arguments.makes_partitioned_runs(dag.timetable),
+            timezone=timezone,
+            slice_format=self.slice_format,
+        )
         user_packages = self._user_packages(Path(dag.fileloc).parent if dag.fileloc else None)
         scheduled = str(run.run_type) in ("scheduled", "backfill")
         run_fields = {

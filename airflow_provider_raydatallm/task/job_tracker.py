@@ -13,7 +13,7 @@ import json
 import time
 import uuid
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -99,12 +99,8 @@ class JobTracker:
         record = self._record
         if record is None or record.phase == "ended":
             return None
-        return replace(
-            self._wait_options,
-            ray_conn_id=record.ray_conn_id,
-            submission_id=record.submission_id,
-            nonce=record.nonce,
-        )
+        ids = {n: getattr(record, n) for n in ("ray_conn_id", "submission_id", "nonce")}
+        return replace(self._wait_options, **ids)
 
     def find_job(self) -> JobRef | None:
         """Takes over the job of an earlier attempt, if there is one that this attempt can use."""
@@ -115,15 +111,8 @@ class JobTracker:
             self.mark_ended()
             return None
         self._log.info("Found Ray job %s of an earlier attempt", record.submission_id)
-        self._save(
-            replace(
-                record,
-                phase="submitted",
-                try_number=self.task.try_number,
-                submission_count=0,
-                taken_over_at=time.time(),
-            )
-        )
+        taken_over = replace(record, phase="submitted", submission_count=0, taken_over_at=time.time())
+        self._save(replace(taken_over, try_number=self.task.try_number))
         return self.job
 
     def _is_usable(self, record: JobRecord) -> bool:
@@ -181,9 +170,7 @@ class JobTracker:
         self.submission.submit(self._hook, "run", name, record.nonce, arguments)
         self._save(replace(record, phase="submitted"))
         self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
-        job = self.job
-        assert job is not None
-        return job
+        return cast("JobRef", self.job)
 
     def submit_status_job(self) -> JobRef:
         """Submits a job that reads the store, which this machine may not be able to read."""

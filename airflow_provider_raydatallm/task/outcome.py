@@ -5,13 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from airflow_provider_raydatallm import exceptions
 from airflow_provider_raydatallm.contract.report import Report
-from airflow_provider_raydatallm.exceptions import (
-    BY_KIND,
-    RayConnectionError,
-    RayLLMJobError,
-    RayUnreachableError,
-)
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.job_failure import explain_failure
 from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, EndedWithoutReport, Failed
@@ -41,12 +36,14 @@ def build_result(
 def error_of(verdict: Failed | EndedWithoutReport | ClusterUnreachable, job_id: str) -> Exception:
     """Returns the exception to raise; its message begins with the root cause."""
     if isinstance(verdict, Failed):
-        return BY_KIND.get(verdict.kind, RayLLMJobError)(verdict.message)
+        return exceptions.BY_KIND.get(verdict.kind, exceptions.RayLLMJobError)(verdict.message)
     if isinstance(verdict, ClusterUnreachable):
-        error = RayConnectionError if verdict.refused else RayUnreachableError
+        error = exceptions.RayConnectionError if verdict.refused else exceptions.RayUnreachableError
         return error(f"{verdict.message}. Ray job {job_id} may still be running: the next try looks for it")
     if verdict.why == "unknown":
-        return RayLLMJobError(f"Ray job {job_id} no longer exists on the cluster, and nothing is published")
+        return exceptions.RayLLMJobError(
+            f"Ray job {job_id} no longer exists on the cluster, and nothing is published"
+        )
     status = "STOPPED" if verdict.why == "stopped" else "FAILED"
     error_class, message = explain_failure(status, verdict.message, verdict.last_lines)
     lines = [message, f"Ray job {job_id} ended without a report, and nothing is published."]

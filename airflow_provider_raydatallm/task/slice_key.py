@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-
-class SliceKeyError(ValueError):
-    """No slice key can be resolved, or the value is not a valid slice key."""
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ def resolve_slice_key(
     :param param: the run's Param `slice`; None or "" when there is none.
     :param partitioned: whether the DAG's timetable makes partitioned runs.
     :param timezone: dates are formatted in the schedule's timezone; contexts carry UTC.
-    :raises SliceKeyError: naming the sources that are empty or wrong, and what to set.
+    :raises RayLLMInputError: naming the sources that are empty or wrong, and what to set.
     """
     if slice_key is not None:
         return SliceKey(_validate(slice_key, "slice_key"))
@@ -49,13 +47,13 @@ def resolve_slice_key(
     if param not in (None, ""):
         return SliceKey(_validate(param, "the Param 'slice'"))
     if partitioned:
-        raise SliceKeyError(
+        raise RayLLMInputError(
             "this run of a partitioned DAG has no partition_key, and neither slice_key nor a Param 'slice' "
             "is set: trigger it with a partition key, or set slice_key"
         )
     instant = data_interval_start or logical_date
     if instant is None:
-        raise SliceKeyError(
+        raise RayLLMInputError(
             "no slice key: slice_key, partition_key, Param 'slice', data interval and logical date are all "
             "empty. Set slice_key, add a Param named 'slice' to the DAG, or trigger the run with a "
             "logical date"
@@ -66,12 +64,12 @@ def resolve_slice_key(
 
 def _validate(value: object, source: str) -> str:
     if not isinstance(value, str):
-        raise SliceKeyError(f"{source} must be text, got {value!r} of type {type(value).__name__}")
+        raise RayLLMInputError(f"{source} must be text, got {value!r} of type {type(value).__name__}")
     key = value.strip()
     if key in ("", "None", "null", "NaT"):
-        raise SliceKeyError(
+        raise RayLLMInputError(
             f"{source} rendered to {value!r}, which is not a valid slice key: check the template"
         )
     if any(ord(c) < 32 for c in key):
-        raise SliceKeyError(f"{source} has a control character: {value!r}")
+        raise RayLLMInputError(f"{source} has a control character: {value!r}")
     return key

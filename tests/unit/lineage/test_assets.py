@@ -42,14 +42,9 @@ def test_extra_of_the_user_is_kept() -> None:
     record_asset_events([one, "table"], events, JOB, RESULT, partition_key=None, emit_partition=False)
     assert len(events) == 1
     assert events[one].extra == {
-        "mine": 1,
-        "outcome": "published",
-        "slice_key": "k",
-        "output_path": "/out/ds=k",
-        "fingerprint": "f",
-        "ray_job_id": "j",
-        "counts": {"planned": 3, "succeeded": 2, "quarantined": 1},
-    }
+        "mine": 1, "outcome": "published", "slice_key": "k", "output_path": "/out/ds=k", "fingerprint": "f",
+        "ray_job_id": "j", "counts": {"planned": 3, "succeeded": 2, "quarantined": 1},
+    }  # fmt: skip
 
 
 def test_emit_partition_without_an_asset_is_refused() -> None:

@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from airflow_provider_raydatallm.task.slice_key import SliceKey, SliceKeyError, resolve_slice_key
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.task.slice_key import SliceKey, resolve_slice_key
 
 MIDNIGHT_IN_TAIPEI = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
 
@@ -43,17 +44,17 @@ def test_partition_key_is_used_verbatim() -> None:
 
 
 def test_partitioned_run_without_a_key_is_never_now() -> None:
-    with pytest.raises(SliceKeyError, match="partition"):
+    with pytest.raises(RayLLMInputError, match="partition"):
         resolve(partitioned=True, logical_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
 
 
 @pytest.mark.parametrize("rendered", ["None", "", "  ", "null", "a\nb", 7])
 def test_invalid_rendered_key_is_refused(rendered: object) -> None:
-    with pytest.raises(SliceKeyError, match="slice_key"):
+    with pytest.raises(RayLLMInputError, match="slice_key"):
         resolve(slice_key=rendered)
 
 
 def test_empty_param_falls_through_and_nothing_at_all_is_an_error() -> None:
     assert resolve(param="", logical_date=dt.datetime(2026, 1, 2, tzinfo=dt.UTC)).key == "2026-01-02"
-    with pytest.raises(SliceKeyError, match="Set slice_key"):
+    with pytest.raises(RayLLMInputError, match="Set slice_key"):
         resolve()

@@ -77,8 +77,8 @@ def _measure(job: SliceJob) -> bool:
     while True:
         info = hook.call(jobs_api.get_status(name))
         if info is not None:
-            watch.check_status(hook.call(jobs_api.last_lines(name, info, 200)))
-        verdict = watch.check(info.status if info else None)
+            watch.read_log_end(hook.call(jobs_api.last_lines(name, info, 200)))
+        verdict = watch.decide(info.status if info else None)
         if isinstance(verdict, Finished):
             break
         if not isinstance(verdict, Wait):

@@ -1,8 +1,8 @@
-"""`@task.ray_llm_batch`: a `RayLLMBatchOperator` whose request is made by the decorated function.
+"""`@task.ray_llm_batch`: a `RayLLMBatchOperator` whose requests are built by the decorated function.
 
-The function runs on the cluster, once for each row. Its parameters say what it gets: `row` is the whole row
-(a dict), one that the task's call gives is the same for every row, one with a default keeps it, and any other
-is the column of its name.
+The function runs on the cluster, once per row. A parameter named `row` gets the whole row (a dict); one that
+the task's call passes has the same value for every row; one with a default keeps it; any other gets the
+column of its name.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOpera
 from airflow_provider_raydatallm.processor.request.row_function import ROW
 from airflow_provider_raydatallm.submit import packages
 
-#: The operator's arguments that a call may give too, by name: those that a template could.
-_OPERATORS = tuple(name for name in RayLLMBatchOperator.template_fields if name != "prompt")
+_TEMPLATE_FIELDS = RayLLMBatchOperator.template_fields
+#: The operator's arguments that the task's call may pass too.
+_OPERATOR_ARGUMENTS = tuple(name for name in _TEMPLATE_FIELDS if name != "prompt")
 
 
 def ray_llm_batch_task(
     python_callable: Callable[..., Any] | None = None, *, multiple_outputs: bool = False, **kwargs: Any
 ) -> TaskDecorator:
-    """Make a function into a task that asks an LLM about every row of a slice.
+    """Turns a function into a task that asks an LLM about every row of a slice.
 
     The function returns a prompt (text), or a dict with either `prompt` or `messages`, and optionally
-    `sampling_params`. It goes to the cluster by value, with what it uses of its own module.
+    `sampling_params`. It is sent to the cluster by value, with what it uses of its own module.
 
-    A call of the task, `.partial` and `.expand` give parameters of the function and templated arguments of
-    the operator, by name; `.override` gives any argument of the operator.
+    The task's call, `.partial` and `.expand` take parameters of the function and templated arguments of the
+    operator, by name; `.override` takes any argument of the operator.
 
-    :param multiple_outputs: push each figure of the report to XCom under its own name too.
+    :param multiple_outputs: push each key of the result to XCom under its own name too.
     :param kwargs: arguments of `RayLLMBatchOperator`, without `prompt` and `preprocess`.
-    :raises TypeError: when what is decorated cannot make requests.
+    :raises TypeError: when the decorated object cannot build requests.
     """
     if python_callable is None:
         return functools.partial(  # type: ignore[return-value]
             ray_llm_batch_task, multiple_outputs=multiple_outputs, **kwargs
         )
     return task_decorator_factory(
-        _called_as_a_task(python_callable),
+        _with_call_signature(python_callable),
         multiple_outputs=multiple_outputs,
         decorated_operator_class=_RayLLMBatchDecoratedOperator,
         **kwargs,
@@ -53,14 +54,10 @@ def ray_llm_batch_task(
 
 class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):
     custom_operator_name = "@task.ray_llm_batch"
-    template_fields: Sequence[str] = (
-        *DecoratedOperator.template_fields,
-        *RayLLMBatchOperator.template_fields,
+    template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *_TEMPLATE_FIELDS)
+    template_fields_renderers: ClassVar[dict[str, str]] = (
+        DecoratedOperator.template_fields_renderers | RayLLMBatchOperator.template_fields_renderers
     )
-    template_fields_renderers: ClassVar[dict[str, str]] = {
-        **DecoratedOperator.template_fields_renderers,
-        **RayLLMBatchOperator.template_fields_renderers,
-    }
 
     def __init__(
         self,
@@ -73,54 +70,56 @@ class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):
     ) -> None:
         self._function = python_callable.__wrapped__  # type: ignore[attr-defined]
         name, parameters = self._function.__name__, inspect.signature(self._function).parameters
-        for taken in ("prompt", "preprocess"):
-            if kwargs.get(taken) is not None:
+        for argument in ("prompt", "preprocess"):
+            if kwargs.get(argument) is not None:
                 raise ValueError(
-                    f"{taken} and the function {name!r} both make the request: leave {taken} out"
+                    f"{argument} and the function {name!r} both build the request: leave {argument} out"
                 )
         if op_args:
             raise TypeError(f"{name}() takes its arguments by name: {name}({', '.join(parameters)}=...)")
-        given = dict(op_kwargs or {})
-        operators = {n: given.pop(n) for n in list(given) if n in _OPERATORS and n not in parameters}
-        if unknown := sorted(n for n in given if n not in parameters or n == ROW):
+        values = dict(op_kwargs or {})
+        for argument in (n for n in _OPERATOR_ARGUMENTS if n in values and n not in parameters):
+            kwargs[argument] = values.pop(argument)
+        if unknown := sorted(n for n in values if n not in parameters or n == ROW):
             raise TypeError(
-                f"{name}() cannot be given {unknown[0]!r}: a call gives parameters of the function other "
-                f"than {ROW!r}, and these arguments of the operator: {', '.join(_OPERATORS)}. For others: "
-                f"{name}.override({unknown[0]}=...)()"
+                f"{name}() does not accept {unknown[0]!r}: a call passes parameters of the function other "
+                f"than {ROW!r}, and these arguments of the operator: {', '.join(_OPERATOR_ARGUMENTS)}. For "
+                f"others: {name}.override({unknown[0]}=...)()"
             )
-        self._named = [n for n, p in parameters.items() if n not in given and p.default is p.empty]
-        if of_airflow := sorted(KNOWN_CONTEXT_KEYS.intersection(parameters) - given.keys()):
+        self._column_parameters = [
+            n for n, p in parameters.items() if n not in values and p.default is p.empty
+        ]
+        if context_keys := sorted(KNOWN_CONTEXT_KEYS.intersection(parameters) - values.keys()):
             raise TypeError(
-                f"{name}(): the parameter {of_airflow[0]!r} names a part of Airflow's context, which the "
-                f"cluster does not have. Give it in the call: {name}({of_airflow[0]}=...), or take "
-                f"a column of that name from the parameter {ROW!r}"
+                f"{name}(): the parameter {context_keys[0]!r} is a key of Airflow's context, which the "
+                f"cluster does not have. Pass it in the call: {name}({context_keys[0]}=...), or read a "
+                f"column of that name from the parameter {ROW!r}"
             )
         super().__init__(
             python_callable=python_callable,
             task_id=task_id,
-            op_kwargs=given,
-            # Named after its content when the task runs.
-            preprocess="ray_llm_function:function",
-            **{**kwargs, **operators},
+            op_kwargs=values,
+            preprocess="ray_llm_function:function",  # replaced by the function's package when the task runs
+            **kwargs,
         )
 
-    def _user_packages(self, base: Path | None) -> list[packages.Package]:
-        # Parsing a DAG file pickles nothing: names that the function uses may not be there yet.
+    def _user_packages(self, dag_folder: Path | None) -> list[packages.Package]:
+        # Not while the DAG file is parsed: names that the function uses may not be defined yet.
         from airflow_provider_raydatallm.submit import pickled_function
 
-        shipped = pickled_function.pickle_function(self._function, self._named, self.op_kwargs)
-        self.preprocess = shipped.reference
+        pickled = pickled_function.pickle_function(self._function, self._column_parameters, self.op_kwargs)
+        self.preprocess = pickled.reference
         others = [f for f in (self.postprocess, self.engine) if f and ":" in f]
-        users = packages.user_packages([*others, *shipped.modules], self.code_paths, base)
-        return [*users, shipped.package]
+        user_packages = packages.user_packages([*others, *pickled.modules], self.code_paths, dag_folder)
+        return [*user_packages, pickled.package]
 
     def _hook_apply_defaults(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        # A parameter is a column, whatever default_args says of an operator's argument of that name.
+        # A parameter is a column, even when default_args has an operator argument of that name.
         return args, kwargs
 
 
-def _called_as_a_task(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with the signature that a call of its task has."""
+def _with_call_signature(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function with the signature of its task's call."""
     name = getattr(function, "__name__", repr(function))
     if not inspect.isfunction(function):
         raise TypeError(f"@task.ray_llm_batch takes a function, got {function!r}")
@@ -130,16 +129,16 @@ def _called_as_a_task(function: Callable[..., Any]) -> Callable[..., Any]:
     for p in parameters.values():
         if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
             raise TypeError(
-                f"{name}(): the parameter {str(p)!r} has no name that a column or an argument could have: "
-                f"name the columns that the function needs, or take the whole row as {ROW!r}"
+                f"{name}(): the parameter {str(p)!r} cannot be passed by name: name the columns that the "
+                f"function needs, or take the whole row as {ROW!r}"
             )
-    takes = dict.fromkeys([*(n for n in parameters if n != ROW), *_OPERATORS])
 
     @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def task_call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in takes]
+    names = dict.fromkeys([*(n for n in parameters if n != ROW), *_OPERATOR_ARGUMENTS])
+    task_call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
     )
-    return called
+    return task_call

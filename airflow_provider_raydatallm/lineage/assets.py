@@ -1,8 +1,8 @@
-"""What a run says in the events of the assets that its task declares as `outlets`.
+"""Records a run's figures in the events of the assets that its task declares as `outlets`.
 
-An event's partition is the run's `partition_key`, which Airflow puts there itself. A run without one makes
-events without one unless that is asked for: a partitioned event does not start DAGs whose schedule is the
-plain asset.
+Airflow itself sets the run's `partition_key` as the event's partition. Other runs emit events without a
+partition unless `emit_partition` is set: a partitioned event does not start DAGs scheduled on the plain
+asset.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def check_emit_partition(outlets: Sequence[object], emit_partition: bool) -> Non
     """:raises ValueError: when `emit_partition` has no event to put a partition on."""
     if emit_partition and not any(isinstance(o, (Asset, AssetRef)) for o in outlets):
         raise ValueError(
-            "emit_partition puts the slice key on the events of this task's assets, and outlets has none: "
-            "add an Asset to outlets (events of an AssetAlias cannot have a partition of their own), or "
-            "leave emit_partition out"
+            "emit_partition sets the slice key on the events of this task's assets, but outlets has none: "
+            "add an Asset to outlets (events of an AssetAlias cannot have their own partition), or leave "
+            "emit_partition out"
         )
 
 
@@ -43,16 +43,14 @@ def record_asset_events(
     partition_key: str | None,
     emit_partition: bool,
 ) -> None:
-    """Put the run's figures on the events that Airflow emits for the task's outlets when it succeeds.
+    """Adds the run's figures to the events that Airflow emits for the task's outlets when it succeeds.
 
-    Every asset gets them. An alias gets the asset that has the output table's address as its URI; Airflow
-    makes one if there is none.
+    An alias resolves to the asset whose URI is the output table's address; Airflow creates it if needed.
 
-    :param outlets: the operator's.
     :param outlet_events: `context["outlet_events"]`.
-    :param result: the operator's `return_value`, by `Report.to_xcom`.
+    :param result: the operator's `return_value`.
     :param partition_key: the run's.
-    :param emit_partition: put the slice key there as partition if the run has none.
+    :param emit_partition: set the slice key as partition when the run has no partition key.
     """
     extra = _extra(result)
     for outlet in outlets:
@@ -61,7 +59,7 @@ def record_asset_events(
         elif isinstance(outlet, (Asset, AssetRef)):
             try:
                 event = outlet_events[outlet]
-            except AirflowRuntimeError as e:  # refers to what no DAG declares: Airflow emits nothing either
+            except AirflowRuntimeError as e:  # a reference to an asset that no DAG declares emits no event
                 log.warning("No event for outlet %s: %s", outlet, e)
                 continue
             event.extra.update(extra)
@@ -72,14 +70,14 @@ def record_asset_events(
 def _resolve_alias(event: OutletEventAccessorProtocol, uri: str, extra: dict[str, Any]) -> None:
     asset = Asset(uri)
     try:
-        # One that a DAG declares, whatever its name. The protocol leaves references out.
+        # An asset that a DAG declares, whatever its name. The protocol's type lacks references.
         event.add(Asset.ref(uri=asset.uri), extra)  # type: ignore[arg-type]
     except AirflowRuntimeError:
         event.add(asset, extra)
 
 
 def _extra(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What an event tells of a result: small, and the same keys for every outcome."""
-    told = ("outcome", "slice_key", "output_path", "fingerprint", "ray_job_id")
-    counts = ("planned", "succeeded", "quarantined")
-    return {k: result[k] for k in told} | {"counts": {k: result["counts"][k] for k in counts}}
+    """Returns an event's figures: small, and with the same keys for every outcome."""
+    counts = {k: result["counts"][k] for k in ("planned", "succeeded", "quarantined")}
+    keys = ("outcome", "slice_key", "output_path", "fingerprint", "ray_job_id")
+    return {**{k: result[k] for k in keys}, "counts": counts}

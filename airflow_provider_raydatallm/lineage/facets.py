@@ -1,4 +1,4 @@
-"""A run as OpenLineage says it. Needs `apache-airflow-providers-openlineage`; only `lineage` imports this."""
+"""A run's lineage as OpenLineage values. Needs `apache-airflow-providers-openlineage`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLICE_FACET = "rayDataLLM_slice"
 
 @attrs.define
 class RayDataLLMSliceRunFacet(RunFacet):
-    """The slice that a run answered, by whom, and with what result; None is what is not known (yet)."""
+    """A run's slice, model, engine and result; None: not known (yet)."""
 
     sliceKey: str
     fingerprint: str
@@ -39,37 +39,36 @@ class RayDataLLMSliceRunFacet(RunFacet):
     tokens: dict[str, int | None] | None = None
     rayJobId: str | None = None
     reportPath: str | None = None
-    #: Where rows that failed for their own reasons lie with their errors, if there are any.
+    #: Folder of the quarantined rows with their errors, if there are any.
     quarantinePath: str | None = None
 
 
 def slice_lineage(
     job: SliceJob, result: Mapping[str, Any] | None, *, ray_job_id: str | None = None
 ) -> OperatorLineage[Any, Any]:
-    """The lineage of a run. Statistics are of what it read and wrote itself: a slice that another run
-    published has none.
+    """Returns the lineage of a run. Only a run that wrote the slice itself has statistics.
 
-    :param result: the operator's `return_value`; None while there is none, and of a run that failed.
+    :param result: the operator's `return_value`; None before the end, and for a run that failed.
     :param ray_job_id: of a run without a result.
     """
-    read: dict[str, InputDatasetFacet] = {}
-    written: dict[str, OutputDatasetFacet] = {}
+    input_facets: dict[str, InputDatasetFacet] = {}
+    output_facets: dict[str, OutputDatasetFacet] = {}
     if result is not None and result["outcome"] in ("published", "empty"):
         counts = result["counts"]
-        read["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+        input_facets["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
             rowCount=counts["planned"]
         )
-        written["outputStatistics"] = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            rowCount=counts["succeeded"]
+        output_facets["outputStatistics"] = (
+            output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=counts["succeeded"])
         )
     source, target = input_table(job), output_table(job)
-    if (part := _subset(source)) is not None:
-        read["subset"] = base_subset_dataset.InputSubsetInputDatasetFacet(inputCondition=part)
-    if (part := _subset(target)) is not None:
-        written["subset"] = base_subset_dataset.OutputSubsetOutputDatasetFacet(outputCondition=part)
+    if (subset := _subset(source)) is not None:
+        input_facets["subset"] = base_subset_dataset.InputSubsetInputDatasetFacet(inputCondition=subset)
+    if (subset := _subset(target)) is not None:
+        output_facets["subset"] = base_subset_dataset.OutputSubsetOutputDatasetFacet(outputCondition=subset)
     return OperatorLineage(
-        inputs=[InputDataset(*dataset_name(source.address), inputFacets=read)],
-        outputs=[OutputDataset(*dataset_name(target.address), outputFacets=written)],
+        inputs=[InputDataset(*dataset_name(source.address), inputFacets=input_facets)],
+        outputs=[OutputDataset(*dataset_name(target.address), outputFacets=output_facets)],
         run_facets={SLICE_FACET: _slice_facet(job, result or {"ray_job_id": ray_job_id})},
     )
 
@@ -95,5 +94,5 @@ def _subset(table: Table) -> base_subset_dataset.BaseSubsetCondition | None:
         return base_subset_dataset.LocationSubsetCondition(locations=[table.location])
     if not table.partition:
         return None
-    part = base_subset_dataset.Partition(dimensions=dict(table.partition))
-    return base_subset_dataset.PartitionSubsetCondition(partitions=[part])
+    partition = base_subset_dataset.Partition(dimensions=dict(table.partition))
+    return base_subset_dataset.PartitionSubsetCondition(partitions=[partition])

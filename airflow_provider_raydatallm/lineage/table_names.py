@@ -1,7 +1,8 @@
-"""What a slice's input and output are called elsewhere: the table, and what tells the slice apart in it.
+"""Names a slice's input and output for lineage and assets: the table, and the slice's partition or path in
+it.
 
-Lineage and assets name tables, never slices: a graph with a node for every day shows nothing. Pure; imports
-neither Airflow nor OpenLineage.
+Datasets are tables, never slices: a graph with a node for every day is useless. Pure; imports neither Airflow
+nor OpenLineage.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from airflow_provider_raydatallm.contract.spec import SliceJob, encode_slice_key
 
 _GLOB = re.compile(r"[*?\[]")
 _HIVE_FOLDER = re.compile(r"(\w+)=(.+)")
-#: Schemes that OpenLineage spells otherwise.
+#: Schemes that OpenLineage spells differently.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """`address` has no partitions in it; where a path mentions the slice before the table's name, it keeps
-    the text `{slice}`. `partition` are the columns that say which part is meant; `location` is the part's
-    path where columns do not say it. Both are empty for a whole table."""
+    """`address` has no partitions; where the slice comes before the table's name, it keeps the text
+    `{slice}`. `partition` holds the columns that identify the slice, `location` its path when no column does.
+    Both are empty for a whole table."""
 
     address: str
     partition: dict[str, str]
@@ -32,7 +33,6 @@ class Table:
 
     @property
     def uri(self) -> str:
-        """The address as an asset's URI."""
         return self.address if "://" in self.address else f"file://{os.path.abspath(self.address)}"
 
 
@@ -44,7 +44,7 @@ def input_table(job: SliceJob) -> Table:
 
 
 def output_table(job: SliceJob) -> Table:
-    """A trial run (`max_rows`) writes into a table of its own, `_trial`."""
+    """Trial runs (`max_rows`) write to their own table, `_trial`."""
     folder, _, name = job.output_path.rstrip("/").rpartition("/")
     if "{slice}" not in job.output_path:
         folder, name = job.output_path.rstrip("/"), "ds={slice}"
@@ -58,7 +58,7 @@ class DatasetName(NamedTuple):
 
 
 def dataset_name(address: str) -> DatasetName:
-    """OpenLineage's name of what lies at an address, by https://openlineage.io/docs/spec/naming."""
+    """Returns OpenLineage's name of an address, by https://openlineage.io/docs/spec/naming."""
     scheme, separator, rest = address.partition("://")
     if not separator:
         scheme, rest = "file", os.path.abspath(address)
@@ -72,19 +72,19 @@ def dataset_name(address: str) -> DatasetName:
 def _table(path: str, key: str, location: str) -> Table:
     scheme, separator, rest = path.rpartition("://")
     root, *segments = rest.rstrip("/").split("/")
-    if "{slice}" not in path:  # what Jinja put there
+    if "{slice}" not in path:  # Jinja may have rendered the slice key
         keys = "|".join(map(re.escape, {key, encode_slice_key(key)}))
         segments = [re.sub(rf"^(\w+=)?(?:{keys})$", r"\1{slice}", s) for s in segments]
-    mentioned = any("{slice}" in s for s in segments)
+    has_slice = any("{slice}" in s for s in segments)
     partition: dict[str, str] = {}
-    said = False
+    is_in_partition = False
     while segments:
         hive = _HIVE_FOLDER.fullmatch(segments[-1])
         if hive is None and segments[-1] != "{slice}" and not _GLOB.search(segments[-1]):
             break
         if hive is not None and not _GLOB.search(hive[2]):
-            said = said or hive[2] == "{slice}"
+            is_in_partition |= hive[2] == "{slice}"
             partition[hive[1]] = unquote(hive[2]).replace("{slice}", key)
         segments.pop()
     address = f"{scheme}{separator}{'/'.join([root, *segments])}" or "/"
-    return Table(address, partition, location if mentioned and not said else None)
+    return Table(address, partition, location if has_slice and not is_in_partition else None)

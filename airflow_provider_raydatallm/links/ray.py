@@ -1,4 +1,4 @@
-"""The link from a task to its job's page in the Ray Dashboard."""
+"""The link from a task to its job's page in the Ray dashboard."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 class RayJobLink(BaseOperatorLink):
-    """The operator pushes the address as soon as the job is submitted, so that the button works while the job
-    runs."""
+    """The operator pushes the address when it submits the job, so that the link works while the job runs."""
 
     name = "Ray job"
     xcom_key = "ray_job_url"

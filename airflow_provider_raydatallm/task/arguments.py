@@ -1,11 +1,11 @@
-"""What the operator makes of its arguments. Pure."""
+"""Parses and converts the operator's arguments. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from datetime import datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
 
 import pydantic
@@ -17,37 +17,32 @@ if TYPE_CHECKING:
 _JINJA = re.compile(r"\{\{|\{%|\{#")
 
 
-@overload
-def parse_seconds(name: str, value: timedelta | float, *, least: float) -> float: ...
-@overload
-def parse_seconds(name: str, value: timedelta | float | None, *, least: float) -> float | None: ...
-def parse_seconds(name: str, value: timedelta | float | None, *, least: float) -> float | None:
-    """A duration in seconds.
-
-    :raises ValueError: naming the argument, when it is no duration or shorter than `least`.
-    """
-    if value is None:
-        return None
+def parse_seconds(name: str, value: timedelta | float, *, min_s: float) -> float:
+    """:raises ValueError: naming the argument, when it is not a duration or is shorter than `min_s`."""
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         seconds = float(value)
     else:
         raise ValueError(f"{name} is {value!r}: give a timedelta or a number of seconds")
-    if not seconds >= least:
-        raise ValueError(f"{name} is {value!r}: at least {least:g} second(s)")
+    if not seconds >= min_s:
+        raise ValueError(f"{name} is {value!r}: it must be at least {min_s:g} second(s)")
     return seconds
 
 
+def parse_optional_seconds(name: str, value: timedelta | float | None, *, min_s: float) -> float | None:
+    return None if value is None else parse_seconds(name, value, min_s=min_s)
+
+
 def parse_finish_by(value: timedelta | float | time | str | None) -> timedelta | time | None:
-    """A duration, or a time of day, which may be text such as "07:00".
+    """Returns a duration or a time of day, which may be given as text such as "07:00".
 
     :raises ValueError: when it is neither.
     """
     if value is None or isinstance(value, time):
         return value
     if not isinstance(value, str):
-        return timedelta(seconds=parse_seconds("finish_by", value, least=1))
+        return timedelta(seconds=parse_seconds("finish_by", value, min_s=1))
     try:
         return time.fromisoformat(value)
     except ValueError:
@@ -56,22 +51,20 @@ def parse_finish_by(value: timedelta | float | time | str | None) -> timedelta |
         ) from None
 
 
-def finish_time(by: timedelta | time, began: datetime, timezone: tzinfo) -> datetime:
-    """The instant: so long after a run began, or the next such time of day in its schedule's timezone."""
-    if isinstance(by, timedelta):
-        return began + by
-    here = began.astimezone(by.tzinfo or timezone)
-    at = datetime.combine(here.date(), by, here.tzinfo)
-    # In the hour that clocks go through twice, times of day do not tell before from after.
-    return (
-        at
-        if at.timestamp() > began.timestamp()
-        else datetime.combine(here.date() + timedelta(days=1), by, here.tzinfo)
-    )
+def finish_time(finish_by: timedelta | time, run_start: datetime, timezone: tzinfo) -> datetime:
+    """Returns `run_start` plus a duration, or the next such time of day in the schedule's timezone."""
+    if isinstance(finish_by, timedelta):
+        return run_start + finish_by
+    local_start = run_start.astimezone(finish_by.tzinfo or timezone)
+    finish = datetime.combine(local_start.date(), finish_by, local_start.tzinfo)
+    # In the hour that repeats when clocks go back, local times do not order instants: compare timestamps.
+    if finish.timestamp() > run_start.timestamp():
+        return finish
+    return datetime.combine(local_start.date() + timedelta(days=1), finish_by, local_start.tzinfo)
 
 
-def timezone_of(dag: DAG) -> tzinfo:
-    """The timezone that the schedule is in: the timetable's, which may differ from that of the start date."""
+def schedule_timezone(dag: DAG) -> tzinfo:
+    """Returns the timetable's timezone, which may differ from the start date's."""
     zone = getattr(dag.timetable, "timezone", None) or dag.timezone
     return ZoneInfo(zone) if isinstance(zone, str) else zone
 
@@ -87,7 +80,7 @@ def to_json_schema(schema: Any) -> dict[str, Any] | None:
 
 
 def makes_partitioned_runs(timetable: object) -> bool:
-    # The SDK's timetables do not all carry the scheduler's flags.
+    # Not all of the SDK's timetables carry the scheduler's flags.
     return (
         isinstance(timetable, (CronPartitionTimetable, PartitionedAssetTimetable))
         or getattr(timetable, "partitioned", False)
@@ -96,10 +89,10 @@ def makes_partitioned_runs(timetable: object) -> bool:
 
 
 def to_url(path: Any) -> Any:
-    """A path's address without the Airflow connection that an ObjectStoragePath may carry: the cluster does
-    not know it."""
+    """Returns a path's address without the Airflow connection that an ObjectStoragePath may carry: the
+    cluster does not know connections."""
     if not hasattr(path, "protocol"):
-        return path  # text, or what a template or an upstream task makes of it later
+        return path  # text, a template, or an upstream task's output
     return str(path.path) if path.protocol in ("", "file") else f"{path.protocol}://{path.path}"
 
 

@@ -1,7 +1,7 @@
-"""Which attempt of a task a job belongs to, so that a stop that comes late hits nobody else's work.
+"""Stops an attempt's job, unless another attempt or triggerer waits for it.
 
-Airflow does not order the end of one attempt before the start of the next: a trigger's `on_kill` may run when
-the next attempt has found the job and waits for it, or when another triggerer has taken the trigger over.
+Airflow does not order the end of one attempt before the start of the next: a trigger's `on_kill` may run
+after the next attempt has found the job, or after another triggerer has taken over the trigger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.task.job_waiter import JobRef, TaskLog
 
-#: XCom of the attempt that waits for a job: its number and the job's id.
+#: XCom of the attempt that waits for a job: the attempt's number and the job's id.
 OWNER_KEY = "ray_llm_job"
 
 
@@ -32,26 +32,25 @@ class TaskAttempt:
     try_number: int
 
     @classmethod
-    def of(cls, ti: Any) -> TaskAttempt:
-        """:param ti: any of Airflow's task instances."""
+    def from_task_instance(cls, ti: Any) -> TaskAttempt:
         return cls(ti.dag_id, ti.task_id, ti.run_id, ti.map_index, ti.try_number)
 
-    def owns_job(self, submission_id: str) -> dict[str, Any]:
-        """What this attempt pushes to XCom before it looks at the job."""
+    def owner_record(self, submission_id: str) -> dict[str, Any]:
+        """The value of `OWNER_KEY`; pushed before this attempt asks the cluster about the job."""
         return {"submission_id": submission_id, "try_number": self.try_number}
 
 
-def is_waited_for(
+def has_other_waiter(
     submission_id: str, attempt: TaskAttempt, owner: Any, state: str | None, *, deferred: bool
 ) -> bool:
-    """Whether somebody other than this attempt waits for the job now.
+    """Whether another attempt or triggerer waits for the job now.
 
-    :param owner: the task's XCom `OWNER_KEY`, None when there is none.
-    :param state: the task's state, None when it has none or is gone.
+    :param owner: the task's XCom `OWNER_KEY`, if any.
+    :param state: the task's state; None when it has none or was deleted.
     :param deferred: whether this attempt waited in a triggerer.
     """
     if deferred and state == "deferred":
-        return True  # nobody did anything to the task: another triggerer has its trigger
+        return True  # the task was not touched: another triggerer has its trigger
     return (
         isinstance(owner, dict)
         and owner.get("submission_id") == submission_id
@@ -60,38 +59,37 @@ def is_waited_for(
 
 
 async def stop_own_job(
-    ref: JobRef, attempt: TaskAttempt, log: TaskLog, *, deferred: bool, within: float
+    ref: JobRef, attempt: TaskAttempt, log: TaskLog, *, deferred: bool, timeout_s: float
 ) -> None:
-    """Ask a job to stop, unless somebody else waits for it.
+    """Asks a job to stop, unless another attempt or triggerer waits for it.
 
-    When Airflow or the cluster cannot be asked within so many seconds, the job is left: it ends by itself
-    when nobody waits for it (`orphan_timeout`).
+    Leaves the job to its `orphan_timeout` when Airflow or the cluster does not respond within `timeout_s`.
     """
     try:
-        await asyncio.wait_for(_stop(ref, attempt, log, deferred), within)
+        await asyncio.wait_for(_stop(ref, attempt, log, deferred), timeout_s)
     except (TimeoutError, AirflowRuntimeError, RayLLMJobError, RayLLMInputError) as e:
         log.warning(
-            "Ray job %s could not be stopped (%s: %s); it ends by itself when nobody waits for it",
+            "Could not stop Ray job %s (%s: %s); it ends after its orphan_timeout",
             ref.submission_id, type(e).__name__, e,
         )  # fmt: skip
 
 
 async def _stop(ref: JobRef, attempt: TaskAttempt, log: TaskLog, deferred: bool) -> None:
-    owner, state = await asyncio.to_thread(_ask_airflow, attempt)
-    if is_waited_for(ref.submission_id, attempt, owner, state, deferred=deferred):
-        log.info("Ray job %s goes on: it is waited for elsewhere", ref.submission_id)
+    owner, state = await asyncio.to_thread(_read_owner_and_state, attempt)
+    if has_other_waiter(ref.submission_id, attempt, owner, state, deferred=deferred):
+        log.info("Leaving Ray job %s running; another attempt is waiting for it.", ref.submission_id)
         return
     log.info("Stopping Ray job %s", ref.submission_id)
     await RayHook(ref.ray_conn_id).acall(jobs_api.stop(ref.submission_id))
 
 
-def _ask_airflow(attempt: TaskAttempt) -> tuple[Any, str | None]:
+def _read_owner_and_state(attempt: TaskAttempt) -> tuple[Any, str | None]:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
     from airflow.sdk.execution_time.xcom import XCom
 
-    where = asdict(attempt)
-    where.pop("try_number")
-    owner = XCom.get_one(key=OWNER_KEY, **where)
+    task_key = asdict(attempt)
+    task_key.pop("try_number")
+    owner = XCom.get_one(key=OWNER_KEY, **task_key)
     states = RuntimeTaskInstance.get_task_states(
         dag_id=attempt.dag_id,
         task_ids=[attempt.task_id],

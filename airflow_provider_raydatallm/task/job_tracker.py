@@ -1,9 +1,9 @@
-"""One attempt of a task at its slice: which Ray job answers it, found again or submitted, never two.
+"""Finds or submits the Ray job of a task's slice, so that never two of them run.
 
-What is known of the job is kept in Airflow's task state store, which survives retries, clears, and the deaths
-of workers and triggerers: written as an intent before the job is submitted and confirmed after, with the
-hash of what was asked. A job of an earlier attempt is taken over when it was asked the same and goes on, or
-has published; it is stopped when it was asked something else. When the slice is done the state is deleted.
+The job's record is kept in Airflow's task state store, which survives retries, clears, and the deaths of
+workers and triggerers. It is written as an intent before the job is submitted, and confirmed after. An
+earlier attempt's job is taken over when its configuration is the same and it runs or has published; it is
+stopped when its configuration differs. The record is deleted when the slice is finished.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import time
 import uuid
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -21,28 +21,27 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task.job_cancel import OWNER_KEY, TaskAttempt
 from airflow_provider_raydatallm.task.job_verdict import Finished, JobWatch
-from airflow_provider_raydatallm.task.job_waiter import JobRef, TaskLog, owner_key
+from airflow_provider_raydatallm.task.job_waiter import JobRef, TaskLog, heartbeat_key
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 
 STATE_KEY = "ray_llm_job"
-#: How long a job that was told to stop may take: it has 30 s for its last rows.
+#: How long a job may take to stop; it has 30 s to write its last rows.
 _STOP_SECONDS = 60.0
-#: A job that stops so soon after it was taken over was stopped on behalf of the attempt before.
+#: A job that stops this soon after it was taken over was stopped on behalf of the attempt before.
 _LATE_STOP_SECONDS = 60.0
-#: Jobs that one attempt submits, when the cluster forgets them one after the other.
+#: Jobs that one attempt submits at most, when the cluster loses them.
 _MAX_SUBMISSIONS = 3
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What is kept of a job.
-
-    :param asked: hash of the spec and its code.
-    :param fingerprint: for people who read the state.
-    :param try_number: of the attempt that waits for it.
-    :param nth: how many jobs that attempt has submitted, with this one.
+    """
+    :param spec_hash: hash of the spec and its code.
+    :param fingerprint: for people who read the record.
+    :param try_number: of the attempt that waits for the job.
+    :param submission_count: jobs that this attempt has submitted, with this one.
     """
 
     phase: Literal["intent", "submitted", "ended"]
@@ -57,182 +56,171 @@ class JobRecord:
 
     @classmethod
     def read(cls, state_store: Any) -> JobRecord | None:
-        found = state_store.get(STATE_KEY) if state_store is not None else None
-        known = {f.name for f in fields(cls)}
+        value = state_store.get(STATE_KEY) if state_store is not None else None
+        names = {f.name for f in fields(cls)}
         try:
             # Another version of the provider may have written it.
-            return cls(**{k: v for k, v in found.items() if k in known}) if found else None
+            return cls(**{k: v for k, v in value.items() if k in names}) if value else None
         except TypeError:
             return None
 
 
 class JobTracker:
     """
-    :param waiting: how a job is waited for.
-    :param ti: the task instance as it runs.
-    :param state_store: `context["task_state_store"]`; without one nothing is found again.
+    :param wait_options: how to wait for a job; without the job's ids.
+    :param ti: the running task instance.
+    :param state_store: `context["task_state_store"]`; without one no earlier job is found.
     :param finish_by: epoch seconds at which the slice should be finished.
     """
 
     def __init__(
         self,
-        waiting: JobRef,
-        shipment: JobSubmission,
+        wait_options: JobRef,
+        submission: JobSubmission,
         ti: Any,
         state_store: Any,
         log: TaskLog,
         finish_by: float | None = None,
     ) -> None:
-        self.shipment = shipment
+        self.submission = submission
+        self.task = TaskAttempt.from_task_instance(ti)
+        self._wait_options = wait_options
         self._finish_by = finish_by
-        self._waiting = waiting
-        self._hook = RayHook(waiting.ray_conn_id)
-        self.task = TaskAttempt.of(ti)
+        self._hook = RayHook(wait_options.ray_conn_id)
         self._ti = ti
         self._store = state_store
         self._log = log
-        self._asked = _hash_of(shipment)
-        self._state = JobRecord.read(state_store)
+        self._spec_hash = _hash_of(submission)
+        self._record = JobRecord.read(state_store)
 
     @property
     def job(self) -> JobRef | None:
         """The job that this attempt waits for, if it has one."""
-        state = self._state
-        if state is None or state.phase == "ended":
+        record = self._record
+        if record is None or record.phase == "ended":
             return None
-        return replace(
-            self._waiting,
-            ray_conn_id=state.ray_conn_id,
-            submission_id=state.submission_id,
-            nonce=state.nonce,
-        )
+        ids = {n: getattr(record, n) for n in ("ray_conn_id", "submission_id", "nonce")}
+        return replace(self._wait_options, **ids)
 
-    def find(self) -> JobRef | None:
-        """The unfinished job of an earlier attempt that does what this one wants, taken over; None when there
-        is none."""
-        state = self._state
-        if state is None or state.phase == "ended":
+    def find_job(self) -> JobRef | None:
+        """Takes over the job of an earlier attempt, if there is one that this attempt can use."""
+        record = self._record
+        if record is None or record.phase == "ended":
             return None
-        if not self._is_wanted(state):
+        if not self._is_usable(record):
             self.mark_ended()
             return None
-        self._log.info("Found Ray job %s of an earlier attempt", state.submission_id)
-        taken = replace(
-            state,
-            phase="submitted",
-            try_number=self.task.try_number,
-            submission_count=0,
-            taken_over_at=time.time(),
-        )
-        self._save(taken)
+        self._log.info("Found Ray job %s of an earlier attempt", record.submission_id)
+        taken_over = replace(record, phase="submitted", submission_count=0, taken_over_at=time.time())
+        self._save(replace(taken_over, try_number=self.task.try_number))
         return self.job
 
-    def _is_wanted(self, state: JobRecord) -> bool:
-        hook = RayHook(state.ray_conn_id)
-        self._push_owner(state.submission_id)
+    def _is_usable(self, record: JobRecord) -> bool:
+        hook, job_id = RayHook(record.ray_conn_id), record.submission_id
+        self._push_owner(job_id)
         try:
-            info = hook.call(jobs_api.get_status(state.submission_id))
+            info = hook.call(jobs_api.get_status(job_id))
         except (RayConnectionError, RayUnreachableError) as e:
-            if state.ray_conn_id == self._hook.ray_conn_id:
+            if record.ray_conn_id == self._hook.ray_conn_id:
                 raise
-            # The task was moved to another cluster, and the one before may be no more.
-            self._log.warning("Ray job %s is left to itself: %s", state.submission_id, e)
+            # The task was moved to another cluster, and the one before may no longer exist.
+            self._log.warning(
+                "Leaving Ray job %s alone: cannot reach its cluster (connection %r): %s",
+                job_id, record.ray_conn_id, e,
+            )  # fmt: skip
             return False
         if info is None:
-            self._log.info("The cluster does not know Ray job %s any more", state.submission_id)
+            self._log.info("Ray job %s no longer exists on the cluster", job_id)
             return False
-        if state.spec_hash != self._asked:
-            self._log.info("Ray job %s was asked something else: it is stopped", state.submission_id)
-            _stop_and_wait(hook, state.submission_id)
+        if record.spec_hash != self._spec_hash:
+            self._log.info("Stopping Ray job %s: the task's configuration has changed", job_id)
+            _stop_and_wait(hook, job_id)
             return False
         if info.status not in jobs_api.TERMINAL:
             return True
-        watch = JobWatch(state.nonce)
-        watch.check_status(hook.call(jobs_api.last_lines(state.submission_id, info, 200)))
-        return isinstance(watch.check(info.status), Finished)
+        watch = JobWatch(record.nonce)
+        watch.read_log_end(hook.call(jobs_api.last_lines(job_id, info, 200)))
+        return isinstance(watch.decide(info.status), Finished)
 
     def submit(self) -> JobRef:
-        """Submit a job.
-
-        :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
-        """
-        name = make_submission_id(self.shipment.metadata, str(self._ti.id))
-        if self._state is not None and self._state.submission_id.startswith(name):
+        """:raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before any job starts."""
+        name = make_submission_id(self.submission.metadata, str(self._ti.id))
+        if self._record is not None and self._record.submission_id.startswith(name):
             # An id must never be used twice.
             name = f"{name}-{uuid.uuid4().hex[:6]}"
-        state = JobRecord(
+        record = JobRecord(
             phase="intent",
             ray_conn_id=self._hook.ray_conn_id,
             submission_id=name,
             nonce=uuid.uuid4().hex,
-            spec_hash=self._asked,
-            fingerprint=self.shipment.job.fingerprint(),
+            spec_hash=self._spec_hash,
+            fingerprint=self.submission.job.fingerprint(),
             try_number=self.task.try_number,
-            submission_count=self._submitted + 1,
+            submission_count=self._submission_count + 1,
         )
-        self._save(state)
+        self._save(record)
         self._push_owner(name)
         arguments = ["--name", name]
-        if self._waiting.orphan_timeout is not None:
-            self._hook.call(jobs_api.send_heartbeat(owner_key(name)))
-            arguments += ["--owner", owner_key(name), "--orphan-timeout", f"{self._waiting.orphan_timeout:g}"]
+        if (orphan_timeout := self._wait_options.orphan_timeout) is not None:
+            owner = heartbeat_key(name)
+            self._hook.call(jobs_api.send_heartbeat(owner))
+            arguments += ["--owner", owner, "--orphan-timeout", f"{orphan_timeout:g}"]
         if self._finish_by is not None:
             arguments += ["--finish-by", f"{self._finish_by:.0f}"]
-        self.shipment.submit(self._hook, "run", name, state.nonce, arguments)
-        self._save(replace(state, phase="submitted"))
+        self.submission.submit(self._hook, "run", name, record.nonce, arguments)
+        self._save(replace(record, phase="submitted"))
         self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
-        job = self.job
-        assert job is not None
-        return job
+        return cast("JobRef", self.job)
 
-    def submit_status(self) -> JobRef:
-        """Submit a job that looks into the store, which this machine may not be able to read."""
+    def submit_status_job(self) -> JobRef:
+        """Submits a job that reads the store, which this machine may not be able to read."""
         nonce = uuid.uuid4().hex
-        name = make_submission_id(self.shipment.metadata, f"status-{nonce[:12]}")
-        self.shipment.submit(self._hook, "status", name, nonce)
-        return replace(self._waiting, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None)
+        name = make_submission_id(self.submission.metadata, f"status-{nonce[:12]}")
+        self.submission.submit(self._hook, "status", name, nonce)
+        return replace(
+            self._wait_options, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None
+        )
 
-    def may_submit_again(self, *, stopped: bool) -> bool:
-        """Whether a job that was lost is replaced within this attempt: one that the cluster forgot, or one
-        that was stopped for the attempt before this one."""
-        if self._submitted >= _MAX_SUBMISSIONS:
+    def can_resubmit(self, *, stopped: bool) -> bool:
+        """Whether this attempt replaces its lost job: one that the cluster forgot, or one that was stopped
+        (`stopped`) on behalf of the attempt before."""
+        if self._submission_count >= _MAX_SUBMISSIONS:
             return False
-        taken_over = self._state.taken_over_at if self._state is not None else None
+        taken_over = self._record.taken_over_at if self._record is not None else None
         return not stopped or (taken_over is not None and time.time() - taken_over < _LATE_STOP_SECONDS)
 
     @property
-    def _submitted(self) -> int:
-        """How many jobs this attempt has submitted, in whatever process."""
-        state = self._state
-        return state.submission_count if state is not None and state.try_number == self.task.try_number else 0
+    def _submission_count(self) -> int:
+        """Jobs that this attempt has submitted, from whichever process."""
+        record = self._record
+        return record.submission_count if record and record.try_number == self.task.try_number else 0
 
     def mark_ended(self) -> None:
-        """The job is over without a published slice: no attempt waits for it again."""
-        if self._state is not None:
-            self._save(replace(self._state, phase="ended"))
+        """Records that the job ended without a published slice, so that no attempt waits for it again."""
+        if self._record is not None:
+            self._save(replace(self._record, phase="ended"))
 
     def clear(self) -> None:
-        """The slice is done: nothing is left to find."""
-        self._state = None
+        """Deletes the record: the slice is finished."""
+        self._record = None
         if self._store is not None:
             self._store.delete(STATE_KEY)
 
-    def _save(self, state: JobRecord) -> None:
-        self._state = state
+    def _save(self, record: JobRecord) -> None:
+        self._record = record
         if self._store is not None:
-            self._store.set(STATE_KEY, asdict(state))
+            self._store.set(STATE_KEY, asdict(record))
 
     def _push_owner(self, submission_id: str) -> None:
-        self._ti.xcom_push(OWNER_KEY, self.task.owns_job(submission_id))
+        self._ti.xcom_push(OWNER_KEY, self.task.owner_record(submission_id))
 
 
-def _hash_of(shipment: JobSubmission) -> str:
-    """What a job is asked: its spec, which holds the user's code's hash, and its environment, without what
-    only lends it access."""
-    asked = json.dumps(
-        [shipment.job.model_dump(mode="json"), shipment.runtime_env], sort_keys=True, default=str
+def _hash_of(submission: JobSubmission) -> str:
+    """Hash of the spec, which holds the user's code's hash, and the environment, without credentials."""
+    content = json.dumps(
+        [submission.job.model_dump(mode="json"), submission.runtime_env], sort_keys=True, default=str
     )
-    return hashlib.sha256(asked.encode()).hexdigest()[:32]
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def _stop_and_wait(hook: RayHook, submission_id: str) -> None:
@@ -243,4 +231,6 @@ def _stop_and_wait(hook: RayHook, submission_id: str) -> None:
         if info is None or info.status in jobs_api.TERMINAL:
             return
         time.sleep(1.0)
-    raise RayLLMJobError(f"Ray job {submission_id} was told to stop and is still there: stop it by hand")
+    raise RayLLMJobError(
+        f"Ray job {submission_id} did not stop within {_STOP_SECONDS:g} s: stop it with `ray job stop`"
+    )

@@ -1,8 +1,8 @@
-"""What to make of a running job: pure decisions, shared by whatever waits for it.
+"""Decides what a job's log lines and status mean. Pure; shared by the trigger and the operator.
 
-Success is decided by the published report, never by the Ray job's status: the Jobs API can report FAILED for
-a job that finished, and the end of a log is not the end of a job. A job that is over without a word means
-asking the store, never success.
+The published report decides success, never the Ray job's status: the Jobs API can report FAILED for a job
+that finished, and the end of a log is not the end of a job. For a job that ended without a report the store
+decides.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL
 
 #: Lines of the job's own output that are kept to explain a failure.
 _TAIL_LINES = 60
-#: Looks at a job that is over, or unknown, before its silence is believed: lines arrive a little later than
-#: the status, and a head that has just started may not know all its jobs yet.
-_LOOKS_AFTER_END = 3
-_WHY: dict[str | None, Literal["ended", "stopped", "unknown"]] = {None: "unknown", "STOPPED": "stopped"}
+#: Checks of an ended or unknown job before `EndedWithoutReport`: lines arrive a little later than the status,
+#: and a head that has just started may not know all its jobs yet.
+_CHECKS_AFTER_END = 3
+_REASONS: dict[str | None, Literal["ended", "stopped", "unknown"]] = {None: "unknown", "STOPPED": "stopped"}
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Look again later; `progress` is news to show, if there is any."""
+    """The job runs; `progress` is set when there is a new one."""
 
     progress: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The job reported what it published (or that the slice is empty, or was there already).
+    """The job reported a published, empty or unchanged slice.
 
     started_at: the job's start in epoch seconds, by the cluster's clock.
     """
@@ -43,15 +43,12 @@ class Finished:
 
 
 class Failed(Failure):
-    """The job reported why it failed."""
+    """The job reported an error."""
 
 
 @dataclass(frozen=True)
 class EndedWithoutReport:
-    """The job is over and said nothing, or is not known any more: only the store knows what happened.
-
-    `message` is what Ray says of its end.
-    """
+    """The job ended, or is unknown to the cluster, and reported nothing. `message` is Ray's (`JobInfo`)."""
 
     why: Literal["ended", "stopped", "unknown"]
     message: str = ""
@@ -60,12 +57,12 @@ class EndedWithoutReport:
 
 @dataclass(frozen=True)
 class TimedOut:
-    """The attempt's time is over."""
+    """The attempt's execution_timeout has passed."""
 
 
 @dataclass(frozen=True)
 class ClusterUnreachable:
-    """The cluster did not answer, or refused us, for longer than was allowed. `refused`: it answered."""
+    """The cluster was away, or refused us (`refused`), for longer than allowed."""
 
     message: str
     refused: bool = False
@@ -76,66 +73,64 @@ Verdict = Finished | Failed | EndedWithoutReport | TimedOut | ClusterUnreachable
 
 @dataclass
 class JobWatch:
-    """Hears a job's log and looks at its status, time after time. The nonce tells this job's own lines from
-    others'."""
+    """Combines log lines and status into a verdict. The nonce identifies this job's own marked lines."""
 
     nonce: str
     _tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
-    _word: Finished | Failed | None = None
+    _outcome: Finished | Failed | None = None
     _progress: dict[str, Any] | None = None
-    _looks_after_end: int = 0
+    _checks_after_end: int = 0
 
     @property
-    def has_word(self) -> bool:
-        """Whether the job has said how it ended."""
-        return self._word is not None
+    def has_outcome(self) -> bool:
+        return self._outcome is not None
 
     def read_log(self, lines: Iterable[str]) -> list[str]:
-        """Take in lines as they come; returns those that are for people."""
+        """Reads new lines and returns those without a mark, which are for people."""
         plain = []
         for line in lines:
-            said = decode_line(line, self.nonce)
-            if said is None:
+            marked = decode_line(line, self.nonce)
+            if marked is None:
                 plain.append(line)
-            elif said[0] == "report" and said[1] is not None:
-                self._word = Finished(said[1])
-            elif said[0] == "error":
-                self._word = self._word or Failed(**_with_tuples(said[1]))
-            elif said[0] == "progress":
-                self._progress = said[1]
+                continue
+            kind, value = marked
+            if kind == "report" and value is not None:
+                self._outcome = Finished(value)
+            elif kind == "error":
+                self._outcome = self._outcome or Failed(**_with_tuples(value))
+            elif kind == "progress":
+                self._progress = value
         self._tail.extend(line[:1000] for line in plain)
         return plain
 
-    def check_status(self, end_of_log: str) -> None:
-        """Take in the log's last lines, which may have been heard before."""
+    def read_log_end(self, text: str) -> None:
+        """Reads the log's last lines, some of which may have been read before."""
         self._tail.clear()
-        self.read_log(end_of_log.splitlines())
+        self.read_log(text.splitlines())
 
-    def check(self, status: str | None, message: str = "") -> Verdict | Wait:
+    def decide(self, status: str | None, message: str = "") -> Verdict | Wait:
         """:param status: the job's status; None when the cluster does not know the job."""
-        if self._word is not None:
-            return self._word
+        if self._outcome is not None:
+            return self._outcome
         if status is None or status in TERMINAL:
-            self._looks_after_end += 1
-            if self._looks_after_end >= _LOOKS_AFTER_END:
-                return EndedWithoutReport(_WHY.get(status, "ended"), message, tuple(self._tail))
+            self._checks_after_end += 1
+            if self._checks_after_end >= _CHECKS_AFTER_END:
+                return EndedWithoutReport(_REASONS.get(status, "ended"), message, tuple(self._tail))
         else:
-            self._looks_after_end = 0
+            self._checks_after_end = 0
         progress, self._progress = self._progress, None
         return Wait(progress)
 
 
 def to_event(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON, for Airflow to carry from a trigger to its task."""
+    """Returns a verdict as JSON, which a trigger hands to its task."""
     return {"verdict": type(verdict).__name__, **vars(verdict)}
 
 
 def from_event(event: dict[str, Any]) -> Verdict:
-    fields = _with_tuples(event)
-    kind = {c.__name__: c for c in (Finished, Failed, EndedWithoutReport, TimedOut, ClusterUnreachable)}[
-        fields.pop("verdict")
-    ]
-    return kind(**fields)
+    kinds = {c.__name__: c for c in (Finished, Failed, EndedWithoutReport, TimedOut, ClusterUnreachable)}
+    values = _with_tuples(event)
+    return kinds[values.pop("verdict")](**values)
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:

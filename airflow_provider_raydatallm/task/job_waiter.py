@@ -1,4 +1,4 @@
-"""Waiting for a job: one loop, run by the trigger and, where a task waits on its worker, by the operator."""
+"""Waits for a job: one loop, run by the trigger and, where a task waits on its worker, by the operator."""
 
 from __future__ import annotations
 
@@ -12,23 +12,14 @@ from airflow_provider_raydatallm.contract.log_lines import progress_text
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.task.job_verdict import (
-    ClusterUnreachable,
-    Finished,
-    JobWatch,
-    TimedOut,
-    Verdict,
-    Wait,
-)
+from airflow_provider_raydatallm.task import job_verdict
+from airflow_provider_raydatallm.task.job_verdict import JobWatch, Verdict, Wait
 from airflow_provider_raydatallm.task.log_follower import LogFollower, Throttle
 
-#: Whoever starts to wait for a job so long after it was told to is not the first: what the job had printed by
-#: then was shown by another.
+#: A waiter that starts this long after `JobRef.since` is not the first: another one has shown the log so far.
 _TAKEN_OVER_SECONDS = 60.0
-_PROGRESS_SECONDS = 15.0
-_WARNING_SECONDS = 30.0
-#: Where a job's report, error and last progress are looked for in a log that is not followed.
-_END_OF_LOG = 200
+#: Lines in which to look for the report, error and last progress when the log is not followed.
+_LAST_LINES = 200
 
 
 class TaskLog(Protocol):
@@ -38,13 +29,13 @@ class TaskLog(Protocol):
 
 @dataclass(frozen=True)
 class JobRef:
-    """A job, and how it is waited for. Ids and numbers only: it is stored as it is.
+    """A job and how to wait for it. Holds only JSON values: Airflow stores it with the trigger.
 
-    :param poll_interval: seconds between two looks at it.
-    :param reconnect_timeout: seconds that the cluster may be away, or refuse us.
-    :param orphan_timeout: seconds after which the job ends when nobody waits for it; None when it does not.
-    :param deadline: when the attempt's time is over, in epoch seconds.
-    :param since: when the waiting began, in epoch seconds.
+    :param poll_interval: seconds between two status checks.
+    :param reconnect_timeout: seconds for which the cluster may be away, or refuse us.
+    :param orphan_timeout: seconds after which the job ends when no task waits for it; None: never.
+    :param deadline: epoch seconds at which the attempt's execution_timeout passes.
+    :param since: epoch seconds at which the waiting began.
     :param nonce: marks the job's own lines in its log.
     """
 
@@ -58,110 +49,131 @@ class JobRef:
     nonce: str = ""
 
     @property
-    def beat_interval(self) -> float | None:
-        """Seconds between two signs that somebody waits for it."""
+    def heartbeat_interval(self) -> float | None:
         return None if self.orphan_timeout is None else min(self.orphan_timeout / 12, 300.0)
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until `deadline`; None when there is none."""
+        return None if self.deadline is None else max(self.deadline - time.time(), 0.0)
 
-def owner_key(submission_id: str) -> str:
-    """Under which name a job is told that somebody waits for it."""
+
+@dataclass(frozen=True)
+class Intervals:
+    """Seconds between two events of a waiter. `min_poll`: checks of a young job, which may take only
+    seconds."""
+
+    min_poll: float = 1.0
+    progress: float = 15.0
+    warning: float = 30.0
+    log_reconnect: float = 5.0
+
+
+def heartbeat_key(submission_id: str) -> str:
+    """The key in the cluster's store under which a job's waiter leaves its heartbeat."""
     return f"ray-llm-owner-{submission_id}"
 
 
-async def wait_for_job(ref: JobRef, log: TaskLog) -> Verdict:
-    """Look at a job until it has said its word, or is over without one; show its log and progress meanwhile.
+async def wait_for_job(ref: JobRef, log: TaskLog, intervals: Intervals = Intervals()) -> Verdict:
+    """Waits until a job reports its outcome or ends without a report; shows its log and progress meanwhile.
 
-    The cluster may be away, or refuse the token (which may be replaced in the connection), for
-    `ref.reconnect_timeout` seconds: a job runs on without us.
+    Tolerates for `ref.reconnect_timeout` seconds a cluster that is away or refuses the token, which may be
+    replaced in the connection: the job runs on meanwhile.
     """
-    return await _Waiter(ref, log).run()
+    return await _Waiter(ref, log, intervals).run()
 
 
 class _Waiter:
-    def __init__(self, ref: JobRef, log: TaskLog) -> None:
+    def __init__(self, ref: JobRef, log: TaskLog, intervals: Intervals) -> None:
         self._ref = ref
         self._log = log
+        self._intervals = intervals
         self._hook = RayHook(ref.ray_conn_id)
         self._watch = JobWatch(ref.nonce)
         self._throttle = Throttle()
-        self._heard = asyncio.Event()
+        self._outcome_logged = asyncio.Event()
         self._follower = LogFollower(
-            ref.submission_id, from_start=time.time() - ref.since < _TAKEN_OVER_SECONDS, take=self._take
+            ref.submission_id,
+            from_start=time.time() - ref.since < _TAKEN_OVER_SECONDS,
+            on_lines=self._read_lines,
+            reconnect_s=intervals.log_reconnect,
         )
-        self._beat_at = self._shown_at = -float("inf")
-        self._shown_step: Any = None
+        self._last_heartbeat = self._last_progress = self._last_warning = -float("inf")
+        self._last_step: Any = None
 
     async def run(self) -> Verdict:
-        began = answered = time.monotonic()
-        warned = -float("inf")
+        start = last_contact = time.monotonic()
         try:
-            while True:
-                now = time.monotonic()
-                if self._seconds_left() == 0:
-                    return TimedOut()
+            while self._ref.seconds_left != 0:
+                check_start = time.monotonic()
                 try:
-                    async with asyncio.timeout(self._seconds_left()):
-                        verdict = await self._look()
-                    answered = time.monotonic()
+                    async with asyncio.timeout(self._ref.seconds_left):
+                        verdict = await self._check_job()
+                    last_contact = time.monotonic()
                 except TimeoutError:
-                    pass  # the attempt's time is over
+                    pass  # the deadline has passed
                 except (RayLLMJobError, RayConnectionError) as e:
-                    if time.monotonic() - answered > self._ref.reconnect_timeout:
-                        return ClusterUnreachable(str(e), refused=isinstance(e, RayConnectionError))
-                    if time.monotonic() - warned >= _WARNING_SECONDS:
-                        self._log.warning("Waiting for the cluster: %s", e)
-                        warned = time.monotonic()
+                    if time.monotonic() - last_contact > self._ref.reconnect_timeout:
+                        return job_verdict.ClusterUnreachable(
+                            str(e), refused=isinstance(e, RayConnectionError)
+                        )
+                    self._warn(e)
                     self._hook.reread()
                 else:
                     if not isinstance(verdict, Wait):
                         return verdict
                     self._show(verdict.progress)
-                # Jobs of seconds are looked at often, those of hours every now and then.
-                pause = min(self._ref.poll_interval, max(1.0, (now - began) / 5))
-                left = self._seconds_left()
+                # Check short jobs often, and jobs of hours every now and then.
+                pause = min(self._ref.poll_interval, max(self._intervals.min_poll, (check_start - start) / 5))
+                if (left := self._ref.seconds_left) is not None:
+                    pause = min(pause, left)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._heard.wait(), pause if left is None else min(pause, left))
-                self._heard.clear()
+                    await asyncio.wait_for(self._outcome_logged.wait(), pause)
+                self._outcome_logged.clear()
+            return job_verdict.TimedOut()
         finally:
             await self._follower.stop()
 
-    def _seconds_left(self) -> float | None:
-        """Until the attempt's time is over; None when it has no end."""
-        return None if self._ref.deadline is None else max(self._ref.deadline - time.time(), 0.0)
-
-    async def _look(self) -> Verdict | Wait:
-        await self._beat()
+    async def _check_job(self) -> Verdict | Wait:
+        await self._send_heartbeat()
         ref, watch = self._ref, self._watch
         info = await self._hook.acall(jobs_api.get_status(ref.submission_id))
         if info is None:
-            return watch.check(None)
-        over = info.status in jobs_api.TERMINAL
-        if info.node_id is not None and not over:
+            return watch.decide(None)
+        ended = info.status in jobs_api.TERMINAL
+        if info.node_id is not None and not ended:
             self._follower.start(self._hook, info.node_id)
-        if over or (not self._follower.active and self._is_progress_due()):
-            end = await self._hook.acall(jobs_api.last_lines(ref.submission_id, info, _END_OF_LOG))
-            # Of a job that failed Ray keeps the end of the log too, even when its node is gone.
-            watch.check_status(end or info.message)
-        verdict = watch.check(info.status, info.message)
-        return replace(verdict, started_at=info.started_at) if isinstance(verdict, Finished) else verdict
+        if ended or (not self._follower.active and self._is_progress_due()):
+            last_lines = await self._hook.acall(jobs_api.last_lines(ref.submission_id, info, _LAST_LINES))
+            # Ray's message about a failed job holds the end of the log too, even when its node is gone.
+            watch.read_log_end(last_lines or info.message)
+        verdict = watch.decide(info.status, info.message)
+        if isinstance(verdict, job_verdict.Finished):
+            return replace(verdict, started_at=info.started_at)
+        return verdict
 
-    async def _beat(self) -> None:
-        interval, now = self._ref.beat_interval, time.monotonic()
-        if interval is not None and now - self._beat_at >= interval:
-            await self._hook.acall(jobs_api.send_heartbeat(owner_key(self._ref.submission_id)))
-            self._beat_at = now
+    async def _send_heartbeat(self) -> None:
+        interval, now = self._ref.heartbeat_interval, time.monotonic()
+        if interval is not None and now - self._last_heartbeat >= interval:
+            await self._hook.acall(jobs_api.send_heartbeat(heartbeat_key(self._ref.submission_id)))
+            self._last_heartbeat = now
 
-    def _take(self, lines: list[str]) -> None:
-        for line in self._throttle.pass_on(self._watch.read_log(lines), time.monotonic()):
+    def _read_lines(self, lines: list[str]) -> None:
+        for line in self._throttle.limit(self._watch.read_log(lines), time.monotonic()):
             self._log.info("%s", line)
-        if self._watch.has_word:
-            self._heard.set()
+        if self._watch.has_outcome:
+            self._outcome_logged.set()
+
+    def _warn(self, error: Exception) -> None:
+        if time.monotonic() - self._last_warning >= self._intervals.warning:
+            self._log.warning("Waiting for the cluster: %s", error)
+            self._last_warning = time.monotonic()
 
     def _is_progress_due(self) -> bool:
-        return time.monotonic() - self._shown_at >= _PROGRESS_SECONDS
+        return time.monotonic() - self._last_progress >= self._intervals.progress
 
     def _show(self, progress: dict[str, Any] | None) -> None:
-        if progress is None or (progress.get("step") == self._shown_step and not self._is_progress_due()):
+        if progress is None or (progress.get("step") == self._last_step and not self._is_progress_due()):
             return
-        self._shown_at, self._shown_step = time.monotonic(), progress.get("step")
+        self._last_progress, self._last_step = time.monotonic(), progress.get("step")
         self._log.info("%s", progress_text(progress))

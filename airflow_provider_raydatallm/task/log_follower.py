@@ -1,4 +1,4 @@
-"""Following a job's log as it is written: whole lines, none twice, in bounded memory, not too many."""
+"""Follows a job's log as it is written: whole lines, each once, rate-limited, in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ if TYPE_CHECKING:
 
     from airflow_provider_raydatallm.hooks.ray import RayHook
 
-#: Longer than any marked line (`lines.py`).
+#: Longer than any marked line (`contract/log_lines.py`).
 _MAX_LINE_BYTES = 128 * 1024
 _MAX_SHOWN_CHARACTERS = 2000
-#: Lines a second that may go into the task's log for long, and at once.
+#: Lines that may enter the task's log: sustained rate and burst.
 _LINES_PER_SECOND, _LINES_AT_ONCE = 20.0, 400.0
-_RECONNECT_SECONDS = 5.0
 
-#: How many logs this process follows now.
+#: Logs that this process follows at the moment.
 _following = 0
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines. What a line has beyond 128 KiB is dropped."""
+    """Splits a stream of bytes into lines; drops what a line has beyond 128 KiB."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -41,44 +40,53 @@ class LineSplitter:
 
 
 class Throttle:
-    """Lets so many lines through that a job that prints without end does not fill the task's log."""
+    """Limits the lines that are shown, so that a job that prints endlessly does not fill the task's log."""
 
     def __init__(self) -> None:
         self._allowance = _LINES_AT_ONCE
-        self._at: float | None = None
+        self._last_call: float | None = None
         self._dropped = 0
 
-    def pass_on(self, lines: list[str], now: float) -> list[str]:
-        """:param now: seconds of a clock that only goes forward."""
-        if self._at is not None:
-            more = (now - self._at) * _LINES_PER_SECOND
-            self._allowance = min(_LINES_AT_ONCE, self._allowance + more)
-        self._at = now
+    def limit(self, lines: list[str], now: float) -> list[str]:
+        """Returns the lines to show. `now`: seconds of a monotonic clock."""
+        if self._last_call is not None:
+            refill = (now - self._last_call) * _LINES_PER_SECOND
+            self._allowance = min(_LINES_AT_ONCE, self._allowance + refill)
+        self._last_call = now
         count = min(len(lines), int(self._allowance))
         self._allowance -= count
         shown = [line[:_MAX_SHOWN_CHARACTERS] for line in lines[:count]]
         if self._dropped and shown:
-            shown.insert(0, f"({self._dropped:,} lines are left out here; the Ray job's log has them)")
+            shown.insert(0, f"({self._dropped:,} lines omitted; see the Ray job's log)")
             self._dropped = 0
         self._dropped += len(lines) - count
         return shown
 
 
 class LogFollower:
-    """Follows one job's log in the background, if this process does not follow too many already
-    (`[ray_llm] max_log_streams`).
+    """Follows one job's log in the background, unless this process already follows `[ray_llm]
+    max_log_streams` logs.
 
-    :param from_start: whether to begin at the log's first line; else at its end.
-    :param take: called with the lines as they come.
+    :param from_start: begin at the log's first line, else at its end.
+    :param on_lines: called with each group of new lines.
+    :param reconnect_s: pause before a stream that was cut is opened again.
     """
 
-    def __init__(self, submission_id: str, *, from_start: bool, take: Callable[[list[str]], None]) -> None:
+    def __init__(
+        self,
+        submission_id: str,
+        *,
+        from_start: bool,
+        on_lines: Callable[[list[str]], None],
+        reconnect_s: float,
+    ) -> None:
         self._submission_id = submission_id
         self._from_start = from_start
-        self._take = take
+        self._on_lines = on_lines
+        self._reconnect_s = reconnect_s
         self._limit = conf.getint("ray_llm", "max_log_streams")
         self._bytes_read = 0
-        self._lines = LineSplitter()
+        self._splitter = LineSplitter()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -91,7 +99,7 @@ class LogFollower:
             return
         _following += 1
         self._task = asyncio.create_task(self._follow(hook, node_id))
-        self._task.add_done_callback(_done)
+        self._task.add_done_callback(_count_end)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -103,31 +111,31 @@ class LogFollower:
 
         request = jobs_api.follow_log(self._submission_id, node_id, from_start=self._from_start)
         while True:
-            # The stream can be cut while the job runs; a look at the job's status finds out what is wrong.
+            # The stream can be cut while the job runs; the next status check reports what is wrong.
             with contextlib.suppress(httpx.HTTPError, RayLLMJobError, RayLLMInputError):
-                async with hook.astream(request) as answer:
-                    if answer.status_code == 200:
-                        await self._read(answer)
-            await asyncio.sleep(_RECONNECT_SECONDS)
+                async with hook.astream(request) as response:
+                    if response.status_code == 200:
+                        await self._read(response)
+            await asyncio.sleep(self._reconnect_s)
 
-    async def _read(self, answer: httpx.Response) -> None:
-        # A stream from the first line begins there each time: what was read before is skipped. One from the
-        # end begins with a line that was there already.
-        skip, old_line = self._bytes_read, not self._from_start
-        lines = self._lines if self._from_start else LineSplitter()
-        async for chunk in answer.aiter_bytes():
+    async def _read(self, response: httpx.Response) -> None:
+        # A stream from the first line begins there each time: skip what was read before. A stream from the
+        # end begins with one old line.
+        skip, has_old_line = self._bytes_read, not self._from_start
+        splitter = self._splitter if self._from_start else LineSplitter()
+        async for chunk in response.aiter_bytes():
             new = chunk[skip:]
             skip -= len(chunk) - len(new)
             self._bytes_read += len(new)
-            found = lines.feed(new)
-            if old_line and found:
-                found, old_line = found[1:], False
-            if found:
-                self._take(found)
+            lines = splitter.feed(new)
+            if has_old_line and lines:
+                lines, has_old_line = lines[1:], False
+            if lines:
+                self._on_lines(lines)
 
 
-def _done(task: asyncio.Task[None]) -> None:
+def _count_end(task: asyncio.Task[None]) -> None:
     global _following
     _following -= 1
     if not task.cancelled():
-        task.exception()  # the job is looked at all the same, and its log is followed again then
+        task.exception()  # mark it as read: the next status check starts another follower

@@ -1,8 +1,8 @@
-"""The slice key of a run: which rows this DAG run owns.
+"""Resolves the slice key of a run: which rows this DAG run owns. Pure.
 
-Pure: the operator passes plain values in. Order: `slice_key`, `partition_key`, the Param `slice`, data
-interval start, logical date; else an error. Two things are never done: reading a whole table because nothing
-named a slice, and taking "now" for a partitioned run (its context carries no dates at all).
+Order: `slice_key`, `partition_key`, the Param `slice`, data interval start, logical date; else an error.
+Never reads a whole table because no slice is named, and never uses "now" for a partitioned run, whose context
+has no dates.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-
-class SliceKeyError(ValueError):
-    """No slice key can be resolved, or the one given is no key."""
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
 
 
 @dataclass(frozen=True)
 class SliceKey:
-    """`key` names the slice; `instant` is the moment it was formatted from, None when it was given as
-    text."""
+    """`instant` is the date that `key` was formatted from; None when the key was given as text."""
 
     key: str
     instant: datetime | None = None
@@ -35,42 +32,44 @@ def resolve_slice_key(
     timezone: tzinfo | None,
     slice_format: str = "%Y-%m-%d",
 ) -> SliceKey:
-    """Choose the slice key of a run.
+    """Returns the slice key of a run.
 
-    :param slice_key: the operator's argument, rendered; None when it was not given.
-    :param param: the run's Param `slice`, whatever its type; None or "" when there is none.
-    :param partitioned: True when the DAG's timetable makes partitioned runs.
-    :param timezone: the DAG's; dates are formatted in it, since contexts carry UTC.
-    :raises SliceKeyError: saying what was looked at and what to set.
+    :param slice_key: the operator's argument, rendered.
+    :param param: the run's Param `slice`; None or "" when there is none.
+    :param partitioned: whether the DAG's timetable makes partitioned runs.
+    :param timezone: dates are formatted in the schedule's timezone; contexts carry UTC.
+    :raises RayLLMInputError: naming the sources that are empty or wrong, and what to set.
     """
     if slice_key is not None:
-        return SliceKey(_checked(slice_key, "slice_key"))
+        return SliceKey(_validate(slice_key, "slice_key"))
     if partition_key is not None:
-        return SliceKey(_checked(partition_key, "the run's partition_key"))
+        return SliceKey(_validate(partition_key, "the run's partition_key"))
     if param not in (None, ""):
-        return SliceKey(_checked(param, "the Param 'slice'"))
+        return SliceKey(_validate(param, "the Param 'slice'"))
     if partitioned:
-        raise SliceKeyError(
+        raise RayLLMInputError(
             "this run of a partitioned DAG has no partition_key, and neither slice_key nor a Param 'slice' "
             "is set: trigger it with a partition key, or set slice_key"
         )
     instant = data_interval_start or logical_date
     if instant is None:
-        raise SliceKeyError(
+        raise RayLLMInputError(
             "no slice key: slice_key, partition_key, Param 'slice', data interval and logical date are all "
-            "empty. "
-            "Set slice_key, add a Param named 'slice' to the DAG, or trigger the run with a logical date"
+            "empty. Set slice_key, add a Param named 'slice' to the DAG, or trigger the run with a "
+            "logical date"
         )
     local = instant.astimezone(timezone) if timezone is not None else instant
-    return SliceKey(_checked(local.strftime(slice_format), f"slice_format {slice_format!r}"), instant)
+    return SliceKey(_validate(local.strftime(slice_format), f"slice_format {slice_format!r}"), instant)
 
 
-def _checked(value: object, source: str) -> str:
+def _validate(value: object, source: str) -> str:
     if not isinstance(value, str):
-        raise SliceKeyError(f"{source} must be text, got {value!r} of type {type(value).__name__}")
+        raise RayLLMInputError(f"{source} must be text, got {value!r} of type {type(value).__name__}")
     key = value.strip()
     if key in ("", "None", "null", "NaT"):
-        raise SliceKeyError(f"{source} rendered to {value!r}, which names no slice: check the template")
+        raise RayLLMInputError(
+            f"{source} rendered to {value!r}, which is not a valid slice key: check the template"
+        )
     if any(ord(c) < 32 for c in key):
-        raise SliceKeyError(f"{source} has a control character: {value!r}")
+        raise RayLLMInputError(f"{source} has a control character: {value!r}")
     return key

@@ -1,4 +1,4 @@
-"""`RayJobTrigger`: waits for a slice's Ray job in the triggerer, while its task takes no worker."""
+"""`RayJobTrigger`: waits for a slice's Ray job in the triggerer, while its task uses no worker."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_jo
 from airflow_provider_raydatallm.task.job_verdict import TimedOut, to_event
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 
-#: The first question that a triggerer asks Airflow can take long: it loads the API for it.
+#: A triggerer's first call to Airflow can be slow: it loads the API.
 _STOP_SECONDS = 60.0
-#: Stops under way: an event loop keeps no task that nobody else keeps.
+#: Stops under way: an event loop keeps only weak references to its tasks.
 _stopping: set[asyncio.Task[None]] = set()
 
 
 class RayJobTrigger(BaseTrigger):
-    """Fires once, with the verdict on the job (`polling.to_event`).
+    """Fires once, with the verdict on the job (`job_verdict.to_event`).
 
-    When somebody clears the task, marks it, or deletes its run, the job is asked to stop. When a triggerer
-    dies or its triggers go to another one, the job runs on and is found again.
+    Stops the job when a user clears or marks the task, or deletes its run. When a triggerer dies or hands its
+    triggers to another one, the job runs on and the next triggerer waits for it.
 
-    :param job: the job and how it is waited for, as a dict of `JobRef`: ids and numbers.
-    :param cancel_on_kill: whether to stop the job when the task is killed or its time is over.
+    :param job: a `JobRef` as a dict.
+    :param cancel_on_kill: stop the job when the task is killed or times out.
     """
 
     def __init__(self, job: dict[str, Any], cancel_on_kill: bool) -> None:
@@ -45,7 +45,7 @@ class RayJobTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         # A triggerer that was thought dead calls this too, when it learns that another one has its triggers.
-        # Airflow cancels this once a second until it returns: what does the work must not be cancelled.
+        # Airflow cancels this call once a second until it returns: shield the stop.
         stopping = asyncio.create_task(self._stop(deferred=True))
         _stopping.add(stopping)
         stopping.add_done_callback(_stopping.discard)
@@ -54,5 +54,5 @@ class RayJobTrigger(BaseTrigger):
     async def _stop(self, *, deferred: bool) -> None:
         if not self.cancel_on_kill:
             return
-        job, attempt = JobRef(**self.job), TaskAttempt.of(self.task_instance)
-        await stop_own_job(job, attempt, self.log, deferred=deferred, within=_STOP_SECONDS)
+        job, attempt = JobRef(**self.job), TaskAttempt.from_task_instance(self.task_instance)
+        await stop_own_job(job, attempt, self.log, deferred=deferred, timeout_s=_STOP_SECONDS)

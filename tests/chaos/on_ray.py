@@ -153,15 +153,15 @@ class _Life:
         with DAG(f"c{uuid.uuid4().hex[:8]}", schedule=None):
             return RayLLMBatchOperator(task_id="t", **arguments)
 
-    def _shipment(self) -> JobSubmission:
-        return self.operator._shipment(context_of(self.operator))
+    def _submission(self) -> JobSubmission:
+        return self.operator._build_submission(context_of(self.operator))
 
     def _submit(self) -> None:
         self.ray.head.ensure()
-        shipment = self._shipment()
-        self.spec = shipment.job
+        submission = self._submission()
+        self.spec = submission.job
         self.job_id = f"chaos-{uuid.uuid4().hex[:12]}"
-        shipment.submit(RayHook("ray_default"), "run", self.job_id, uuid.uuid4().hex)
+        submission.submit(RayHook("ray_default"), "run", self.job_id, uuid.uuid4().hex)
         self.submitted = time.monotonic()
 
     def _noted(self) -> int:

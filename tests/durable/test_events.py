@@ -125,7 +125,7 @@ def test_triggerer_that_was_thought_dead_stops_nothing(scene: Scene) -> None:
         for process in family:
             process.resume()
         wait_for(
-            lambda: "it is waited for elsewhere" in scene.airflow.api.log(task) or None,
+            lambda: "another attempt is waiting for it" in scene.airflow.api.log(task) or None,
             LIMIT,
             "the first triggerer to learn of it",
             lambda: scene.airflow.api.log(task)[-3000:],

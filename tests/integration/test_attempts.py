@@ -24,7 +24,7 @@ from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOpera
 from airflow_provider_raydatallm.task import job_cancel, job_tracker
 from airflow_provider_raydatallm.task.job_tracker import STATE_KEY
 from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
-from airflow_provider_raydatallm.task.job_waiter import owner_key
+from airflow_provider_raydatallm.task.job_waiter import heartbeat_key
 from tests.support.context import StateStore, context_of
 from tests.support.slices import STUB
 from tests.support.waiting import wait_for
@@ -35,7 +35,7 @@ N = 100
 @pytest.fixture(autouse=True)
 def _airflow_that_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No supervisor is there to ask for the task's state and XCom."""
-    monkeypatch.setattr(job_cancel, "_ask_airflow", lambda attempt: (None, None))
+    monkeypatch.setattr(job_cancel, "_read_owner_and_state", lambda attempt: (None, None))
 
 
 @pytest.fixture
@@ -246,16 +246,16 @@ def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
             task_id="ask", slice_key="k", prompt="{name}", input_path=f"{tmp_path}/in.parquet",
             output_path=f"{tmp_path}/out", **STUB, batch_size=10, **never,
         )  # fmt: skip
-    shipment = operator._shipment(context_of(operator))
+    shipment = operator._build_submission(context_of(operator))
     hook, name = RayHook(), f"orphan-{uuid.uuid4().hex[:8]}"
 
     def beat() -> bool:
-        hook.call(jobs_api.send_heartbeat(owner_key(name)))
+        hook.call(jobs_api.send_heartbeat(heartbeat_key(name)))
         time.sleep(1)
         return True
 
     beat()
-    shipment.submit(hook, "run", name, "n", ["--owner", owner_key(name), "--orphan-timeout", "12"])
+    shipment.submit(hook, "run", name, "n", ["--owner", heartbeat_key(name), "--orphan-timeout", "12"])
     wait_for(lambda: beat() and status(name) == "RUNNING")
     until = time.monotonic() + 16
     wait_for(lambda: beat() and time.monotonic() > until)  # somebody waits

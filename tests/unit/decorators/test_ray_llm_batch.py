@@ -1,36 +1,26 @@
-"""`@task.ray_llm_batch`: DAG files parsed as Airflow parses them, functions run where the file is not."""
+"""`@task.ray_llm_batch`: its calls, and the identity of the function that it sends."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, task
 from airflow.sdk.bases.decorator import DecoratedMappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.processor.request import row_function
-from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
-from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.submit import packages, pickled_function
 from airflow_provider_raydatallm.submit.function_hash import hash_function
-from tests.support.in_process import InProcess, job_of
+from tests.support.dag_files import identity, parse_dag, sent_by
 
 ARGUMENTS: dict[str, Any] = {"input_path": "/in", "output_path": "/out", "model_source": "m"}
 
@@ -85,22 +75,16 @@ the_dag()
 """
 
 
-def parsed(path: Path, text: str) -> DAG:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    bag = DagBag(path)
-    assert bag.import_errors == {}
-    (found,) = bag.dags.values()
-    return found  # type: ignore[return-value]
+def printed(code: str, *arguments: str, **options: Any) -> str:
+    """Returns what code prints in another process."""
+    command = [sys.executable, "-c", code, *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, **options)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
-def sent(dag: DAG, task_id: str = "ask", operator: Any = None) -> tuple[SliceJob, list[packages.Package]]:
-    context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}}
-    return (operator or dag.get_task(task_id)).slice_job(context)  # type: ignore[no-any-return]
-
-
-def elsewhere(job: SliceJob, packages: list[packages.Package], folder: Path, code: str) -> str:
-    """What code prints in a process that has the packages and no DAG file; `function` is the function."""
+def printed_on_cluster(job: SliceJob, packages: list[packages.Package], folder: Path, code: str) -> str:
+    """Returns what code prints where the packages are and the DAG file is not; `function` is the task's."""
     paths = []
     for package in packages:
         (folder / package.name).write_bytes(package.content)
@@ -108,13 +92,11 @@ def elsewhere(job: SliceJob, packages: list[packages.Package], folder: Path, cod
     module = str(job.preprocess).split(":")[0]
     prelude = (
         f"import sys; sys.path[:0] = {paths!r}\n"
-        # The function goes on to the cluster's other processes from the one that loads it.
+        # The cluster's other processes get the function from the process that loads it.
         f"import importlib, ray.cloudpickle as p\n"
         f"function = p.loads(p.dumps(importlib.import_module({module!r}).function))\n"
     )
-    done = subprocess.run([sys.executable, "-c", prelude + code], capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return printed(prelude + code, cwd=folder)
 
 
 def test_airflow_finds_the_decorator_and_parsing_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -124,63 +106,43 @@ def test_airflow_finds_the_decorator_and_parsing_imports_nothing_heavy(tmp_path:
         f"runpy.run_path({str(tmp_path / 'd.py')!r}); "
         "print([m for m in ('ray', 'torch', 'vllm', 'pandas', 'pyarrow') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert printed(code).splitlines()[-1] == "[]"
 
 
-def test_function_runs_where_the_dag_file_is_not_with_all_that_it_uses(tmp_path: Path) -> None:
-    job, packages = sent(parsed(tmp_path / "dags" / "d.py", DAG_FILE))
+def test_function_runs_without_its_dag_file(tmp_path: Path) -> None:
+    job, packages = sent_by(parse_dag(tmp_path / "dags" / "d.py", DAG_FILE))
     code = (
         "assert not [m for m in sys.modules if m.startswith(('unusual_prefix', 'airflow.sdk'))]\n"
         "print(function.columns, function({'Company': 'Acme 12', 'Other': 1}))"
     )
-    text = "Acme  (calm) of one,three,two"
-    assert elsewhere(job, packages, tmp_path, code) == f"['Company'] { ({'prompt': text * 2 + '!'}) }"
-
-
-_IDENTITIES = """
-import sys
-from pathlib import Path
-from tests.unit.decorators.test_ray_llm_batch import parsed, sent
-job, packages = sent(parsed(Path(sys.argv[1]), sys.stdin.read()))
-print(job.code_hash, job.fingerprint(), job.preprocess)
-"""
+    request = {"prompt": "Acme  (calm) of one,three,two" * 2 + "!"}
+    assert printed_on_cluster(job, packages, tmp_path, code) == f"['Company'] {request}"
 
 
 def identity_in_another_process(path: Path, text: str, seed: int) -> str:
+    code = (
+        "import sys; from pathlib import Path; from tests.support.dag_files import identity\n"
+        "print(identity(Path(sys.argv[1]), sys.stdin.read()))"
+    )
     environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-    done = subprocess.run(
-        [sys.executable, "-c", _IDENTITIES, str(path)],
-        input=text, capture_output=True, text=True, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    return printed(code, str(path), input=text, env=environment).splitlines()[-1]
 
 
-def identity(path: Path, text: str) -> str:
-    job, _ = sent(parsed(path, text))
-    return f"{job.code_hash} {job.fingerprint()} {job.preprocess}"
-
-
-def test_same_function_is_the_same_in_any_process_folder_and_layout(tmp_path: Path) -> None:
-    here = identity(tmp_path / "a.py", DAG_FILE)
-    assert identity(tmp_path / "a.py", DAG_FILE) == here  # parsed again
+def test_identity_is_the_same_in_any_process_folder_and_layout(tmp_path: Path) -> None:
+    original = identity(tmp_path / "a.py", DAG_FILE)
+    assert identity(tmp_path / "a.py", DAG_FILE) == original  # parsed again
     rewritten = "# A comment.\n\n\n" + DAG_FILE
     for old, new in [
         ("# a comment", '"""A docstring."""\n\n        # another comment'),
-        (
-            "def helper(text) -> Context:",
-            'def helper(\n    text: str\n) -> "str":\n    """What it does."""\n',
-        ),
+        ("def helper(text) -> Context:", 'def helper(\n    text: str\n) -> "str":\n    """Docs."""\n'),
         ('slice_key="k")', 'slice_key="k", concurrency=(1, 4), retries=5,\n    )'),
         ('{"one", "two", "three"}', "{'three', 'two', 'one'}"),
         ("times = 2", "unused = times = 2"),
     ]:
         assert old in rewritten
         rewritten = rewritten.replace(old, new)
-    compile(rewritten, "rewritten", "exec")
-    assert identity_in_another_process(tmp_path / "other" / "b.py", rewritten, 1) == here
-    assert identity_in_another_process(tmp_path / "c.py", DAG_FILE, 2) == here
+    assert identity_in_another_process(tmp_path / "other" / "b.py", rewritten, 1) == original
+    assert identity_in_another_process(tmp_path / "c.py", DAG_FILE, 2) == original
 
 
 @pytest.mark.parametrize(
@@ -192,9 +154,7 @@ def test_same_function_is_the_same_in_any_process_folder_and_layout(tmp_path: Pa
         ("@functools.cache\n", ""),
     ],
 )  # fmt: skip
-def test_changed_code_constant_closure_or_helper_is_another_function(
-    tmp_path: Path, old: str, new: str
-) -> None:
+def test_changed_code_changes_the_identity(tmp_path: Path, old: str, new: str) -> None:
     assert DAG_FILE.count(old) == 1
     before = identity(tmp_path / "a.py", DAG_FILE).split()
     after = identity(tmp_path / "b.py", DAG_FILE.replace(old, new)).split()
@@ -210,10 +170,9 @@ def test_functions_without_source_lambdas_and_recursion_have_an_identity() -> No
 
     rows: list[Any] = [1]
     rows.append(rows)
-    made: dict[str, Any] = {}
-    exec("def f(row, x=1): return str(row) + str(x)", made)
-    one, two = hash_function(made["f"], {}), hash_function(made["f"], {"x": 2})
-    assert one.digest != two.digest
+    names: dict[str, Any] = {}
+    exec("def f(row, x=1): return str(row) + str(x)", names)
+    assert hash_function(names["f"], {}).digest != hash_function(names["f"], {"x": 2}).digest
     assert hash_function(again, {}) == hash_function(again, {})
     assert (
         hash_function(lambda row: rows, {})
@@ -223,18 +182,17 @@ def test_functions_without_source_lambdas_and_recursion_have_an_identity() -> No
 
 
 def test_identity_survives_releases_and_minor_versions_of_python(tmp_path: Path) -> None:
-    """Where this digest changes, every slice that a function was used for is another configuration."""
-    function = parsed(tmp_path / "d.py", DAG_FILE).get_task("ask")._function
+    """A change of this digest recomputes every slice that was answered with a function."""
+    function = parse_dag(tmp_path / "d.py", DAG_FILE).get_task("ask")._function
     assert hash_function(function, {"style": ["terse", 1.5, None]}).digest[:16] == "e7f9784841175cc6"
 
 
-def test_users_own_modules_go_along_and_their_code_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path / "dags"))
-    for name, text in {"my_llm_words": "WORD = 'hello'", "my_llm_late": "def late(): return 'late'"}.items():
-        (tmp_path / "dags").mkdir(exist_ok=True)
-        (tmp_path / "dags" / f"{name}.py").write_text(text)
+def test_users_modules_are_sent_and_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    monkeypatch.syspath_prepend(str(dags))
+    (dags / "my_llm_words.py").write_text("WORD = 'hello'")
+    (dags / "my_llm_late.py").write_text("def late(): return 'late'")
     text = (
         "import json\nimport numpy\nimport my_llm_words\nfrom airflow.sdk import dag, task\n\n"
         "@dag(schedule=None)\ndef d():\n"
@@ -242,11 +200,11 @@ def test_users_own_modules_go_along_and_their_code_counts(
         "    def ask(row):\n        from my_llm_late import late\n"
         "        return my_llm_words.WORD + late() + json.dumps([int(numpy.int64(1))])\n    ask()\n\nd()\n"
     )
-    job, packages = sent(parsed(tmp_path / "dags" / "d.py", text))
-    assert elsewhere(job, packages, tmp_path, "print(function({}))") == "hellolate[1]"
+    job, packages = sent_by(parse_dag(dags / "d.py", text))
+    assert printed_on_cluster(job, packages, tmp_path, "print(function({}))") == "hellolate[1]"
     assert len(packages) == 3
-    (tmp_path / "dags" / "my_llm_late.py").write_text("def late(): return 'later'")
-    after, _ = sent(parsed(tmp_path / "dags" / "d.py", text))
+    (dags / "my_llm_late.py").write_text("def late(): return 'later'")
+    after, _ = sent_by(parse_dag(dags / "d.py", text))
     assert after.code_hash != job.code_hash
     for name in ("my_llm_words", "my_llm_late"):
         sys.modules.pop(name, None)
@@ -289,18 +247,18 @@ def reads_a_variable(row: dict[str, Any]) -> str:
         (lambda row, x: x, {"x": LOCK}, r"argument x is a lock"),
     ],
 )  # fmt: skip
-def test_what_cannot_travel_is_named_with_what_uses_it(
+def test_unpicklable_value_is_named_with_its_users(
     function: Callable[..., Any], given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(RayLLMInputError, match=says):
         pickled_function.pickle_function(function, ["row"], given)  # type: ignore[arg-type]
 
 
-def test_dag_with_what_cannot_travel_still_parses(tmp_path: Path) -> None:
+def test_dag_with_an_unpicklable_function_still_parses(tmp_path: Path) -> None:
     text = DAG_FILE.replace("times = 2", "import threading\n    times = threading.Lock()")
-    dag = parsed(tmp_path / "d.py", text)
+    dag = parse_dag(tmp_path / "d.py", text)
     with pytest.raises(RayLLMInputError, match="ask -> times is a lock"):
-        sent(dag)
+        sent_by(dag)
 
 
 def decorated(function: Callable[..., Any], **arguments: Any) -> Any:
@@ -323,14 +281,14 @@ async def waits(row: dict[str, Any]) -> str:
     ("make", "says"),
     [
         (lambda: decorated(row_only)({"a": 1}), r"by name: row_only"),
-        (lambda: decorated(row_only)(row={}), "cannot be given 'row'"),
+        (lambda: decorated(row_only)(row={}), "does not accept 'row'"),
         (lambda: decorated(row_only)(concurrency=2), r"concurrency.*row_only\.override\(concurrency"),
-        (lambda: decorated(row_only, prompt="x")(), "prompt and the function 'row_only' both make"),
+        (lambda: decorated(row_only, prompt="x")(), "prompt and the function 'row_only' both build"),
         (lambda: decorated(row_only, preprocess="a:b")(), "preprocess and the function 'row_only' both"),
-        (lambda: decorated(lambda *rows: "", task_id="t"), r"'\*rows' has no name"),
-        (lambda: decorated(lambda **row: "", task_id="t"), r"'\*\*row' has no name"),
-        (lambda: decorated(lambda row, ds: "", task_id="t")(), "'ds' names a part of Airflow's context"),
-        (lambda: decorated(lambda row, ds=None: "", task_id="t")(), "'ds' names a part of Airflow's context"),
+        (lambda: decorated(lambda *rows: "", task_id="t"), r"'\*rows' cannot be passed by name"),
+        (lambda: decorated(lambda **row: "", task_id="t"), r"'\*\*row' cannot be passed by name"),
+        (lambda: decorated(lambda row, ds: "", task_id="t")(), "'ds' is a key of Airflow's context"),
+        (lambda: decorated(lambda row, ds=None: "", task_id="t")(), "'ds' is a key of Airflow's context"),
         (lambda: decorated(waits), "is async"),
         (lambda: decorated(len), "takes a function"),
         (lambda: decorated(row_only).expand(row=[{}]), "row"),
@@ -338,12 +296,12 @@ async def waits(row: dict[str, Any]) -> str:
         (lambda: decorated(row_only, poll_interval=0)(), "poll_interval"),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_dag_is_parsed(make: Callable[[], Any], says: str) -> None:
+def test_invalid_call_fails_when_the_dag_is_parsed(make: Callable[[], Any], says: str) -> None:
     with DAG("d", schedule=None), pytest.raises((TypeError, ValueError), match=says):
         make()
 
 
-def test_calls_give_parameters_and_templated_arguments(tmp_path: Path) -> None:
+def test_calls_pass_parameters_and_templated_arguments(tmp_path: Path) -> None:
     with DAG("d", schedule=None, default_args={"style": "no", "Company": "no", "ray_conn_id": "mine"}) as dag:
         ask = decorated(styled)
         ask(style="{{ ds }}", slice_key="one", max_rows="{{ 1 + 1 }}")
@@ -355,24 +313,21 @@ def test_calls_give_parameters_and_templated_arguments(tmp_path: Path) -> None:
     assert (one.slice_key, one.max_rows, one.op_kwargs) == ("one", "{{ 1 + 1 }}", {"style": "{{ ds }}"})
     one.render_template_fields({"ds": "2026-01-31"})
     assert (one.op_kwargs, one.max_rows, one.ray_conn_id) == ({"style": "2026-01-31"}, "2", "mine")
-    job, packages = sent(dag, operator=one)
-    said = elsewhere(
-        job, packages, tmp_path, "print(function.columns, function({'Company': 'A', 'style': 0}))"
-    )
-    assert said == "['Company'] A: 2026-01-31"
+    job, packages = sent_by(dag, "styled")
+    code = "print(function.columns, function({'Company': 'A', 'style': 0}))"
+    assert printed_on_cluster(job, packages, tmp_path, code) == "['Company'] A: 2026-01-31"
 
     other: Any = dag.get_task("other")
     assert (other.slice_key, other.concurrency) == ("two", 3)
-    assert sent(dag, operator=other)[0].fingerprint() != job.fingerprint()
+    assert sent_by(dag, "other")[0].fingerprint() != job.fingerprint()
 
-    serialized = json.dumps(DagSerialization.to_dict(dag))
-    assert '"python_callable_name": "styled"' in serialized
+    assert '"python_callable_name": "styled"' in json.dumps(DagSerialization.to_dict(dag))
 
     for name, given, key, style in (("mapped", "slice_key", "b", "kind"), ("styles", "style", "k", "b")):
         mapped = dag.get_task(name)
         assert isinstance(mapped, DecoratedMappedOperator)
-        made: Any = mapped.unmap({"op_kwargs": {given: "b"}})
-        assert (made.slice_key, made.op_kwargs) == (key, {"style": style})
+        operator: Any = mapped.unmap({"op_kwargs": {given: "b"}})
+        assert (operator.slice_key, operator.op_kwargs) == (key, {"style": style})
 
 
 def test_return_annotation_does_not_split_the_report() -> None:
@@ -383,71 +338,3 @@ def test_return_annotation_does_not_split_the_report() -> None:
         assert decorated(ask)().operator.multiple_outputs is False
         assert decorated(ask, multiple_outputs=True)().operator.multiple_outputs is True
         assert task.ray_llm_batch(**ARGUMENTS)(ask).function({}) == {"prompt": ""}
-
-
-def shipped(function: Callable[..., Any], named: list[str], folder: Path) -> str:
-    made = pickled_function.pickle_function(function, named, {})  # type: ignore[arg-type]
-    zipfile.ZipFile(io.BytesIO(made.package.content)).extractall(folder)
-    return made.reference
-
-
-def test_only_the_named_columns_enter_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    reference = shipped(lambda name, size: f"{name} of {size}", ["name", "size"], tmp_path)
-    function = row_function.load_row_function(reference.split(":")[0])
-    columns = ["name", "heavy", "size", "kind"]
-    builder = RequestBuilder(columns, prompt=None, preprocess=function, system_prompt="A {kind}")
-    assert builder.columns == ["name", "size", "kind"]
-    made = builder.build({"name": "a", "size": 2, "kind": "b"})
-    assert [m["content"] for m in made["messages"]] == ["A b", "a of 2"]
-    with pytest.raises(SliceError, match=r"'size', which the input does not have.*'row' gets the whole row"):
-        RequestBuilder(["name"], prompt=None, preprocess=function)
-    whole = row_function.load_row_function(
-        shipped(lambda row, name: "", ["row", "name"], tmp_path).split(":")[0]
-    )
-    assert RequestBuilder(columns, prompt=None, preprocess=whole).columns == columns
-
-
-def test_slice_is_answered_by_a_shipped_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    pq.write_table(pa.table({"name": ["a", "b"], "size": [1, 2]}), tmp_path / "in.parquet")
-    reference = shipped(lambda name, row: f"{name}{row['size']}", ["name", "row"], tmp_path)
-    job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", preprocess=reference)
-    run_slice(job, lambda progress: None, InProcess())
-    table = pq.read_table(job.slice_path, partitioning=None)
-    assert table.column("answer").to_pylist() == ["a1", "b2"]
-
-
-def test_other_python_is_told_before_anything_is_spent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    reference = shipped(lambda name: name, ["name"], tmp_path)
-    about = tmp_path / reference.split(":")[0] / "function.json"
-    about.write_text(json.dumps({**json.loads(about.read_text()), "python": "3.9"}))
-    pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")
-    job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", preprocess=reference)
-    cluster = InProcess()
-    here = row_function.PYTHON
-    said = rf"^the task's function was compiled by Python 3\.9.*Python {here}.*package\.module:"
-    with pytest.raises(SliceError, match=said) as e:
-        run_slice(job, lambda progress: None, cluster)
-    assert (e.value.kind, cluster.answered) == ("input", 0)
-    assert not (tmp_path / "out").exists()
-
-    package = pickled_function.pickle_function(lambda name: name, ["name"], {}).package  # type: ignore[arg-type]
-    for same in (here, None):
-        packages.check_python([package, packages.processor_package()], same)
-    with pytest.raises(RayLLMInputError, match=rf"compiled by Python {here}.*runs Python 3\.9"):
-        packages.check_python([package], "3.9")
-
-
-def test_module_that_the_cluster_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "my_llm_gone.py").write_text("def word(): return 1")
-    import my_llm_gone  # type: ignore[import-not-found]
-
-    reference = shipped(lambda row: my_llm_gone.word(), ["row"], tmp_path)
-    monkeypatch.setitem(sys.modules, "my_llm_gone", None)
-    with pytest.raises(SliceError, match=r"cannot be loaded on the cluster.*my_llm_gone.*code_paths"):
-        row_function.load_row_function(reference.split(":")[0])

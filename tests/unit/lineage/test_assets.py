@@ -24,7 +24,7 @@ RESULT: dict[str, Any] = Report(
     ("partition_key", "emit_partition", "partitions"),
     [(None, False, set()), (None, True, {"k"}), ("p", False, set()), ("p", True, set())],
 )
-def test_partition_is_put_only_where_it_is_asked_for_and_the_run_has_none(
+def test_partition_is_set_only_on_request_and_without_a_partition_key(
     partition_key: str | None, emit_partition: bool, partitions: set[str]
 ) -> None:
     events = OutletEventAccessors()
@@ -35,21 +35,16 @@ def test_partition_is_put_only_where_it_is_asked_for_and_the_run_has_none(
     assert events[one].partition_keys == partitions
 
 
-def test_what_the_user_says_on_an_event_stays() -> None:
+def test_extra_of_the_user_is_kept() -> None:
     events = OutletEventAccessors()
     one = Asset("one")
     events[one].extra["mine"] = 1
     record_asset_events([one, "table"], events, JOB, RESULT, partition_key=None, emit_partition=False)
     assert len(events) == 1
     assert events[one].extra == {
-        "mine": 1,
-        "outcome": "published",
-        "slice_key": "k",
-        "output_path": "/out/ds=k",
-        "fingerprint": "f",
-        "ray_job_id": "j",
-        "counts": {"planned": 3, "succeeded": 2, "quarantined": 1},
-    }
+        "mine": 1, "outcome": "published", "slice_key": "k", "output_path": "/out/ds=k", "fingerprint": "f",
+        "ray_job_id": "j", "counts": {"planned": 3, "succeeded": 2, "quarantined": 1},
+    }  # fmt: skip
 
 
 def test_emit_partition_without_an_asset_is_refused() -> None:

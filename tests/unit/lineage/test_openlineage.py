@@ -10,23 +10,12 @@ import pytest
 from airflow_provider_raydatallm.contract.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
-from airflow_provider_raydatallm.lineage.table_names import (
-    DatasetName,
-    dataset_name,
-    input_table,
-    output_table,
-)
+from airflow_provider_raydatallm.lineage.table_names import dataset_name, input_table, output_table
 
 
 def job(**given: Any) -> SliceJob:
-    least = {
-        "slice_key": "a/b",
-        "input_path": "/in",
-        "output_path": "/out",
-        "model_source": "m",
-        "prompt": "x",
-    }
-    return SliceJob(**{**least, **given})
+    fields = {"input_path": "/in", "output_path": "/out", "model_source": "m", "prompt": "x"}
+    return SliceJob(**{"slice_key": "a/b", **fields, **given})
 
 
 @pytest.mark.parametrize(
@@ -45,7 +34,7 @@ def job(**given: Any) -> SliceJob:
     ],
 )
 def test_datasets_are_named_by_the_specification(address: str, namespace: str, name: str) -> None:
-    assert dataset_name(address) == DatasetName(namespace, name)
+    assert dataset_name(address) == (namespace, name)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +56,14 @@ def test_datasets_are_named_by_the_specification(address: str, namespace: str, n
         ("/", "/", {}, None),
     ],
 )
-def test_input_is_a_table_and_a_part_of_it(
+def test_input_is_a_table_and_its_partition(
     path: str, address: str, partition: dict[str, str], location: str | None
 ) -> None:
     table = input_table(job(input_path=path))
     assert (table.address, table.partition, table.location) == (address, partition, location)
 
 
-def test_slice_column_says_which_rows_of_a_table() -> None:
+def test_slice_column_is_a_partition_of_the_table() -> None:
     table = input_table(job(input_path="s3://lake/t", slice_column="day"))
     assert (table.address, table.partition) == ("s3://lake/t", {"day": "a/b"})
 
@@ -90,7 +79,7 @@ def test_slice_column_says_which_rows_of_a_table() -> None:
         ({"output_path": "/t/{slice}", "max_rows": 5}, "/t/_trial", {}, "/t/_trial/a%2Fb"),
     ],
 )
-def test_output_is_a_table_and_a_part_of_it(
+def test_output_is_a_table_and_its_partition(
     given: dict[str, Any], address: str, partition: dict[str, str], location: str | None
 ) -> None:
     table = output_table(job(**given))
@@ -101,23 +90,17 @@ def test_output_is_a_table_and_a_part_of_it(
     ("outcome", "rows"), [("published", 2), ("empty", 2), ("unchanged", None), ("attached", None)]
 )
 def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -> None:
-    made = job()
+    spec, counts = job(), Counts(planned=2, succeeded=2)
     report = Report(
-        outcome=outcome,
-        slice_key="a/b",
-        output_path=made.slice_path,
-        fingerprint="f",
-        counts=Counts(planned=2, succeeded=2),
+        outcome=outcome, slice_key="a/b", output_path=spec.slice_path, fingerprint="f", counts=counts
     )
-    result = report.to_xcom(
-        report_path=made.report_path, ray_job_id="j", dashboard_url=None, queued=None, total=None
-    )
-    lineage = slice_lineage(made, result)
+    airflow_side = {"ray_job_id": "j", "dashboard_url": None, "queued": None, "total": None}
+    lineage = slice_lineage(spec, report.to_xcom(report_path=spec.report_path, **airflow_side))
     written = lineage.outputs[0].outputFacets.get("outputStatistics")
     read = lineage.inputs[0].inputFacets.get("inputStatistics")
     assert (written and written.rowCount, read and read.rowCount) == (rows, rows)
     facet = lineage.run_facets[SLICE_FACET]
-    assert (facet.outcome, facet.fingerprint, facet.quarantinePath) == (outcome, made.fingerprint(), None)
+    assert (facet.outcome, facet.fingerprint, facet.quarantinePath) == (outcome, spec.fingerprint(), None)
 
 
 def test_operator_works_where_openlineage_is_not_installed() -> None:

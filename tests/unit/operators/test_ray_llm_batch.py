@@ -16,6 +16,7 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
+from tests.support.context import context_of
 from tests.support.paths import ROOT
 
 HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
@@ -23,14 +24,18 @@ DAGS = sorted((ROOT / "dags").glob("*.py"))
 
 
 def operator(**given: Any) -> RayLLMBatchOperator:
-    least: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "task_id": "t", "input_path": "/in", "output_path": "/out", "model_source": "m", "prompt": "{a}",
     }  # fmt: skip
-    return RayLLMBatchOperator(**{**least, **given})
+    return RayLLMBatchOperator(**{"dag": DAG("d", schedule=None), **arguments, **given})
+
+
+def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
+    return operator.slice_job({**context_of(operator), **context})[0]
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         ({"concurrency": 0}, r"concurrency.*got 0"),
         ({"on_empty": "x"}, "on_empty"),
@@ -39,16 +44,16 @@ def operator(**given: Any) -> RayLLMBatchOperator:
         ({"input_format": "avro"}, "input_format"),
         ({"poll_interval": 0.5}, "poll_interval"),
         ({"max_rows": -1}, "max_rows"),
-        ({"reconnect_timeout": 0}, "reconnect_timeout is 0: at least 1 second"),
-        ({"queue_timeout": dt.timedelta(seconds=-5)}, "queue_timeout is .*: at least 1 second"),
-        ({"orphan_timeout": 5}, "orphan_timeout is 5: at least 60 second"),
+        ({"reconnect_timeout": 0}, "reconnect_timeout is 0: it must be at least 1 second"),
+        ({"queue_timeout": dt.timedelta(seconds=-5)}, "queue_timeout is .*: it must be at least 1 second"),
+        ({"orphan_timeout": 5}, "orphan_timeout is 5: it must be at least 60 second"),
         ({"orphan_timeout": "1h"}, "orphan_timeout is '1h': give a timedelta or a number of seconds"),
-        ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: at least 1 second"),
+        ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: it must be at least 1 second"),
         ({"emit_partition": True}, "outlets has none"),
     ],
 )
-def test_wrong_argument_is_refused_when_the_dag_is_parsed(given: dict[str, Any], says: str) -> None:
-    with pytest.raises((RayLLMInputError, ValueError), match=says):
+def test_invalid_argument_fails_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
+    with pytest.raises((RayLLMInputError, ValueError), match=message):
         operator(**given)
 
 
@@ -63,24 +68,24 @@ def test_schema_class_becomes_a_json_schema_and_template_fields_are_plain() -> N
     class Answer(pydantic.BaseModel):
         industry: str
 
-    made = operator(output_schema=Answer)
-    assert made.output_schema == Answer.model_json_schema()
-    json.dumps([getattr(made, name) for name in made.template_fields])
+    task = operator(output_schema=Answer)
+    assert task.output_schema == Answer.model_json_schema()
+    json.dumps([getattr(task, name) for name in task.template_fields])
 
 
 def test_paths_may_be_object_storage_paths() -> None:
-    made = operator(input_path=ObjectStoragePath("file:///data/in"), output_path="s3://bucket/out")
-    assert (made.input_path, made.output_path) == ("/data/in", "s3://bucket/out")
+    task = operator(input_path=ObjectStoragePath("file:///data/in"), output_path="s3://bucket/out")
+    assert (task.input_path, task.output_path) == ("/data/in", "s3://bucket/out")
 
 
 def test_arguments_may_come_from_upstream_tasks() -> None:
-    with DAG("d", schedule=None):
-        upstream = EmptyOperator(task_id="up").output
-        operator(input_path=upstream, prompt=upstream, choices=upstream)
+    dag = DAG("d", schedule=None)
+    upstream = EmptyOperator(task_id="up", dag=dag).output
+    operator(dag=dag, input_path=upstream, prompt=upstream, choices=upstream)
     operator(output_path=literal("/out/{{x}}"))
 
 
-def test_what_is_no_schema_or_no_json_is_refused() -> None:
+def test_invalid_schema_and_non_json_argument_are_refused() -> None:
     with pytest.raises(ValueError, match="output_schema"):
         operator(output_schema=dict)
     with pytest.raises(RayLLMInputError, match="cannot be sent"):
@@ -96,14 +101,10 @@ def test_what_is_no_schema_or_no_json_is_refused() -> None:
     ],
 )
 def test_key_is_in_the_schedules_timezone(schedule: Any, key: str) -> None:
-    with DAG("d", schedule=schedule, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC)) as dag:
-        made = operator()
+    dag = DAG("d", schedule=schedule, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
     midnight_in_taipei = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
-    context = {
-        "dag": dag, "dag_run": SimpleNamespace(run_type="scheduled"), "params": {},
-        "data_interval_start": midnight_in_taipei,
-    }  # fmt: skip
-    job, _ = made.slice_job(context)  # type: ignore[arg-type]
+    run = SimpleNamespace(run_type="scheduled")
+    job = spec_of(operator(), dag=dag, dag_run=run, data_interval_start=midnight_in_taipei)
     assert job.slice_key == key
     assert job.slice_instant == midnight_in_taipei.isoformat()
 
@@ -119,30 +120,21 @@ def test_parsing_the_example_dags_imports_nothing_heavy() -> None:
         f"assert 'airflow_provider_raydatallm' in sys.modules; print([m for m in {HEAVY!r} if m in "
         "sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(DAGS) >= 6
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert process.stdout.splitlines()[-1] == "[]"
 
 
 def test_model_token_reaches_the_job_and_never_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_HUB", '{"conn_type": "generic", "password": "hub-sesame"}')
     monkeypatch.setenv("AIRFLOW_CONN_EMPTY", '{"conn_type": "generic"}')
-    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
-    with DAG("d", schedule=None) as dag:
-        made = operator(slice_key="k", model_conn_id="hub")
-    context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}, "ti": ti}
-    shipment = made._shipment(context)
-    assert shipment.env_vars == {"HF_TOKEN": "hub-sesame"}
-    assert "hub-sesame" not in shipment.job.model_dump_json() + str(shipment.metadata)
-    made.model_conn_id = "empty"
+    task = operator(slice_key="k", model_conn_id="hub")
+    submission = task._build_submission(context_of(task))
+    assert submission.env_vars == {"HF_TOKEN": "hub-sesame"}
+    assert "hub-sesame" not in submission.job.model_dump_json() + str(submission.metadata)
+    task.model_conn_id = "empty"
     with pytest.raises(RayLLMInputError, match="has no password"):
-        made._shipment(context)
-
-
-def spec_of(made: RayLLMBatchOperator, dag: DAG) -> SliceJob:
-    context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_type="manual"), "params": {}}
-    job, _ = made.slice_job(context)
-    return job
+        task._build_submission(context_of(task))
 
 
 @pytest.mark.parametrize(
@@ -160,9 +152,7 @@ def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
     monkeypatch: pytest.MonkeyPatch, host: str, given: dict[str, Any], scope: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", host)
-    with DAG("d", schedule=None) as dag:
-        made = operator(slice_key="k", **given)
-    assert spec_of(made, dag).engine_scope == scope
+    assert spec_of(operator(slice_key="k", **given)).engine_scope == scope
 
 
 @pytest.mark.parametrize(
@@ -173,10 +163,8 @@ def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
         ({"engine_idle_timeout": None}, None),
     ],
 )
-def test_engine_that_is_to_be_kept_is_kept(
+def test_engine_idle_timeout_reaches_the_spec_as_seconds(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], seconds: float | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
-    with DAG("d", schedule=None) as dag:
-        made = operator(slice_key="k", **given)
-    assert spec_of(made, dag).engine_idle_timeout == seconds
+    assert spec_of(operator(slice_key="k", **given)).engine_idle_timeout == seconds

@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobEr
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
+from airflow_provider_raydatallm.task.submission import uses_another_store
 from tests.support.context import context_of
 
 KEY, SECRET, TOKEN = "AKIASTATICKEYOFTEST1", "static/Secret+of+the+connection+0123456789", "token-of-its-own"
@@ -280,7 +281,7 @@ def operator(**arguments: Any) -> RayLLMBatchOperator:
 
 
 def submission_of(task: RayLLMBatchOperator) -> Any:
-    return task._shipment(context_of(task))
+    return task._build_submission(context_of(task))
 
 
 def test_session_is_in_the_jobs_environment_and_nowhere_else(sts: str, env_of: EnvOf) -> None:
@@ -316,8 +317,8 @@ def test_worker_does_not_look_for_the_jobs_buckets_in_another_store(
 ) -> None:
     task = operator(storage_conn_id="lake")
     env_of(aws_session_token=TOKEN)
-    assert not task._attach_elsewhere(submission_of(task))
+    assert not uses_another_store(submission_of(task))
     env_of(aws_session_token=TOKEN, endpoint_url="http://minio:9000")
-    assert task._attach_elsewhere(submission_of(task))
+    assert uses_another_store(submission_of(task))
     worker.setenv("AWS_ENDPOINT_URL", "http://minio:9000")
-    assert not task._attach_elsewhere(submission_of(task))
+    assert not uses_another_store(submission_of(task))

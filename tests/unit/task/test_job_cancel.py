@@ -4,30 +4,30 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, is_waited_for
+from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, has_other_waiter
 
 FIRST = TaskAttempt("d", "t", "r", -1, 1)
 SECOND = TaskAttempt("d", "t", "r", -1, 2)
 
 
 @pytest.mark.parametrize(
-    ("what", "owner", "state", "deferred", "waited_for"),
+    ("event", "owner", "state", "deferred", "other_waiter"),
     [
-        ("marked failed", FIRST.owns_job("j"), "failed", True, False),
-        ("marked success", FIRST.owns_job("j"), "success", True, False),
-        ("cleared, the next attempt not begun", FIRST.owns_job("j"), None, True, False),
-        ("cleared, the next attempt begins and has not looked yet", None, "running", True, False),
-        ("cleared, the next attempt waits for the job", SECOND.owns_job("j"), "running", True, True),
-        ("cleared, the next attempt waits for another job", SECOND.owns_job("k"), "running", True, False),
-        ("cleared, the next attempt is deferred", SECOND.owns_job("j"), "deferred", True, True),
-        ("another triggerer took the trigger over", FIRST.owns_job("j"), "deferred", True, True),
+        ("marked failed", FIRST.owner_record("j"), "failed", True, False),
+        ("marked success", FIRST.owner_record("j"), "success", True, False),
+        ("cleared, the next attempt has not started", FIRST.owner_record("j"), None, True, False),
+        ("cleared, the next attempt has not checked the job yet", None, "running", True, False),
+        ("cleared, the next attempt waits for the job", SECOND.owner_record("j"), "running", True, True),
+        ("cleared, the next attempt waits for another job", SECOND.owner_record("k"), "running", True, False),
+        ("cleared, the next attempt is deferred", SECOND.owner_record("j"), "deferred", True, True),
+        ("another triggerer took over the trigger", FIRST.owner_record("j"), "deferred", True, True),
         ("the run was deleted", None, None, True, False),
-        ("the worker is told to end", FIRST.owns_job("j"), "running", False, False),
-        ("... as it defers", FIRST.owns_job("j"), "deferred", False, False),
-        ("a worker that was thought dead is told to end", SECOND.owns_job("j"), "deferred", False, True),
+        ("the worker is terminated", FIRST.owner_record("j"), "running", False, False),
+        ("... as it defers", FIRST.owner_record("j"), "deferred", False, False),
+        ("a worker that was thought dead is terminated", SECOND.owner_record("j"), "deferred", False, True),
     ],
 )
-def test_only_a_job_that_nobody_else_waits_for_is_stopped(
-    what: str, owner: Any, state: str | None, deferred: bool, waited_for: bool
+def test_only_a_job_without_another_waiter_is_stopped(
+    event: str, owner: Any, state: str | None, deferred: bool, other_waiter: bool
 ) -> None:
-    assert is_waited_for("j", FIRST, owner, state, deferred=deferred) is waited_for, what
+    assert has_other_waiter("j", FIRST, owner, state, deferred=deferred) is other_waiter, event

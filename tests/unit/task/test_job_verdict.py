@@ -22,20 +22,20 @@ NONCE = "n1"
 REPORT = encode_line("report", NONCE, {"outcome": "published"})
 
 
-def heard(*lines: str) -> JobWatch:
+def watch_of(*lines: str) -> JobWatch:
     watch = JobWatch(NONCE)
     watch.read_log(lines)
     return watch
 
 
-def test_report_decides_whatever_the_status_says() -> None:
+def test_report_decides_regardless_of_the_status() -> None:
     for status in ("RUNNING", "FAILED", "STOPPED", "SUCCEEDED", None):
-        assert heard("noise", REPORT).check(status) == Finished({"outcome": "published"})
+        assert watch_of("noise", REPORT).decide(status) == Finished({"outcome": "published"})
 
 
-def test_success_without_a_report_is_silence_and_never_success() -> None:
-    watch = heard("noise")
-    verdicts = [watch.check("SUCCEEDED", "exit 0") for _ in range(3)]
+def test_success_without_a_report_is_not_a_success() -> None:
+    watch = watch_of("noise")
+    verdicts = [watch.decide("SUCCEEDED", "exit 0") for _ in range(3)]
     assert verdicts == [Wait(), Wait(), EndedWithoutReport("ended", "exit 0", ("noise",))]
 
 
@@ -49,31 +49,23 @@ def test_success_without_a_report_is_silence_and_never_success() -> None:
         "@ray-llm report n1 2",
     ],
 )
-def test_line_that_is_not_this_attempts_whole_word_is_no_report(line: str) -> None:
-    watch = heard(line)
-    assert isinstance([watch.check("SUCCEEDED") for _ in range(3)][-1], EndedWithoutReport)
+def test_foreign_or_damaged_line_is_not_a_report(line: str) -> None:
+    watch = watch_of(line)
+    assert isinstance([watch.decide("SUCCEEDED") for _ in range(3)][-1], EndedWithoutReport)
 
 
-def test_error_and_progress_are_told() -> None:
+def test_error_and_progress_are_read() -> None:
     error = encode_line("error", NONCE, {"kind": "input", "root": "no column"})
-    assert heard(error).check("FAILED") == Failed("input", "no column")
+    assert watch_of(error).decide("FAILED") == Failed("input", "no column")
     progress = {
-        "step": "answer",
-        "rows": 50,
-        "planned": 200,
-        "rows_per_s": 10.0,
-        "tokens_per_s": 100.0,
+        "step": "answer", "rows": 50, "planned": 200, "rows_per_s": 10.0, "tokens_per_s": 100.0,
         "eta_s": 15.0,
-    }
+    }  # fmt: skip
     watch = JobWatch(NONCE)
-    lines = [
-        encode_line("progress", NONCE, {"step": "plan"}),
-        "noise",
-        encode_line("progress", NONCE, progress),
-    ]
-    assert watch.read_log(lines) == ["noise"]
-    assert watch.check("RUNNING") == Wait(progress)
-    assert watch.check("RUNNING") == Wait()
+    first, second = (encode_line("progress", NONCE, p) for p in ({"step": "plan"}, progress))
+    assert watch.read_log([first, "noise", second]) == ["noise"]
+    assert watch.decide("RUNNING") == Wait(progress)
+    assert watch.decide("RUNNING") == Wait()
     assert progress_text(progress) == "answering: 50 of 200 rows (25%), 10 rows/s, 100 tokens/s, 15 s left"
     assert progress_text({"step": "plan"}) == "planning"
 
@@ -81,27 +73,29 @@ def test_error_and_progress_are_told() -> None:
 def test_a_report_outweighs_an_error_whichever_comes_first() -> None:
     error = encode_line("error", NONCE, {"kind": "transient", "root": "storage is away"})
     for lines in ([error, REPORT], [REPORT, error]):
-        assert heard(*lines).check("FAILED") == Finished({"outcome": "published"})
+        assert watch_of(*lines).decide("FAILED") == Finished({"outcome": "published"})
 
 
-def test_end_of_the_log_that_was_heard_before_is_not_kept_twice() -> None:
-    watch = heard("a", "b", "c")
-    watch.check_status("b\nc\n")
-    assert [watch.check("FAILED") for _ in range(3)][-1] == EndedWithoutReport("ended", "", ("b", "c"))
+def test_last_lines_read_twice_are_kept_once() -> None:
+    watch = watch_of("a", "b", "c")
+    watch.read_log_end("b\nc\n")
+    assert [watch.decide("FAILED") for _ in range(3)][-1] == EndedWithoutReport("ended", "", ("b", "c"))
 
 
-def test_job_that_the_cluster_forgot_is_silence_when_it_stays_so() -> None:
+def test_job_that_stays_unknown_ended_without_a_report() -> None:
     watch = JobWatch(NONCE)
-    assert [watch.check(None), watch.check("RUNNING"), watch.check(None), watch.check(None)] == [Wait()] * 4
-    assert watch.check(None) == EndedWithoutReport("unknown")
+    assert [watch.decide(None), watch.decide("RUNNING"), watch.decide(None), watch.decide(None)] == [
+        Wait()
+    ] * 4
+    assert watch.decide(None) == EndedWithoutReport("unknown")
 
 
-def test_stopped_job_that_said_nothing_is_told_apart() -> None:
+def test_stopped_job_without_a_report_is_reported_as_stopped() -> None:
     watch = JobWatch(NONCE)
-    assert [watch.check("STOPPED") for _ in range(3)][-1] == EndedWithoutReport("stopped")
+    assert [watch.decide("STOPPED") for _ in range(3)][-1] == EndedWithoutReport("stopped")
 
 
-def test_marked_line_has_a_bound() -> None:
+def test_marked_line_has_a_maximum_size() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         encode_line("report", NONCE, {"x": "y" * 70_000})
 

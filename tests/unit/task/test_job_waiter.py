@@ -1,4 +1,4 @@
-"""The waiting loop against a real HTTP server that plays a cluster."""
+"""The waiting loop against a real HTTP server that acts as a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from airflow_provider_raydatallm.contract.log_lines import encode_line
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
-from airflow_provider_raydatallm.task import job_waiter
 from airflow_provider_raydatallm.task.job_verdict import (
     ClusterUnreachable,
     EndedWithoutReport,
@@ -23,8 +22,9 @@ from airflow_provider_raydatallm.task.job_verdict import (
     TimedOut,
     Verdict,
 )
-from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
+from airflow_provider_raydatallm.task.job_waiter import Intervals, JobRef, wait_for_job
 
+INTERVALS = Intervals(min_poll=0.05, warning=600, log_reconnect=0.05)
 REPORT = encode_line("report", "n", {"outcome": "published"})
 
 
@@ -39,8 +39,8 @@ class Log:
 
 
 class FakeCluster(ThreadingHTTPServer):
-    """`status`: the job's, None when it is not known. `http`: the answer to each call instead. `token`: the
-    only one that is taken. `log`: what its reader gets. `cut`: whether the stream ends after each piece."""
+    """`status`: the job's; None: unknown. `http`: the status code of every response instead. `token`: the
+    only valid one. `log`: the job's lines. `cut`: whether a log stream ends after them."""
 
     daemon_threads = True
 
@@ -97,8 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    monkeypatch.setattr(jobs_api, "_BACKOFF", (0.1,))
-    monkeypatch.setattr("airflow_provider_raydatallm.task.log_follower._RECONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(jobs_api, "_BACKOFF", (0.01,))
     server = FakeCluster()
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     host = f"http://127.0.0.1:{server.server_port}"
@@ -112,31 +111,30 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
 
 def wait(log: Log | None = None, **given: Any) -> Verdict:
     ref = {
-        "ray_conn_id": "ray_default", "poll_interval": 1.0, "reconnect_timeout": 60.0, "orphan_timeout": None,
+        "ray_conn_id": "ray_default", "poll_interval": 0.05, "reconnect_timeout": 60.0,
+        "orphan_timeout": None,
         "deadline": None, "since": time.time(), "submission_id": "j", "nonce": "n", **given,
     }  # fmt: skip
 
     async def waited() -> Verdict:
         try:
-            return await wait_for_job(JobRef(**ref), log or Log())
+            return await wait_for_job(JobRef(**ref), log or Log(), INTERVALS)
         finally:
             await close_clients()
 
     return asyncio.run(waited())
 
 
-def once(there: Callable[[], Any], what: Callable[[], Any]) -> None:
-    """Do something as soon as something else is there."""
-
+def once(condition: Callable[[], Any], action: Callable[[], Any]) -> None:
     def run() -> None:
-        while not there():
+        while not condition():
             time.sleep(0.02)
-        what()
+        action()
 
     threading.Thread(target=run, daemon=True).start()
 
 
-def test_report_is_heard_at_once_where_the_log_is_followed(cluster: FakeCluster) -> None:
+def test_report_in_a_followed_log_ends_the_wait_at_once(cluster: FakeCluster) -> None:
     cluster.log = ["hello", REPORT]
     log = Log()
     assert wait(log, poll_interval=30.0) == Finished({"outcome": "published"})
@@ -144,7 +142,7 @@ def test_report_is_heard_at_once_where_the_log_is_followed(cluster: FakeCluster)
     assert log.lines == ["hello"]  # a marked line is not for people
 
 
-def test_log_that_is_cut_is_followed_on_and_no_line_comes_twice(cluster: FakeCluster) -> None:
+def test_stream_that_is_cut_continues_without_repeating_lines(cluster: FakeCluster) -> None:
     cluster.log, cluster.cut = ["one", "two"], True
     once(lambda: cluster.count("/logs/stream") > 2, lambda: cluster.log.extend(["three", REPORT]))
     log = Log()
@@ -152,24 +150,20 @@ def test_log_that_is_cut_is_followed_on_and_no_line_comes_twice(cluster: FakeClu
     assert log.lines == ["one", "two", "three"]
 
 
-def test_no_more_logs_are_followed_than_allowed_and_the_others_show_progress(
+def test_beyond_max_log_streams_only_progress_is_shown(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__RAY_LLM__MAX_LOG_STREAMS", "0")
     cluster.log = ["hello", encode_line("progress", "n", {"step": "plan"})]
     log = Log()
-
-    def end() -> None:
-        cluster.log.append(REPORT)
-        cluster.status = "SUCCEEDED"
-
-    once(lambda: log.lines, end)
+    end = {"log": [*cluster.log, REPORT], "status": "SUCCEEDED"}
+    once(lambda: log.lines, lambda: vars(cluster).update(end))
     assert wait(log) == Finished({"outcome": "published"})
     assert cluster.count("/logs/stream") == 0
     assert log.lines == ["planning"]
 
 
-def test_whoever_takes_over_begins_at_the_end_of_the_log(cluster: FakeCluster) -> None:
+def test_waiter_that_takes_over_begins_at_the_end_of_the_log(cluster: FakeCluster) -> None:
     cluster.log = ["old"]
     once(lambda: cluster.count("lines=1&"), lambda: setattr(cluster, "status", "SUCCEEDED"))
     log = Log()
@@ -177,28 +171,22 @@ def test_whoever_takes_over_begins_at_the_end_of_the_log(cluster: FakeCluster) -
     assert log.lines == []
 
 
-def test_cluster_that_fails_many_times_in_a_row_is_waited_for(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_waiter, "_WARNING_SECONDS", 600.0)
+def test_failing_cluster_is_waited_for(cluster: FakeCluster) -> None:
     cluster.http = 503
     log = Log()
-
-    def well() -> None:
-        cluster.http, cluster.log = None, [REPORT]
-
-    once(lambda: cluster.count("/api/jobs/j") > 5, well)
+    recovered = {"http": None, "log": [REPORT]}
+    once(lambda: cluster.count("/api/jobs/j") > 5, lambda: vars(cluster).update(recovered))
     assert wait(log, reconnect_timeout=600.0) == Finished({"outcome": "published"})
     assert sum("Waiting for the cluster" in line for line in log.lines) == 1
 
 
-def test_token_that_is_replaced_in_the_connection_is_taken_up(
+def test_token_replaced_in_the_connection_is_used(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connection(token: str) -> None:
         host = f"http://127.0.0.1:{cluster.server_port}"
-        said = {"conn_type": "ray", "host": host, "password": token}
-        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(said))
+        value = {"conn_type": "ray", "host": host, "password": token}
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(value))
 
     connection("old-token")
     cluster.token, cluster.log = "new-token", [REPORT]
@@ -207,33 +195,33 @@ def test_token_that_is_replaced_in_the_connection_is_taken_up(
 
 
 @pytest.mark.parametrize(("http", "refused"), [(503, False), (401, True)])
-def test_cluster_that_stays_away_is_given_up(cluster: FakeCluster, http: int, refused: bool) -> None:
+def test_cluster_that_stays_away_is_unreachable(cluster: FakeCluster, http: int, refused: bool) -> None:
     cluster.http = http
-    verdict = wait(reconnect_timeout=2.0)
+    verdict = wait(reconnect_timeout=0.3)
     assert isinstance(verdict, ClusterUnreachable)
     assert verdict.refused is refused
 
 
-def test_time_of_the_attempt_ends_also_while_the_cluster_is_away(
+def test_deadline_holds_while_the_cluster_is_away(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_api, "_BACKOFF", (60.0,))
     for cluster.http in (None, 503):
         began = time.monotonic()
-        assert wait(deadline=time.time() + 2) == TimedOut()
-        assert 1.5 < time.monotonic() - began < 50
+        assert wait(deadline=time.time() + 0.5) == TimedOut()
+        assert 0.4 < time.monotonic() - began < 50
 
 
-def test_job_that_listens_hears_that_somebody_waits(cluster: FakeCluster) -> None:
+def test_waiter_sends_heartbeats(cluster: FakeCluster) -> None:
     def beats() -> int:
         return cluster.count("PUT /api/packages/gcs/ray-llm-owner-j")
 
     once(lambda: beats() > 2, lambda: setattr(cluster, "status", "FAILED"))
     began = time.monotonic()
-    wait(orphan_timeout=24.0)
-    assert beats() <= 1 + (time.monotonic() - began) / 2  # one each 2 seconds
+    wait(orphan_timeout=2.4)
+    assert beats() <= 1 + (time.monotonic() - began) / 0.2  # one each 0.2 seconds
 
 
-def test_job_that_the_cluster_forgot_is_silence(cluster: FakeCluster) -> None:
+def test_job_unknown_to_the_cluster_ended_without_a_report(cluster: FakeCluster) -> None:
     cluster.status = None
     assert wait() == EndedWithoutReport("unknown")

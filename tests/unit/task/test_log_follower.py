@@ -3,7 +3,7 @@ from __future__ import annotations
 from airflow_provider_raydatallm.task.log_follower import LineSplitter, Throttle
 
 
-def test_stream_is_cut_into_lines_wherever_its_chunks_end() -> None:
+def test_lines_do_not_depend_on_the_chunks() -> None:
     whole = "eins\nzwei ünd\n\ndrei".encode()
     for cut in range(len(whole)):
         lines = LineSplitter()
@@ -11,7 +11,7 @@ def test_stream_is_cut_into_lines_wherever_its_chunks_end() -> None:
     assert lines.feed(b"!\n") == ["drei!"]
 
 
-def test_line_without_end_takes_bounded_memory() -> None:
+def test_endless_line_takes_bounded_memory() -> None:
     lines = LineSplitter()
     for _ in range(100):
         assert lines.feed(b"x" * 100_000) == []
@@ -20,12 +20,12 @@ def test_line_without_end_takes_bounded_memory() -> None:
     assert len(line) == 128 * 1024
 
 
-def test_flood_is_cut_and_what_is_left_out_is_counted() -> None:
+def test_flood_is_limited_and_omitted_lines_are_counted() -> None:
     throttle = Throttle()
-    first = throttle.pass_on([str(i) for i in range(1000)], now=0.0)
+    first = throttle.limit([str(i) for i in range(1000)], now=0.0)
     assert first == [str(i) for i in range(400)]
-    assert throttle.pass_on(["more"], now=0.0) == []
-    assert throttle.pass_on(["a", "b"], now=10.0) == [
-        "(601 lines are left out here; the Ray job's log has them)", "a", "b",
+    assert throttle.limit(["more"], now=0.0) == []
+    assert throttle.limit(["a", "b"], now=10.0) == [
+        "(601 lines omitted; see the Ray job's log)", "a", "b",
     ]  # fmt: skip
-    assert len(throttle.pass_on(["x" * 5000], now=20.0)[0]) == 2000
+    assert len(throttle.limit(["x" * 5000], now=20.0)[0]) == 2000

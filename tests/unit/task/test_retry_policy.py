@@ -1,4 +1,4 @@
-"""The retry policy in the docs, as Airflow reads and asks it."""
+"""The retry policy in the docs, as Airflow evaluates it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "operator.md"
 
 @pytest.fixture(scope="module")
 def policy() -> ExceptionRetryPolicy:
-    """Of the example's task, after the way through the serialized DAG."""
+    """The policy of the example's task, after serialization."""
     [example] = [
         block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if "RetryRule" in block
     ]
@@ -42,22 +42,20 @@ def policy() -> ExceptionRetryPolicy:
         ("transient", RetryAction.DEFAULT, None),
     ],
 )
-def test_policy_of_the_docs_knows_failures_apart(
+def test_policy_of_the_docs_distinguishes_failures(
     policy: ExceptionRetryPolicy, kind: Kind, action: RetryAction, delay: dt.timedelta | None
 ) -> None:
     decision = policy.evaluate(exceptions.BY_KIND[kind]("x"), try_number=1, max_tries=5)
     assert (decision.action, decision.retry_delay) == (action, delay)
 
 
-def test_every_kind_of_failure_is_either_mended_by_a_retry_or_not() -> None:
+def test_every_kind_of_failure_is_retryable_or_not() -> None:
     assert set(exceptions.BY_KIND) == set(Kind.__args__)  # type: ignore[attr-defined]
-    mended = {
-        kind for kind, error in exceptions.BY_KIND.items() if issubclass(error, exceptions.RayLLMJobError)
-    }
+    retryable = {k for k, e in exceptions.BY_KIND.items() if issubclass(e, exceptions.RayLLMJobError)}
     for kind, error in exceptions.BY_KIND.items():
         assert issubclass(error, AirflowException)
-        assert issubclass(error, AirflowFailException) == (kind not in mended)
-    assert mended == {"queue", "gpu_memory", "engine", "stopped", "transient"}
+        assert issubclass(error, AirflowFailException) == (kind not in retryable)
+    assert retryable == {"queue", "gpu_memory", "engine", "stopped", "transient"}
 
 
 def test_docs_name_every_exception() -> None:

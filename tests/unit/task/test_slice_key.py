@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from airflow_provider_raydatallm.task.slice_key import SliceKey, SliceKeyError, resolve_slice_key
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.task.slice_key import SliceKey, resolve_slice_key
 
 MIDNIGHT_IN_TAIPEI = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
 
@@ -14,8 +15,7 @@ MIDNIGHT_IN_TAIPEI = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
 def resolve(**given: Any) -> SliceKey:
     nothing: dict[str, Any] = {
         "slice_key": None, "partition_key": None, "param": None, "data_interval_start": None,
-        "logical_date": None,
-        "partitioned": False, "timezone": ZoneInfo("UTC"),
+        "logical_date": None, "partitioned": False, "timezone": ZoneInfo("UTC"),
     }  # fmt: skip
     return resolve_slice_key(**{**nothing, **given})
 
@@ -34,29 +34,27 @@ def test_order_is_argument_partition_param_interval_logical_date() -> None:
 
 def test_dates_are_formatted_in_the_dags_timezone() -> None:
     taipei = ZoneInfo("Asia/Taipei")
-    assert resolve(data_interval_start=MIDNIGHT_IN_TAIPEI, timezone=taipei).key == "2026-01-31"
-    assert (
-        resolve(data_interval_start=MIDNIGHT_IN_TAIPEI, timezone=taipei, slice_format="%Y%m%dT%H").key
-        == "20260131T00"
-    )
+    run = {"data_interval_start": MIDNIGHT_IN_TAIPEI, "timezone": taipei}
+    assert resolve(**run).key == "2026-01-31"
+    assert resolve(**run, slice_format="%Y%m%dT%H").key == "20260131T00"
 
 
-def test_partition_key_is_taken_verbatim() -> None:
+def test_partition_key_is_used_verbatim() -> None:
     assert resolve(partition_key="EMEA/2026-01", slice_format="%Y").key == "EMEA/2026-01"
 
 
 def test_partitioned_run_without_a_key_is_never_now() -> None:
-    with pytest.raises(SliceKeyError, match="partition"):
+    with pytest.raises(RayLLMInputError, match="partition"):
         resolve(partitioned=True, logical_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
 
 
 @pytest.mark.parametrize("rendered", ["None", "", "  ", "null", "a\nb", 7])
-def test_template_that_rendered_to_nothing_is_refused(rendered: object) -> None:
-    with pytest.raises(SliceKeyError, match="slice_key"):
+def test_invalid_rendered_key_is_refused(rendered: object) -> None:
+    with pytest.raises(RayLLMInputError, match="slice_key"):
         resolve(slice_key=rendered)
 
 
 def test_empty_param_falls_through_and_nothing_at_all_is_an_error() -> None:
     assert resolve(param="", logical_date=dt.datetime(2026, 1, 2, tzinfo=dt.UTC)).key == "2026-01-02"
-    with pytest.raises(SliceKeyError, match="Set slice_key"):
+    with pytest.raises(RayLLMInputError, match="Set slice_key"):
         resolve()

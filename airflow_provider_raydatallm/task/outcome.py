@@ -1,0 +1,52 @@
+"""Turns a job's report or verdict into the task's outcome: the value for XCom, or an exception."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from airflow_provider_raydatallm import exceptions
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.task.job_failure import explain_failure
+from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, EndedWithoutReport, Failed
+from airflow_provider_raydatallm.task.job_waiter import JobRef
+
+
+def build_result(
+    report: Report, report_path: str, job: JobRef | None, *, task_start: float, job_start: float | None
+) -> dict[str, Any]:
+    """Returns the operator's `return_value`.
+
+    :param job: the job that this attempt waited for, if any.
+    :param task_start: epoch seconds, by this machine's clock.
+    :param job_start: epoch seconds at which the report's job started, by the cluster's clock.
+    """
+    total = time.time() - task_start
+    queued = None if job_start is None else round(min(max(job_start - task_start, 0.0), total), 3)
+    return report.to_xcom(
+        report_path=report_path,
+        ray_job_id=job.submission_id if job is not None and report.outcome != "unchanged" else None,
+        dashboard_url=RayHook(job.ray_conn_id).job_url(job.submission_id) if job is not None else None,
+        queued=queued,
+        total=round(total, 3),
+    )
+
+
+def error_of(verdict: Failed | EndedWithoutReport | ClusterUnreachable, job_id: str) -> Exception:
+    """Returns the exception to raise; its message begins with the root cause."""
+    if isinstance(verdict, Failed):
+        return exceptions.BY_KIND.get(verdict.kind, exceptions.RayLLMJobError)(verdict.message)
+    if isinstance(verdict, ClusterUnreachable):
+        error = exceptions.RayConnectionError if verdict.refused else exceptions.RayUnreachableError
+        return error(f"{verdict.message}. Ray job {job_id} may still be running: the next try looks for it")
+    if verdict.why == "unknown":
+        return exceptions.RayLLMJobError(
+            f"Ray job {job_id} no longer exists on the cluster, and nothing is published"
+        )
+    status = "STOPPED" if verdict.why == "stopped" else "FAILED"
+    failure = explain_failure(status, verdict.message, verdict.last_lines)
+    lines = [failure.message, f"Ray job {job_id} ended without a report, and nothing is published."]
+    if verdict.last_lines:
+        lines += ["Its last lines:", *verdict.last_lines]
+    return exceptions.BY_KIND[failure.kind]("\n".join(lines))

@@ -1,0 +1,97 @@
+"""Builds the spec and the environment of a job from the operator's arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+import pydantic_core
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+from airflow_provider_raydatallm.task.arguments import is_rendered_later, to_url
+
+#: The operator's arguments that are fields of the spec under the same name.
+_SPEC_ARGUMENTS = SliceJob.model_fields.keys() - {
+    "version", "slice_key", "slice_instant", "slice_timezone", "code_hash",
+}  # fmt: skip
+
+
+def spec_arguments(operator: Any) -> dict[str, Any]:
+    """Returns the operator's arguments that belong to the spec, without those that are None."""
+    arguments = {name: getattr(operator, name) for name in _SPEC_ARGUMENTS}
+    arguments |= {name: to_url(arguments[name]) for name in ("input_path", "output_path", "answer_cache")}
+    if isinstance(operator.max_rows, str) and operator.max_rows.strip() in ("", "None"):
+        arguments["max_rows"] = None
+    return {name: v for name, v in arguments.items() if v is not None or name == "engine_idle_timeout"}
+
+
+def check_arguments(task_id: str, arguments: Mapping[str, Any]) -> None:
+    """Checks what is known when the DAG is parsed. Templates and upstream outputs are checked when rendered.
+
+    :raises RayLLMInputError: naming the argument that cannot work.
+    """
+    known = {name: v for name, v in arguments.items() if not is_rendered_later(v)}
+    if "engine_kwargs" not in known and "engine_kwargs" in arguments:
+        known.pop("on_too_long", None)  # needs a max_model_len, which they may hold
+    required = ("input_path", "output_path", "model_source", *(("prompt",) if "prompt" in arguments else ()))
+    build_spec(task_id, {**dict.fromkeys(required, "x"), **known, "slice_key": "x"})
+
+
+def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:
+    """:raises RayLLMInputError: naming the argument that cannot work."""
+    try:
+        job = SliceJob.model_validate(fields)
+        job.model_dump_json()
+        return job
+    except pydantic_core.PydanticSerializationError as e:
+        raise RayLLMInputError(f"{task_id}: an argument cannot be sent to the cluster as JSON: {e}") from e
+    except pydantic.ValidationError as e:
+        problems = []
+        for error in e.errors(include_url=False):
+            field = ".".join(str(part) for part in error["loc"])
+            message = error["msg"].removeprefix("Value error, ")
+            problems.append(f"{field}: {message} (got {error['input']!r:.200})" if field else message)
+        raise RayLLMInputError(f"{task_id}: {'; '.join(problems)}") from None
+
+
+def credentials_env(
+    *, storage_conn_id: str | None, model_conn_id: str | None, allow_static: bool, session_name: str
+) -> dict[str, str]:
+    """Returns the environment variables that give a job access to its storage and its model."""
+    variables: dict[str, str] = {}
+    if storage_conn_id is not None:
+        variables |= session_credentials_env(
+            storage_conn_id, allow_static=allow_static, session_name=session_name
+        )
+    if model_conn_id is not None:
+        token = BaseHook.get_connection(model_conn_id).password
+        if not token:
+            raise RayLLMInputError(
+                f"model_conn_id: connection {model_conn_id!r} has no password, which is the access token"
+            )
+        mask_secret(token)
+        variables["HF_TOKEN"] = token
+    return variables
+
+
+def read_finished_report(submission: JobSubmission) -> Report | None:
+    """Returns the report of a slice that is already finished; None when this machine cannot tell."""
+    # Parsing a DAG file must not import what opens storage.
+    from airflow_provider_raydatallm.processor.store.published import finished_report
+
+    return None if uses_another_store(submission) else finished_report(submission.job)
+
+
+def uses_another_store(submission: JobSubmission) -> bool:
+    """Whether the job's S3 endpoint differs from this machine's, where a bucket of the same name may belong
+    to others."""
+    variables = {**((submission.runtime_env or {}).get("env_vars") or {}), **submission.env_vars}
+    return any(n.startswith("AWS_ENDPOINT_URL") and os.environ.get(n) != v for n, v in variables.items())

@@ -2,7 +2,7 @@
 
 Both read the same units, build the same requests, use the same engine actor and parse the answers. Then one
 hands them to the fragment writers; the other ends in `Dataset.write_parquet`. The engine is a stub with a
-real engine's pace: 1 ms of computing a row, which is what vLLM's engine process takes on CPUs and about what its
+real engine's pace: 1 ms of computing a row, as vLLM's engine process takes on CPUs and about as much as its
 loop takes beside a GPU. There are few cores, so checkpoint work competes with it.
 
 Measures the steady state: rows after the first batch, divided by the time from the first batch leaving the

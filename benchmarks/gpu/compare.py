@@ -3,9 +3,9 @@
     python -m benchmarks.gpu.compare chat vllm ray_data_llm plain tuned --model DIR --work short --rows 20000
 
 Needs ray, vllm and this repository, no Airflow; daft for that mode. Each run is its own process and prints
-one JSON line. Rates and the GPU's busy time are measured from the first request in the engine to the last row out
-of it. `vllm` and `ray_data_llm`, the processor's engines, get no sizes except `max_num_seqs`, if given: their
-sizes are automatic. Without a GPU all run on CPUs.
+one JSON line. Rates and the GPU's busy time are measured from the first request in the engine to the last row
+out of it. `vllm` and `ray_data_llm`, the processor's engines, get no sizes except `max_num_seqs`, if given:
+their sizes are automatic. Without a GPU all run on CPUs.
 """
 
 from __future__ import annotations

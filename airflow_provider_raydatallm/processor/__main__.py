@@ -50,8 +50,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
             command.add_argument(
                 "--finish-by", type=float, metavar="EPOCH", help="warn when it will be later than this"
             )
-            command.add_argument("--owner", help="end when this key of the cluster's store is not renewed")
-            command.add_argument("--orphan-timeout", type=float, default=3600, help="for so many seconds")
+            command.add_argument(
+                "--heartbeat-key",
+                metavar="KEY",
+                help="stop when this key of Ray's store is not renewed",
+            )
+            command.add_argument(
+                "--orphan-timeout", type=float, default=3600, help="seconds without renewal (default: 3600)"
+            )
         command.set_defaults(run=run)
     plan = commands.add_parser("plan", help="what a run would do, and what is wrong with it; starts nothing")
     plan.add_argument(
@@ -95,12 +101,12 @@ def _retry(args: argparse.Namespace) -> int:
 
 def _make(args: argparse.Namespace, changes: dict[str, Any]) -> int:
     from airflow_provider_raydatallm.processor.cluster.orphan_watch import stop_when_orphaned
-    from airflow_provider_raydatallm.processor.cluster.ray_cluster import StopRequested, stop_on_sigterm
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
+    from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
     stop_on_sigterm()
-    orphaned = stop_when_orphaned(args.owner, args.orphan_timeout) if args.owner else None
+    orphaned = stop_when_orphaned(args.heartbeat_key, args.orphan_timeout) if args.heartbeat_key else None
     try:
         job = load_spec(args.spec).model_copy(update=changes)
         report = run_slice(
@@ -181,7 +187,7 @@ def _gc(args: argparse.Namespace) -> int:
 
 
 def _failed(error: Exception, nonce: str | None) -> int:
-    from airflow_provider_raydatallm.processor.cluster.ray_cluster import process_log
+    from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
 
     kind, message = root_error(error, process_log)
     if not isinstance(error, SliceError):

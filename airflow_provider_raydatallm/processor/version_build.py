@@ -107,7 +107,7 @@ class VersionBuild:
         self._check_quarantine(state)
         raised = False
         while state.missing:
-            meter.failed = state.rows_quarantined
+            meter.failed_rows = state.rows_quarantined
             reporter.report({"step": "start", **meter.progress()})
             self._round(state, lease, cluster, meter, reporter, raised=raised)
             before, state = state, self.load_state(lease)
@@ -140,7 +140,7 @@ class VersionBuild:
         def queued(waiting: dict[str, Any]) -> None:
             if lease.lost:
                 lease.check()
-            meter.queued(waiting["waited_s"])
+            meter.record_queue_time(waiting["waited_s"])
             # The longer it lasts, the less there is to say.
             log_every = min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10))
             reporter.report({"step": "queued", **meter.progress(), **waiting}, log_every)
@@ -154,11 +154,11 @@ class VersionBuild:
                     publication.check_columns(self.job, self.plan, fields)
                     schemas.add(schema)
             meter.add(news)
-            meter.failed = state.rows_quarantined + news.failed
-            if self.job.max_row_attempts == 1 and self._too_many(meter.failed):
+            meter.failed_rows = state.rows_quarantined + news.failed
+            if self.job.max_row_attempts == 1 and self._too_many(meter.failed_rows):
                 # Nothing that is answered from here on could be published.
                 raise SliceError(f"{news.failed:,} rows failed")
-            said = {"step": "answer" if meter.rows else "start", **meter.progress()}
+            said = {"step": "answer" if meter.finished_rows else "start", **meter.progress()}
             if self.finish_by is not None:
                 said |= lateness(self.finish_by, time.time(), said)
             reporter.report(said, PROGRESS_SECONDS if news.summaries else math.inf)
@@ -192,13 +192,13 @@ class VersionBuild:
         taken = self.checkpoint.seeded()
 
         def report(totals: Totals) -> Report:
-            meter.published(time.monotonic() - began)
+            meter.record_publish_time(time.monotonic() - began)
             reporter.close()  # what is published holds no progress
             engine = self.inference.engine if self.inference is not None else None
             counts = Counts(
                 planned=plan.rows,
                 succeeded=totals.rows,
-                resumed=meter.resumed,
+                resumed=meter.resumed_rows,
                 quarantined=totals.quarantined,
                 invalid_output=totals.invalid,
                 truncated=_with(taken, totals.truncated, lambda taken: taken["truncated"]),
@@ -216,9 +216,9 @@ class VersionBuild:
                 seconds=figures["seconds"],
                 utilisation=figures["utilisation"],
                 balance=figures["balance"],
-                busy=meter.busy,
-                too_long=totals.too_long,
-                late=time.time() - self.finish_by if self.finish_by is not None else 0,
+                worker_busy=meter.mean_busy,
+                too_long_rows=totals.too_long,
+                late_s=time.time() - self.finish_by if self.finish_by is not None else 0,
                 sizes=engine.sizes if engine is not None else None,
             )
             return report_of(

@@ -175,7 +175,8 @@ class JobTracker:
         arguments = ["--name", name]
         if self._waiting.orphan_timeout is not None:
             self._hook.call(jobs_api.send_heartbeat(owner_key(name)))
-            arguments += ["--owner", owner_key(name), "--orphan-timeout", f"{self._waiting.orphan_timeout:g}"]
+            timeout = f"{self._waiting.orphan_timeout:g}"
+            arguments += ["--heartbeat-key", owner_key(name), "--orphan-timeout", timeout]
         if self._finish_by is not None:
             arguments += ["--finish-by", f"{self._finish_by:.0f}"]
         self.shipment.submit(self._hook, "run", name, state.nonce, arguments)

@@ -50,25 +50,22 @@ def advise(run: RunFacts) -> tuple[Advice, ...]:
 
 
 def _check_gpu(run: RunFacts) -> Iterator[Advice]:
-    gpu, seconds = run.utilisation.gpu_mean, run.seconds.inference
-    if gpu is None or gpu >= _GPU_BUSY_PERCENT or seconds is None or seconds < _MIN_SECONDS:
+    gpu, busy, seconds = run.utilisation.gpu_mean, run.worker_busy, run.seconds.inference
+    if gpu is None or gpu >= _GPU_BUSY_PERCENT or busy is None or seconds is None or seconds < _MIN_SECONDS:
         return
     evidence = f"the GPUs were busy {gpu:.0f}% of {seconds:,.0f} s"
-    if run.worker_busy is not None and run.worker_busy < _WORKERS_BUSY:
-        size = run.sizes.batch_size if run.sizes is not None else None
-        yield Advice(
-            code="gpu_waits_for_rows",
-            evidence=f"{evidence}, and the workers had rows for {run.worker_busy:.0%} of it",
-            change=f"lower batch_size{f' (it was {size})' if size else ''}, so that there are more and "
-            "smaller tasks, or lower concurrency",
+    if busy < _WORKERS_BUSY:
+        evidence += f", and the workers had rows for {busy:.0%} of it"
+        size = f" (it was {run.sizes.batch_size})" if run.sizes is not None else ""
+        change = f"lower batch_size{size}, so that there are more and smaller tasks, or lower concurrency"
+        yield Advice(code="gpu_waits_for_rows", evidence=evidence, change=change)
+    else:
+        evidence += ", though the workers had rows all the time"
+        change = (
+            "raise max_num_seqs in engine_kwargs, then max_num_batched_tokens; where prompts begin alike "
         )
-    elif run.worker_busy is not None:
-        yield Advice(
-            code="gpu_not_filled",
-            evidence=f"{evidence}, though the workers had rows all the time",
-            change="raise max_num_seqs in engine_kwargs, then max_num_batched_tokens; where prompts begin "
-            "alike the engine's own scheduler is the limit, and more concurrency helps",
-        )
+        change += "the engine's own scheduler is the limit, and more concurrency helps"
+        yield Advice(code="gpu_not_filled", evidence=evidence, change=change)
 
 
 def _check_balance(run: RunFacts) -> Iterator[Advice]:
@@ -76,29 +73,21 @@ def _check_balance(run: RunFacts) -> Iterator[Advice]:
     if workers is None or workers < 2 or imbalance is None or seconds is None:
         return
     if imbalance > _MAX_IMBALANCE and seconds >= _MIN_SECONDS:
-        size = batch_size_for(2, 1, run.sizes.batch_size) if run.sizes is not None else None
-        yield Advice(
-            code="workers_unbalanced",
-            evidence=f"the longest of {workers} workers was busy {imbalance:.2f} times the mean",
-            change=f"lower batch_size{f' to {size}' if size else ''}",
-        )
+        size = f" to {batch_size_for(2, 1, run.sizes.batch_size)}" if run.sizes is not None else ""
+        evidence = f"the longest of {workers} workers was busy {imbalance:.2f} times the mean"
+        yield Advice(code="workers_unbalanced", evidence=evidence, change=f"lower batch_size{size}")
 
 
 def _check_lengths(run: RunFacts) -> Iterator[Advice]:
-    rows, truncated = run.counts.planned, run.counts.truncated
+    rows, truncated, too_long = run.counts.planned, run.counts.truncated, run.too_long_rows
     if truncated is not None and rows and truncated / rows > _TRUNCATED:
-        yield Advice(
-            code="answers_cut",
-            evidence=f"{truncated:,} of {rows:,} answers ({truncated / rows:.1%}) ended at max_tokens",
-            change="raise max_tokens in sampling_params (and max_model_len with it), or ask for less text",
-        )
-    too_long = run.too_long_rows
+        evidence = f"{truncated:,} of {rows:,} answers ({truncated / rows:.1%}) ended at max_tokens"
+        change = "raise max_tokens in sampling_params (and max_model_len with it), or ask for less text"
+        yield Advice(code="answers_cut", evidence=evidence, change=change)
     if too_long and rows and too_long / rows > _TRUNCATED:
-        yield Advice(
-            code="prompts_too_long",
-            evidence=f"{too_long:,} of {rows:,} prompts ({too_long / rows:.1%}) exceeded max_model_len",
-            change="raise max_model_len in engine_kwargs, or set on_too_long='raise_limit'",
-        )
+        evidence = f"{too_long:,} of {rows:,} prompts ({too_long / rows:.1%}) were longer than max_model_len"
+        change = "raise max_model_len in engine_kwargs, or set on_too_long='raise_limit'"
+        yield Advice(code="prompts_too_long", evidence=evidence, change=change)
 
 
 def _check_start(run: RunFacts) -> Iterator[Advice]:
@@ -106,11 +95,9 @@ def _check_start(run: RunFacts) -> Iterator[Advice]:
     if seconds is None or start is None or workers is None or workers < 2:
         return
     if start > _LONG_START * seconds:
-        yield Advice(
-            code="start_longer_than_work",
-            evidence=f"{workers} engines took {start:,.0f} s to start for {seconds:,.0f} s of work",
-            change="lower concurrency: fewer workers start as fast, and cost less",
-        )
+        evidence = f"{workers} engines took {start:,.0f} s to start for {seconds:,.0f} s of work"
+        change = "lower concurrency: fewer workers start as fast, and cost less"
+        yield Advice(code="start_longer_than_work", evidence=evidence, change=change)
 
 
 def _check_lateness(run: RunFacts) -> Iterator[Advice]:
@@ -124,8 +111,5 @@ def _check_lateness(run: RunFacts) -> Iterator[Advice]:
         if run.sizes is not None:
             size = batch_size_for(needed, workers, run.sizes.batch_size)
             change += f", with batch_size {size}, so that each keeps as many batches"
-    yield Advice(
-        code="finished_late",
-        evidence=f"the slice was finished {run.late_s:,.0f} s after finish_by",
-        change=change,
-    )
+    evidence = f"the slice was finished {run.late_s:,.0f} s after finish_by"
+    yield Advice(code="finished_late", evidence=evidence, change=change)

@@ -75,24 +75,16 @@ def _check_resources(
         if max(current.get(name, 0), maximum.get(name, 0)) < need
     ]
     if short:
-        yield Finding(
-            "cluster_too_small",
-            "error",
-            f"the cluster is too small: the slice needs {' and '.join(short)} ({needs.breakdown})",
-            "Add nodes, or lower concurrency or the parallel sizes in engine_kwargs",
-            "cluster",
-        )
+        message = f"the cluster is too small: the slice needs {' and '.join(short)} ({needs.breakdown})"
+        fix = "Add nodes, or lower concurrency or the parallel sizes in engine_kwargs"
+        yield Finding("cluster_too_small", "error", message, fix, "cluster")
     prefix = "accelerator_type:"
     types = sorted(name.removeprefix(prefix) for name in {*current, *maximum} if name.startswith(prefix))
     if accelerator_type is not None and accelerator_type not in types:
-        yield Finding(
-            "no_such_accelerator",
-            "error",
-            f"accelerator_type is {accelerator_type!r} where the cluster has "
-            f"{', '.join(types) or 'no accelerator'}",
-            "Set it to one of those, or add nodes that have it",
-            "cluster",
-        )
+        available = ", ".join(types) or "no accelerator"
+        message = f"accelerator_type is {accelerator_type!r} where the cluster has {available}"
+        fix = "Set it to one of those, or add nodes that have it"
+        yield Finding("no_such_accelerator", "error", message, fix, "cluster")
 
 
 def _check_parallel(
@@ -105,34 +97,24 @@ def _check_parallel(
     tensor = int(engine_kwargs.get("tensor_parallel_size") or 1)
     pipeline = int(engine_kwargs.get("pipeline_parallel_size") or 1)
     if shape is not None and shape.heads % tensor:
-        fitting = [n for n in (1, 2, 4, 8, 16) if shape.heads % n == 0]
-        yield Finding(
-            "heads_not_divisible",
-            "error",
-            f"tensor_parallel_size {tensor} does not divide the model's {shape.heads} attention heads",
-            f"Set it to {', '.join(map(str, fitting))} in engine_kwargs",
-        )
+        message = f"tensor_parallel_size {tensor} does not divide the model's {shape.heads} attention heads"
+        divisors = ", ".join(str(n) for n in (1, 2, 4, 8, 16) if shape.heads % n == 0)
+        yield Finding("heads_not_divisible", "error", message, f"Set it to {divisors} in engine_kwargs")
     if tensor > 1 and accelerator_type in _PCIE_ONLY:
-        yield Finding(
-            "tensor_parallel_over_pcie",
-            "warning",
-            f"tensor_parallel_size {tensor} on {accelerator_type}, whose GPUs are connected by PCIe only: "
-            "they wait for each other in every layer",
-            "If the model fits one GPU, set it to 1 and raise concurrency instead",
+        message = (
+            f"tensor_parallel_size {tensor} on {accelerator_type}, whose GPUs are connected by PCIe only"
         )
-    gpus = tensor * pipeline
+        message += ": they wait for each other in every layer"
+        fix = "If the model fits one GPU, set it to 1 and raise concurrency instead"
+        yield Finding("tensor_parallel_over_pcie", "warning", message, fix)
     if cluster is not None and sizes is not None and sizes.gpus[0]:
-        node_gpus = cluster.gpus_per_node
+        gpus, node_gpus = tensor * pipeline, cluster.gpus_per_node
         if 0 < node_gpus < gpus and engine_kwargs.get("distributed_executor_backend") != "ray":
-            yield Finding(
-                "worker_over_nodes",
-                "error",
-                f"a worker needs {tensor} x {pipeline} = {gpus} GPUs (tensor x pipeline parallel) where a "
-                f"node has {node_gpus}",
-                "Lower the parallel sizes, or set distributed_executor_backend='ray' in engine_kwargs and "
-                "engine='ray_data_llm'",
-                "cluster",
-            )
+            needs = f"{tensor} x {pipeline} = {gpus} GPUs (tensor x pipeline parallel)"
+            fix = "Lower the parallel sizes, or set distributed_executor_backend='ray' in engine_kwargs and "
+            fix += "engine='ray_data_llm'"
+            message = f"a worker needs {needs} where a node has {node_gpus}"
+            yield Finding("worker_over_nodes", "error", message, fix, "cluster")
 
 
 def _check_memory(
@@ -149,56 +131,36 @@ def _check_memory(
     length = row_length(engine_kwargs, shape)
     row = length * shape.kv_bytes_per_token
     if cache <= 0:
-        yield Finding(
-            "weights_over_memory",
-            "error",
-            f"the model's weights take {shape.weight_bytes / _GB:.0f} GB, and a worker has {memory}",
-            "Raise tensor_parallel_size in engine_kwargs, or use a quantized model (fp8 halves the weights)",
-            "gpu_memory",
-        )
+        message = f"the model's weights take {shape.weight_bytes / _GB:.0f} GB, and a worker has {memory}"
+        fix = "Raise tensor_parallel_size in engine_kwargs, or use a quantized model (fp8 halves the weights)"
+        yield Finding("weights_over_memory", "error", message, fix, "gpu_memory")
     elif cache < row and engine_kwargs.get("max_model_len") != -1:  # with -1 vLLM uses the length that fits
-        yield Finding(
-            "cache_under_one_row",
-            "error",
-            f"besides the weights a worker has {cache / _GB:.1f} GB for its cache, and one row of "
-            f"max_model_len {length:,} takes {row / _GB:.1f} GB ({memory})",
-            "Lower max_model_len ('auto' uses the rows' lengths), or raise tensor_parallel_size, in "
-            "engine_kwargs",
-            "gpu_memory",
-        )
+        message = f"besides the weights a worker has {cache / _GB:.1f} GB for its cache, and one row of "
+        message += f"max_model_len {length:,} takes {row / _GB:.1f} GB ({memory})"
+        fix = "In engine_kwargs, lower max_model_len ('auto' fits the rows) or raise tensor_parallel_size"
+        yield Finding("cache_under_one_row", "error", message, fix, "gpu_memory")
 
 
 def _check_batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
+    in_flight = sizes.batch_size * sizes.batches
     if not is_saturated(sizes.batch_size, sizes.batches, sizes.max_num_seqs) and rows > sizes.max_num_seqs:
-        yield Finding(
-            "engine_not_saturated",
-            "warning",
-            f"batch_size {sizes.batch_size} x max_concurrent_batches {sizes.batches} = "
-            f"{sizes.batch_size * sizes.batches} rows in flight, fewer than the {sizes.max_num_seqs} that a "
-            "worker can run at once",
-            "Omit max_concurrent_batches, or raise it",
+        message = (
+            f"batch_size {sizes.batch_size} x max_concurrent_batches {sizes.batches} = {in_flight} rows "
         )
+        message += f"in flight, fewer than the {sizes.max_num_seqs} that a worker can run at once"
+        yield Finding("engine_not_saturated", "warning", message, "Omit max_concurrent_batches, or raise it")
     if sizes.block_rows > sizes.batch_size and rows > sizes.batch_size:
-        yield Finding(
-            "blocks_over_batch_size",
-            "warning",
-            f"blocks of {sizes.block_rows:,} rows are larger than batch_size {sizes.batch_size}: a worker "
-            "takes, retries and releases a whole block",
-            f"Raise blocks to {math.ceil(rows / sizes.batch_size)}, or omit it",
-        )
+        message = f"blocks of {sizes.block_rows:,} rows are larger than batch_size {sizes.batch_size}: a "
+        message += "worker takes, retries and releases a whole block"
+        fix = f"Raise blocks to {math.ceil(rows / sizes.batch_size)}, or omit it"
+        yield Finding("blocks_over_batch_size", "warning", message, fix)
     workers, tasks = sizes.workers[1], -(-rows // max(sizes.batch_size, sizes.block_rows))
     if 0 < tasks < workers:
-        yield Finding(
-            "fewer_tasks_than_workers",
-            "warning",
-            f"{rows:,} rows in batches of {sizes.batch_size} are {tasks} task(s) for {workers} workers: some "
-            "would have nothing to do",
-            "Lower concurrency or batch_size",
+        message = (
+            f"{rows:,} rows in batches of {sizes.batch_size} are {tasks} task(s) for {workers} workers: "
         )
+        message += "some would have nothing to do"
+        yield Finding("fewer_tasks_than_workers", "warning", message, "Lower concurrency or batch_size")
     elif tasks < fewest_blocks(workers, varied=False) and workers > 1:
-        yield Finding(
-            "few_tasks",
-            "warning",
-            f"{tasks} tasks for {workers} workers, fewer than 2 per worker: they will end at different times",
-            "Lower batch_size or concurrency",
-        )
+        message = f"{tasks} tasks for {workers} workers, fewer than 2 each: they will end at different times"
+        yield Finding("few_tasks", "warning", message, "Lower batch_size or concurrency")

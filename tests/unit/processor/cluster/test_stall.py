@@ -18,8 +18,12 @@ def clock() -> Clock:
     return Clock()
 
 
+def stall_watch(clock: Clock, rows: int, *, waiting: str = "") -> StallWatch:
+    return StallWatch(rows, 60, lambda: True, lambda: waiting, clock)
+
+
 def test_stall_time_counts_from_the_engines_start(clock: Clock) -> None:
-    watch = StallWatch(100, 60, lambda: True, lambda: "3 x Feeder RUNNING", clock)
+    watch = stall_watch(clock, 100, waiting="3 x Feeder RUNNING")
     clock.now = 1000.0
     watch.observe(0, engine_started=False)  # a large model loads slowly
     watch.observe(0, engine_started=True)
@@ -33,7 +37,7 @@ def test_stall_time_counts_from_the_engines_start(clock: Clock) -> None:
 
 
 def test_rows_without_an_engine_do_not_count_as_its_start(clock: Clock) -> None:
-    watch = StallWatch(100, 60, lambda: True, lambda: "", clock)
+    watch = stall_watch(clock, 100)
     watch.observe(50, engine_started=False)  # from the answer cache
     clock.now = 1000.0
     watch.observe(0, engine_started=False)
@@ -46,18 +50,16 @@ def test_rows_without_an_engine_do_not_count_as_its_start(clock: Clock) -> None:
 
 
 def test_each_row_restarts_the_stall_time_and_the_last_ends_it(clock: Clock) -> None:
-    watch = StallWatch(3, 60, lambda: True, lambda: "", clock)
-    for _ in range(2):
+    watch = stall_watch(clock, 3)
+    for _ in range(3):
         clock.now += 59
         watch.observe(1, engine_started=False)
-    clock.now += 59
-    watch.observe(1, engine_started=False)
-    clock.now += 1000  # nothing is left to wait for
-    watch.observe(0, engine_started=True)
+    clock.now += 1000
+    watch.observe(0, engine_started=True)  # nothing is left to wait for
 
 
 def test_engine_without_a_ready_signal_counts_from_its_first_row(clock: Clock) -> None:
-    watch = StallWatch(3, 60, lambda: True, lambda: "", clock)
+    watch = stall_watch(clock, 3)
     clock.now = 1e6
     watch.observe(0, engine_started=False)
     watch.observe(1, engine_started=True)
@@ -67,12 +69,12 @@ def test_engine_without_a_ready_signal_counts_from_its_first_row(clock: Clock) -
 
 
 def test_engine_that_nothing_starts_counts_from_the_beginning(clock: Clock) -> None:
-    is_starting = True
-    watch = StallWatch(3, 60, lambda: is_starting, lambda: "1 x Worker (actor) PENDING_CREATION", clock)
+    starting = True
+    watch = StallWatch(3, 60, lambda: starting, lambda: "1 x Worker (actor) PENDING_CREATION", clock)
     for _ in range(3):
         clock.now += 60
         watch.observe(0, engine_started=False)
-    is_starting = False
+    starting = False
     clock.now += 59
     watch.observe(0, engine_started=False)
     clock.now += 1

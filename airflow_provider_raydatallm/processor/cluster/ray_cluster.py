@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -131,12 +132,11 @@ class RayCluster:
         self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
     ) -> Iterable[Part]:
         import ray
-        from ray.exceptions import RayTaskError
 
         connect_to_ray()
         remote: Any = ray.remote(build)
         tasks = left = [remote.remote(part) for part in parts]
-        try:
+        with _errors_of_tasks(Exception):
             while left:
                 done, left = ray.wait(left, timeout=timeout)
                 if not done:
@@ -144,10 +144,6 @@ class RayCluster:
                     raise stall_error(event, waiting, describe_waiting())
                 ray.get(done)
             return list(ray.get(tasks))
-        except RayTaskError as e:
-            if isinstance(e.cause, Exception):
-                raise e.cause from e
-            raise
 
 
 def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdate], None]) -> None:
@@ -195,15 +191,23 @@ def _count(missing: MissingRows) -> int:
 def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLengthSample:
     """Runs on a node, to keep the driver small."""
     import ray
+
+    remote: Any = ray.remote(num_cpus=0)(sample_token_lengths)
+    with _errors_of_tasks(SliceError):
+        sample: TokenLengthSample = ray.get(
+            remote.remote(inference.job, inference.plan, missing, inference.builder)
+        )
+    return sample
+
+
+@contextlib.contextmanager
+def _errors_of_tasks(kind: type[Exception]) -> Iterator[None]:
+    """Raises errors of this kind as the remote task raised them, without Ray's wrapper."""
     from ray.exceptions import RayTaskError
 
-    sample_on_node: Any = ray.remote(num_cpus=0)(sample_token_lengths)
     try:
-        sample: TokenLengthSample = ray.get(
-            sample_on_node.remote(inference.job, inference.plan, missing, inference.builder)
-        )
-        return sample
+        yield
     except RayTaskError as e:
-        if isinstance(e.cause, SliceError):
+        if isinstance(e.cause, kind):
             raise e.cause from e
         raise

@@ -101,10 +101,8 @@ def _check_parallel(
         divisors = ", ".join(str(n) for n in (1, 2, 4, 8, 16) if shape.heads % n == 0)
         yield Finding("heads_not_divisible", "error", message, f"Set it to {divisors} in engine_kwargs")
     if tensor > 1 and accelerator_type in _PCIE_ONLY:
-        message = (
-            f"tensor_parallel_size {tensor} on {accelerator_type}, whose GPUs are connected by PCIe only"
-        )
-        message += ": they wait for each other in every layer"
+        message = f"tensor_parallel_size {tensor} on {accelerator_type}, whose GPUs are connected by PCIe "
+        message += "only: they wait for each other in every layer"
         fix = "If the model fits one GPU, set it to 1 and raise concurrency instead"
         yield Finding("tensor_parallel_over_pcie", "warning", message, fix)
     if cluster is not None and sizes is not None and sizes.gpus[0]:
@@ -144,10 +142,8 @@ def _check_memory(
 def _check_batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
     in_flight = sizes.batch_size * sizes.batches
     if not is_saturated(sizes.batch_size, sizes.batches, sizes.max_num_seqs) and rows > sizes.max_num_seqs:
-        message = (
-            f"batch_size {sizes.batch_size} x max_concurrent_batches {sizes.batches} = {in_flight} rows "
-        )
-        message += f"in flight, fewer than the {sizes.max_num_seqs} that a worker can run at once"
+        message = f"batch_size {sizes.batch_size} x max_concurrent_batches {sizes.batches} = {in_flight} "
+        message += f"rows in flight, fewer than the {sizes.max_num_seqs} that a worker can run at once"
         yield Finding("engine_not_saturated", "warning", message, "Omit max_concurrent_batches, or raise it")
     if sizes.block_rows > sizes.batch_size and rows > sizes.batch_size:
         message = f"blocks of {sizes.block_rows:,} rows are larger than batch_size {sizes.batch_size}: a "
@@ -156,10 +152,8 @@ def _check_batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
         yield Finding("blocks_over_batch_size", "warning", message, fix)
     workers, tasks = sizes.workers[1], -(-rows // max(sizes.batch_size, sizes.block_rows))
     if 0 < tasks < workers:
-        message = (
-            f"{rows:,} rows in batches of {sizes.batch_size} are {tasks} task(s) for {workers} workers: "
-        )
-        message += "some would have nothing to do"
+        message = f"{rows:,} rows in batches of {sizes.batch_size} are {tasks} task(s) for {workers} "
+        message += "workers: some would have nothing to do"
         yield Finding("fewer_tasks_than_workers", "warning", message, "Lower concurrency or batch_size")
     elif tasks < fewest_blocks(workers, varied=False) and workers > 1:
         message = f"{tasks} tasks for {workers} workers, fewer than 2 each: they will end at different times"

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,8 +17,6 @@ from airflow_provider_raydatallm.processor.metrics.meter import (
     summarize_group,
 )
 from airflow_provider_raydatallm.processor.metrics.node_usage import GpuSample, NodeSample
-from airflow_provider_raydatallm.processor.ray_runtime import gpus as gpus_module
-from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 from airflow_provider_raydatallm.processor.request.answer_shape import TRUNCATED_ANSWER
 
 
@@ -43,13 +39,8 @@ def group(
         gpus=[gpus] * rows, cached=[cached] * rows, finish_reason=[tokens and "stop"] * rows,
         cached_tokens=[tokens and 4] * rows,
     )  # fmt: skip
-    good = pa.table(
-        {
-            "__unit": [0] * (rows - failed),
-            "__truncated": pa.array([i < cut for i in range(rows - failed)]).cast("int64"),
-            "answer": ["a"] * (rows - failed),
-        }
-    )
+    truncated = pa.array([i < cut for i in range(rows - failed)]).cast("int64")
+    good = pa.table({"__truncated": truncated, "answer": ["a"] * (rows - failed)})
     bad = failed_table(answers, [(i, TRUNCATED_ANSWER, "max_tokens cut it") for i in range(failed)])
     return summarize_group(answers, good, bad)
 
@@ -64,9 +55,8 @@ def test_rates_are_of_this_run_from_its_first_request_to_its_last_row() -> None:
     add(meter, group(20, entered=now + 1, finished=now + 5))
     sections = meter.report_sections()
     assert sections["seconds"].inference == 8.0
-    assert sections["throughput"] == Throughput(
-        rows_per_s=7.5, input_tokens_per_s=75.0, output_tokens_per_s=15.0
-    )
+    rates = Throughput(rows_per_s=7.5, input_tokens_per_s=75.0, output_tokens_per_s=15.0)
+    assert sections["throughput"] == rates
     assert round(sections["seconds"].engine_start) == 1
     assert meter.progress()["rows"] == 100
 
@@ -124,13 +114,8 @@ def test_what_is_not_measured_is_null() -> None:
     add(meter, group(1, entered=1.0, finished=2.0, tokens=None))
     assert meter.report_sections()["throughput"].input_tokens_per_s is None
     progress = meter.progress()
-    assert (
-        progress["input_tokens"]
-        is progress["cached_tokens"]
-        is progress["truncated"]
-        is progress["gpu_mean"]
-        is None
-    )
+    unknown = ("input_tokens", "cached_tokens", "truncated", "gpu_mean")
+    assert {progress[name] for name in unknown} == {None}
 
 
 def test_summary_has_the_answers_columns() -> None:
@@ -163,8 +148,7 @@ def test_utilisation_covers_the_time_of_inference() -> None:
     add(meter, samples=samples)
     add(meter, group(10, entered=10.0, finished=12.0))
     add(meter, group(10, entered=12.0, finished=19.0), samples=[sample(19.0, busy=10, cpu=100.0)])
-    sections = meter.report_sections()["utilisation"]
-    assert sections == Utilisation(
+    assert meter.report_sections()["utilisation"] == Utilisation(
         gpu_mean=91.4, gpu_p10=90.0, gpu_memory_max=75.0, cpu_mean=54.5, memory_max=40.0
     )
     assert Meter(1, 0).report_sections()["utilisation"] == Utilisation()
@@ -172,9 +156,8 @@ def test_utilisation_covers_the_time_of_inference() -> None:
 
 def test_gpus_that_other_jobs_hold_do_not_count() -> None:
     def sample(at: float, node: str) -> NodeSample:
-        return NodeSample(
-            at, 50.0, 40.0, (GpuSample(f"{node}-0", 80, 40, 80), GpuSample(f"{node}-1", 0, 80, 80))
-        )
+        gpus = GpuSample(f"{node}-0", 80, 40, 80), GpuSample(f"{node}-1", 0, 80, 80)
+        return NodeSample(at, 50.0, 40.0, gpus)
 
     meter = Meter(100, 0)
     add(meter, samples=[sample(t, node) for t in (11.0, 12.0) for node in ("a", "b", "c")])
@@ -187,45 +170,3 @@ def test_gpus_that_other_jobs_hold_do_not_count() -> None:
     add(meter, group(10, entered=20.0, finished=30.0, gpus="b-0,b-1", worker="v"))
     # a-0: 4 samples of 80; b: 2 of 80 and 2 of 0.
     assert meter.report_sections()["utilisation"].gpu_mean == 60.0
-
-
-class Nvml:
-    """Of the library, three GPUs in the order of their numbers."""
-
-    NVMLError = OSError
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 3
-
-    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:
-        return number
-
-    def nvmlDeviceGetUUID(self, device: int) -> bytes:
-        return f"GPU-{'abc'[device]}".encode()
-
-
-@pytest.mark.parametrize(
-    ("assigned", "held"),
-    [
-        ([1], "GPU-b"),
-        (["0", "2"], "GPU-a,GPU-c"),
-        (["GPU-c"], "GPU-c"),  # as a node numbers them whose own environment does
-        (["MIG-d"], None),
-        ([7], None),
-        ([], None),
-    ],
-)
-def test_worker_knows_the_gpus_that_it_holds(
-    monkeypatch: pytest.MonkeyPatch, assigned: list[Any], held: str | None
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Nvml())  # type: ignore[arg-type]
-    monkeypatch.setattr("ray.get_gpu_ids", lambda: assigned)
-    assert held_gpus.__wrapped__() == held
-
-
-def test_worker_without_gpus_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus_module, "nvml_devices", lambda: (None, {}))
-    assert held_gpus.__wrapped__() is None

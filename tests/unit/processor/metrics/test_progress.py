@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -68,16 +69,14 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return writes
 
 
-def break_at_third_batch(job: SliceJob) -> Callable[[pa.Table], None]:
-    batches = 0
+def fail_at_third_batch() -> Callable[[pa.Table], None]:
+    batches = itertools.count(1)
 
-    def fail_at_third(batch: pa.Table) -> None:
-        nonlocal batches
-        batches += 1
-        if batches == 3:
+    def before_batch(batch: pa.Table) -> None:
+        if next(batches) == 3:
             raise SliceError("the third batch failed")
 
-    return fail_at_third
+    return before_batch
 
 
 def test_progress_is_up_to_date_during_a_run_and_gone_after_publishing(job: SliceJob) -> None:
@@ -100,7 +99,7 @@ def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     job: SliceJob, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with pytest.raises(SliceError, match="third batch failed"):
-        run(job, break_at_third_batch(job))
+        run(job, fail_at_third_batch())
     progress = json.loads(file_of(job).read_text())
     assert (progress["step"], progress["rows"], progress["planned"]) == ("failed", 20, 30)
     spec = tmp_path / "spec.json"
@@ -117,7 +116,7 @@ def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
 
 def test_gc_removes_the_progress_of_an_abandoned_checkpoint(job: SliceJob) -> None:
     with pytest.raises(SliceError):
-        run(job, break_at_third_batch(job))
+        run(job, fail_at_third_batch())
     for store, _ in garbage.abandoned_checkpoints(job, 0):
         garbage.collect(store)
     assert not file_of(job).exists()

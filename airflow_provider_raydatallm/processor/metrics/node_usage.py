@@ -53,14 +53,9 @@ class NodeSampler:
     def _run(self) -> None:
         while True:
             time.sleep(SAMPLE_SECONDS)
-            self._samples.append(
-                NodeSample(
-                    time.time(),
-                    self._psutil.cpu_percent(),
-                    self._psutil.virtual_memory().percent,
-                    tuple(self._sample_gpu(id, device) for id, device in self._devices.items()),
-                )
-            )
+            cpu, memory = self._psutil.cpu_percent(), self._psutil.virtual_memory().percent
+            gpus = tuple(self._sample_gpu(id, device) for id, device in self._devices.items())
+            self._samples.append(NodeSample(time.time(), cpu, memory, gpus))
 
     def _sample_gpu(self, id: str, device: Any) -> GpuSample:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(device)

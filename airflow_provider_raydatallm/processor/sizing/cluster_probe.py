@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -50,23 +51,18 @@ def probe_cluster() -> ClusterFacts:
     """Reads the resources of the connected cluster."""
     import ray
 
-    resources = ray.cluster_resources()
-    nodes = _alive_nodes()
-    memory = []
-    by_type: dict[str, float] = {}
-    for node in nodes:
-        for name in node["Resources"]:
+    gpu_nodes = [node for node in _alive_nodes() if node["Resources"].get("GPU")]
+    gpus_by_type: defaultdict[str, float] = defaultdict(float)
+    for resources in (node["Resources"] for node in gpu_nodes):
+        for name in resources:
             if name.startswith("accelerator_type:"):
-                kind = name.removeprefix("accelerator_type:")
-                by_type[kind] = by_type.get(kind, 0) + node["Resources"].get("GPU", 0)
-    if resources.get("GPU"):
-        memory = _call_on(gpu_memory, [n for n in nodes if n["Resources"].get("GPU")])
+                gpus_by_type[name.removeprefix("accelerator_type:")] += resources["GPU"]
     return ClusterFacts(
-        resources=resources,
+        resources=ray.cluster_resources(),
         max_resources=_max_resources(),
-        gpus_per_node=int(max((n["Resources"].get("GPU", 0) for n in nodes), default=0)),
-        gpu_bytes=min((m for m in memory if m), default=None),
-        gpus_by_type=by_type,
+        gpus_per_node=int(max((node["Resources"]["GPU"] for node in gpu_nodes), default=0)),
+        gpu_bytes=min((size for size in _call_on(gpu_memory, gpu_nodes) if size), default=None),
+        gpus_by_type=gpus_by_type,
     )
 
 
@@ -137,10 +133,8 @@ def _call_on(function: Callable[[], T], nodes: list[dict[str, Any]]) -> list[T]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     probe: Any = ray.remote(num_cpus=0)(function)
-    tasks = [
-        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)).remote()
-        for n in nodes
-    ]
+    places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+    tasks = [probe.options(scheduling_strategy=place).remote() for place in places]
     done, _ = ray.wait(tasks, num_returns=len(tasks), timeout=_PROBE_TIMEOUT_S) if tasks else ([], [])
     return [ray.get(task) for task in done]
 

@@ -1,29 +1,20 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_raydatallm.processor.ray_runtime import gpus
 
-
-class Nvml:
-    """Of the library, three GPUs in the order of their numbers."""
-
-    NVMLError = OSError
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 3
-
-    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:
-        return number
-
-    def nvmlDeviceGetUUID(self, device: int) -> bytes:
-        return f"GPU-{'abc'[device]}".encode()
+NVML = SimpleNamespace(  # three GPUs
+    NVMLError=OSError,
+    nvmlInit=lambda: None,
+    nvmlDeviceGetCount=lambda: 3,
+    nvmlDeviceGetHandleByIndex=lambda number: number,
+    nvmlDeviceGetUUID=lambda device: f"GPU-{'abc'[device]}".encode(),
+)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +22,7 @@ class Nvml:
     [
         ([1], "GPU-b"),
         (["0", "2"], "GPU-a,GPU-c"),
-        (["GPU-c"], "GPU-c"),  # as a node numbers them whose own environment does
+        (["GPU-c"], "GPU-c"),  # by a node whose environment names ids
         (["MIG-d"], None),
         ([7], None),
         ([], None),
@@ -40,7 +31,7 @@ class Nvml:
 def test_worker_knows_the_gpus_that_it_holds(
     monkeypatch: pytest.MonkeyPatch, assigned: list[Any], held: str | None
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Nvml())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", NVML)
     monkeypatch.setattr("ray.get_gpu_ids", lambda: assigned)
     assert gpus.held_gpus.__wrapped__() == held
 

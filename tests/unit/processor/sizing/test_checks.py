@@ -9,7 +9,7 @@ from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_s
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import raise_errors
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import ModelConfig, parse_model_config
-from tests.unit.processor.sizing.test_model_config import LLAMA_8B, LLAMA_70B
+from tests.support.llama import LLAMA_8B, LLAMA_70B
 
 EIGHT_H100 = ClusterFacts({"CPU": 64, "GPU": 8, "accelerator_type:H100": 1}, {}, 8, 80_000_000_000)
 
@@ -21,13 +21,11 @@ def findings(
     **kwargs: Any,
 ) -> list[Finding]:  # fmt: skip
     each = kwargs.get("tensor_parallel_size", 1) * kwargs.get("pipeline_parallel_size", 1)
-    sizes = Sizes(
-        workers, (workers[0] * each, workers[1] * each), batch_size, batches, seqs, block_rows or batch_size
-    )
-    needs = Resources(cpus=cpus, gpus=workers[0] * each, breakdown="parts")
-    return check_sizes(
-        needs, sizes, kwargs, accelerator, rows, shape or parse_model_config(LLAMA_8B, kwargs), cluster
-    )
+    gpus = (workers[0] * each, workers[1] * each)
+    sizes = Sizes(workers, gpus, batch_size, batches, seqs, block_rows or batch_size)
+    needs = Resources(cpus=cpus, gpus=gpus[0], breakdown="parts")
+    model = shape or parse_model_config(LLAMA_8B, kwargs)
+    return check_sizes(needs, sizes, kwargs, accelerator, rows, model, cluster)
 
 
 def test_run_that_fits_has_no_findings() -> None:

@@ -1,15 +1,14 @@
-"""What checkpoints cost: rows/s of a slice against the same Ray Data pipeline that keeps none.
+"""Cost of checkpoints: rows/s of a slice compared with the same Ray Data pipeline without checkpoints.
 
-Both read the same units, make the same requests, have them answered by the same engine actor and shape the
-answers; then one hands them to the fragment writers, the other ends in `Dataset.write_parquet`. The engine is
-a stub of a real one's pace: 1 ms of computing a row, which is what vLLM's engine process takes on CPUs and
-about what its loop takes beside a GPU. The cores are few, so that what checkpoints compute is taken from it.
+Both read the same units, build the same requests, use the same engine actor and parse the answers. Then one
+hands them to the fragment writers; the other ends in `Dataset.write_parquet`. The engine is a stub with a
+real engine's pace: 1 ms of computing a row, as vLLM's engine process takes on CPUs and about as much as its
+loop takes beside a GPU. There are few cores, so checkpoint work competes with it.
 
-Measured is the steady state, rows after the first batch by the time from the first batch leaving the engine
-to the last; goal: the ratio is at least 0.98, median of interleaved pairs. Other work on the machine spreads
-the ratios far more than checkpoints move them, so the writer's own CPU time a row is shown beside it. The
-whole time is shown too: the slice's has planning, lease, publishing and the input beside the answers in it,
-of which the other has none.
+Measures the steady state: rows after the first batch, divided by the time from the first batch leaving the
+engine to the last. Goal: a ratio of at least 0.98, median of interleaved pairs. Other work on the machine
+spreads the ratios far more than checkpoints do, so the writer's own CPU time per row is shown too. The whole
+time is shown as well: the slice's includes planning, lease and publishing, which the other does not do.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from tests.support.stub_engine import answer
 
 ROWS = int(os.environ.get("BENCH_COST_ROWS", 20_000))
 PAIRS = int(os.environ.get("BENCH_COST_PAIRS", 5))
-#: "asleep" for an engine that leaves the cores to the others.
+#: "asleep": an engine that leaves the cores to other processes.
 ENGINE = os.environ.get("BENCH_COST_ENGINE", "busy")
 GOAL = 0.98
 
@@ -66,12 +65,12 @@ def run() -> bool:
             Figure("... whole time", f"{whole:.1f} s"),
         ]
     cpu = fresh(measure_writer).result
-    figures.append(Figure("the writer's own CPU time, of 1,000 us a row", f"{cpu * 1e6:.1f} us a row"))
+    figures.append(Figure("the writer's own CPU time (engine: 1,000 us a row)", f"{cpu * 1e6:.1f} us a row"))
     return show(figures)
 
 
 def measure_writer() -> float:
-    """CPU seconds a row of putting the answers, batch by batch, as fragments of 20 batches."""
+    """Returns CPU seconds per row for writing answers batch by batch, as fragments of 20 batches."""
     job = _job("/unused")
     table = pa.table(
         {
@@ -98,7 +97,7 @@ def measure_pairs() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder, local_ray(Path(folder), _CPUS):
         root = Path(folder)
         _write(root / "in")
-        for i in range(-1, PAIRS):  # the first one is for Ray's workers to start
+        for i in range(-1, PAIRS):  # the first pair starts Ray's workers
             kinds = [("ours", run_slice_once), ("plain", run_plain_once)]
             pair = {name: _timed(root, measured) for name, measured in (kinds if i % 2 else kinds[::-1])}
             pair["ratio"] = pair["ours"]["rows_per_s"] / pair["plain"]["rows_per_s"]
@@ -115,7 +114,7 @@ def _timed(root: Path, measured: Any) -> dict[str, float]:
     began = time.monotonic()
     measured(job)
     seconds = time.monotonic() - began
-    (first, rows_of_first), *rest = sorted(Departures(job.output_path).all())
+    (first, rows_of_first), *rest = sorted(Departures(job.output_path).read())
     assert rows_of_first + sum(rows for _, rows in rest) == ROWS
     shutil.rmtree(out)
     return {"seconds": seconds, "rows_per_s": (ROWS - rows_of_first) / (rest[-1][0] - first)}
@@ -134,12 +133,12 @@ def _job(input_path: str, output_path: str = "/unused") -> SliceJob:
 
 
 def run_slice_once(job: SliceJob) -> None:
-    report = run_slice(job, lambda said: None)
+    report = run_slice(job, lambda progress: None)
     assert report.counts.succeeded == ROWS
 
 
 def run_plain_once(job: SliceJob) -> None:
-    """The processor's pipeline, step for step, without its writers."""
+    """Runs the processor's pipeline step for step, without its writers."""
     import ray
     from ray.data import TaskPoolStrategy
 
@@ -154,12 +153,8 @@ def run_plain_once(job: SliceJob) -> None:
         compute=TaskPoolStrategy(min(tasks, light_tasks(_CPUS))),
         **light,
     )
-    answers = engine.answer_requests(
-        requests.repartition(target_num_rows_per_block=engine.batch_size)
-    ).map_batches(
-        _Shape(AnswerParser(job, None)).__call__, compute=TaskPoolStrategy(light_tasks(_CPUS)), **light
-    )
-    answers.write_parquet(job.output_path)
+    requests = requests.repartition(target_num_rows_per_block=engine.batch_size)
+    engine.answer_requests(requests, _ParsedAnswers(AnswerParser(job, None))).write_parquet(job.output_path)
     assert pq.read_table(job.output_path).num_rows == ROWS
 
 
@@ -174,12 +169,20 @@ class _Read:
                 yield requests
 
 
-class _Shape:
-    def __init__(self, shape: AnswerParser) -> None:
-        self._shape = shape
+class _ParsedAnswers:
+    """Passes parsed answers on instead of handing them to writers."""
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self._parser = parser
 
     def __call__(self, answers: pa.Table) -> pa.Table:
-        return self._shape(answers)[0]
+        return self._parser(answers)[0]
+
+    def deliver_blocks(self, answers: Any) -> Any:
+        from ray.data import TaskPoolStrategy
+
+        tasks = TaskPoolStrategy(light_tasks(_CPUS))
+        return answers.map_batches(self.__call__, compute=tasks, batch_size=None, batch_format="pyarrow")
 
 
 def _write(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A Ray cluster of this process's own, for cases whose driver is this process."""
+"""A local Ray cluster for cases whose driver is this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def local_ray(folder: Path, cpus: int = 8) -> Iterator[None]:
-    """:param cpus: logical: what Ray schedules by, not what the machine has."""
+    """:param cpus: logical CPUs, by which Ray schedules; the machine may have fewer."""
     import ray
     from ray.data import DataContext
 
@@ -29,7 +29,7 @@ def local_ray(folder: Path, cpus: int = 8) -> Iterator[None]:
 
 
 class Workers:
-    """What the Ray workers under this process take together."""
+    """Samples the memory and CPU time of all Ray workers under this process."""
 
     def __init__(self) -> None:
         self._peak = 0.0
@@ -37,11 +37,11 @@ class Workers:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def peak_mb(self) -> float:
-        """Resident at most, without the shared object store."""
+        """Returns the resident peak of all workers together, without the shared object store."""
         return self._peak
 
     def cpu_seconds(self) -> float:
-        """Of those that ended as well, but for what they did since they were last looked at."""
+        """Includes workers that ended, up to their last sample."""
         return sum(self._cpu.values())
 
     def _watch(self) -> None:

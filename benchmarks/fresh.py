@@ -1,4 +1,4 @@
-"""A function of a case in a Python process of its own, so that its time and its memory are only its own."""
+"""Runs a function of a case in a new Python process, so that time and memory are its own only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Fresh:
-    """`seconds` from the start of Python to its end; `peak_mb` resident, at most."""
+    """`seconds` from the start of Python to its end; `peak_mb` of resident memory."""
 
     result: Any
     seconds: float
@@ -28,24 +28,21 @@ class Fresh:
 
 
 def fresh(function: Callable[..., Any], *arguments: Any, env: Mapping[str, str] | None = None) -> Fresh:
-    """Run a module's function in a new process and wait for what it returns.
-
-    :param arguments: they and the result travel as JSON.
-    """
+    """Runs a module's function in a new process; arguments and result travel as JSON."""
     with tempfile.NamedTemporaryFile("r", prefix="rb-result-") as file:
         began = time.monotonic()
-        place = f"{function.__module__}:{function.__name__}"
-        command = [sys.executable, "-m", "benchmarks.fresh", place, file.name, json.dumps(arguments)]
+        target = f"{function.__module__}:{function.__name__}"
+        command = [sys.executable, "-m", "benchmarks.fresh", target, file.name, json.dumps(arguments)]
         subprocess.run(command, cwd=ROOT, env={**os.environ, **(env or {})}, check=True)
         seconds = time.monotonic() - began
-        found = json.load(file)
-    return Fresh(found["result"], seconds, found["peak_mb"])
+        output = json.load(file)
+    return Fresh(output["result"], seconds, output["peak_mb"])
 
 
 def resident_mb(peak: bool = False) -> float:
-    """This process's resident memory, now or at its peak.
+    """Returns this process's resident memory, now or at its peak.
 
-    `getrusage` would not do: a process begins with the peak of the one that started it.
+    Not by `getrusage`: a process inherits the peak of its parent.
     """
     name = "VmHWM:" if peak else "VmRSS:"
     with open("/proc/self/status") as f:
@@ -53,11 +50,11 @@ def resident_mb(peak: bool = False) -> float:
 
 
 def _main() -> None:
-    place, file, arguments = sys.argv[1:]
-    module, _, name = place.partition(":")
+    target, file, arguments = sys.argv[1:]
+    module, _, name = target.partition(":")
     result = getattr(importlib.import_module(module), name)(*json.loads(arguments))
     Path(file).write_text(json.dumps({"result": result, "peak_mb": resident_mb(peak=True)}))
-    if threading.active_count() > 1:  # of a run that was cut short; nobody waits for them
+    if threading.active_count() > 1:  # of a run that was cut short
         sys.stdout.flush()
         os._exit(0)
 

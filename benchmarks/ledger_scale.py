@@ -1,8 +1,8 @@
-"""The ledger of a slice with 100,000 fragments: listed, read and subtracted from the plan.
+"""Listing and reading the ledger of a slice with 100,000 fragments, and subtracting it from the plan.
 
-Goal: under 60 s, whether the fragments' names say their rows (each holds one range of one unit) or their
-first bytes do (`mixed`: each holds rows of four units). They are real files on the local disk; the system has
-them in its cache, as it has those of a run that died just now.
+Goal: under 60 s, whether the fragments' names give their rows (each holds one range of one unit) or their
+first bytes do (`mixed`: each holds rows of four units). They are real files on the local disk, in the page
+cache, as after a run that died just before.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def run() -> bool:
         with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
             say(f"writing {FRAGMENTS:,} {kind} fragments")
             _write(folder, kind)
-            found, rows = fresh(subtract, folder), _plan(folder).rows
-        result = found.result
+            run, rows = fresh(subtract, folder), _plan(folder).rows
+        result = run.result
         assert result["fragments"] == FRAGMENTS, result
         assert result["missing"] == rows - FRAGMENTS * ROWS, result
         seconds = result["seconds"]
@@ -53,7 +53,7 @@ def run() -> bool:
                 f"< {GOAL_SECONDS} s", seconds < GOAL_SECONDS,
             ),
             Figure("... of it listed and read", f"{result['listed']:.1f} s"),
-            Figure("... memory", f"{found.peak_mb:.0f} MB"),
+            Figure("... memory", f"{run.peak_mb:.0f} MB"),
         ]  # fmt: skip
     return show(figures)
 
@@ -76,7 +76,7 @@ def _checkpoint(folder: str) -> Checkpoint:
 
 
 def _plan(folder: str) -> Plan:
-    """The plan of a small file, made large: nobody reads its rows here. 1% more than the fragments hold."""
+    """Returns a small file's plan with enlarged row counts: 1% more rows than the fragments hold."""
     each = FRAGMENTS * ROWS // UNITS + ROWS
     path = Path(folder, "in.parquet")
     if not path.exists():
@@ -104,7 +104,7 @@ def _plan(folder: str) -> Plan:
 
 
 class _Unsynced(Store):
-    """Writes without waiting for the disk each time: what is measured comes later."""
+    """Writes without fsync: this part is not measured."""
 
     def put(self, name: str, data: bytes) -> None:
         Path(self.path(name)).write_bytes(data)
@@ -114,7 +114,7 @@ def _write(folder: str, kind: str) -> None:
     checkpoint = _checkpoint(folder)
     store, ids = _Unsynced(checkpoint.store.url), [u.id for u in _plan(folder).units]
     Path(store.path(checkpoint.folder)).mkdir(parents=True)
-    said = time.monotonic()
+    logged = time.monotonic()
     answers = pa.array(["Healthcare"] * ROWS)
     tokens = pa.array([7] * ROWS, pa.int64())
     for n, (units, offsets) in enumerate(_row_ids(_TOGETHER[kind])):
@@ -125,15 +125,15 @@ def _write(folder: str, kind: str) -> None:
             }
         )  # fmt: skip
         put_fragment(store, checkpoint.folder, "rows", table, ids, epoch=1)
-        if time.monotonic() - said > 15:
-            said = time.monotonic()
-            say(f"{n:,} of them")
+        if time.monotonic() - logged > 15:
+            logged = time.monotonic()
+            say(f"{n:,} fragments")
 
 
 def _row_ids(together: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Units and offsets of the rows of one fragment after another: `together` units in each."""
+    """Yields the units and offsets of each fragment's rows, with `together` units per fragment."""
     share = ROWS // together
-    each = FRAGMENTS // UNITS * together  # fragments that a unit has rows in
+    each = FRAGMENTS // UNITS * together  # fragments per unit
     for first in range(0, UNITS, together):
         units = np.repeat(np.arange(first, first + together, dtype=np.int32), share)
         for i in range(each):

@@ -1,9 +1,8 @@
-"""A finished slice, run again: the operator task's own time, where the worker can read the store.
+"""Running a finished slice again: the operator task's own time, where the worker can read the store.
 
-Goal: under 3 s and no Ray job. The operator runs in a fresh Python process, with a connection that nothing
-listens at, so that a job would be an error. The slice is of 1,000 input files on the local disk, then of 50
-on S3 (moto, on this machine). Medians of several runs; importing Airflow is the worker's own cost, which
-every task has, and is shown beside.
+Goal: under 3 s and no Ray job. The operator runs in a new Python process; nothing listens at its connection,
+so that a job would be an error. The slice has 1,000 input files on the local disk, then 50 on S3 (moto, on
+this machine). Medians of several runs; importing Airflow, which every task does, is shown separately.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def publish_it(root: str, files: int) -> int:
             Path(f"{root}/in/{i}.parquet").write_bytes(sink.getvalue())
         else:
             store.put(f"{i}.parquet", sink.getvalue().to_pybytes())
-    report = run_slice(_job(root), lambda said: None, InProcess(batch=1000, flush_every=1000))
+    report = run_slice(_job(root), lambda progress: None, InProcess(batch=1000, flush_every=1000))
     assert report.counts.succeeded == files * ROWS
     return report.counts.succeeded
 
@@ -126,11 +125,11 @@ def run_it_again(root: str) -> dict[str, Any]:
 def _status(spec: Path, env: dict[str, str]) -> float:
     began = time.monotonic()
     program = Path(sys.executable).with_name("airflow-ray-llm")
-    said = subprocess.run(
+    status = subprocess.run(
         [program, "status", str(spec)], env={**os.environ, **env}, check=True, capture_output=True
     )
     seconds = time.monotonic() - began
-    assert json.loads(said.stdout)["counts"]["planned"], said.stdout
+    assert json.loads(status.stdout)["counts"]["planned"], status.stdout
     return seconds
 
 
@@ -151,7 +150,7 @@ def _s3() -> Iterator[None]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(_PORT)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield  # clients try again until it listens
+        yield  # clients retry until it listens
     finally:
         server.terminate()
         server.wait()

@@ -1,18 +1,17 @@
-"""Engines that write down when rows leave them: a stub of a real engine's pace, and Ray Data LLM itself.
+"""A stub engine with a real engine's pace, which logs when rows leave it, and a bare stub.
 
 Each group of rows is one line, `epoch seconds, rows`, in the file `<output path>.left`.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, Engine
-from airflow_provider_raydatallm.processor.engines.ray_data_llm import RayDataLLM
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 from tests.support.stub_engine import answer
 
@@ -21,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class Departures:
-    """Rows that left an engine: appends to a job's file from any process, and reads it."""
+    """Log of the rows that left an engine: any process appends to the job's file."""
 
     def __init__(self, output_path: str) -> None:
         self.path = f"{output_path}.left"
 
-    def note(self, rows: int) -> None:
-        with open(self.path, "a") as f:  # one small write is one line, whoever else writes
+    def append(self, rows: int) -> None:
+        with open(self.path, "a") as f:  # a small append is atomic
             f.write(f"{time.time()} {rows}\n")
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        self.note(batch.num_rows)
+        self.append(batch.num_rows)
         return batch
 
-    def all(self) -> list[tuple[float, int]]:
+    def read(self) -> list[tuple[float, int]]:
         try:
             with open(self.path) as f:
                 lines = [line.split() for line in f if line.endswith("\n")]
@@ -44,8 +43,8 @@ class Departures:
 
 
 class Paced(Engine):
-    """One actor that answers a batch at a time. `engine_kwargs`: `seconds_per_row`, and `busy`: whether it
-    spends them computing, as an engine on CPUs does, or asleep, as one does whose GPU computes."""
+    """One actor that answers one batch at a time. `engine_kwargs`: `seconds_per_row`, and `busy`: whether it
+    computes for that time, like an engine on CPUs, or sleeps, like an engine whose GPU computes."""
 
     @property
     def resources(self) -> Resources:
@@ -86,26 +85,10 @@ class _PacedActor:
         return self._departures(answers)
 
 
-class CountedLLM(RayDataLLM):
-    """Ray Data LLM with vLLM."""
-
-    def __init__(self, job: SliceJob, rows: int) -> None:
-        super().__init__(job, rows)
-        self._departures = Departures(job.output_path)
-
-    def answer(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
-        return super().answer_requests(requests, _Counted(deliver, self._departures))
-
-
-class _Counted:
-    def __init__(self, deliver: AnswerSink, departures: Departures) -> None:
-        self._deliver = deliver
-        self._departures = departures
-
-    def __call__(self, answers: pa.Table) -> pa.Table:
-        return self._deliver(self._departures(answers))
-
-    def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
-        return self._deliver.deliver_blocks(
-            answers.map_batches(self._departures.__call__, batch_size=None, batch_format="pyarrow")
-        )
+def answer_names(batch: pa.Table) -> pa.Table:
+    """Answers a table with a column `name`, without the provider."""
+    requests = [
+        json.dumps({"messages": [{"role": "user", "content": f"Who is {name}?"}], "sampling_params": {}})
+        for name in batch.column("name").to_pylist()
+    ]
+    return answer(batch.append_column("__request", pa.array(requests)))

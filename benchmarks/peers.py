@@ -1,9 +1,9 @@
-"""The same rows by the provider's engines and by others, on this machine's CPUs with the demo's tiny model.
+"""The same rows by the provider's engine and by other tools, on CPUs with the demo's tiny model.
 
-Goals, of rows per second while the engine answers: short rows at least as many as vLLM's offline `LLM.chat`,
-mixed ones at least 1.05 times, rows that share long beginnings at least 1.3 times plain Ray Data LLM tuned by
-hand. `benchmarks.gpu.compare` does the work, each line in a process of its own; it is what measures a GPU as
-well. Daft is installed for this alone, beside the environment; without a network its line is left out.
+Goals for rows per second while the engine answers: short rows at least 1.0 times vLLM's offline `LLM.chat`,
+mixed rows at least 1.05 times, rows with shared prefixes at least 1.3 times plain Ray Data LLM tuned by hand.
+`benchmarks.gpu.compare` does the work, each line in its own process; it measures GPUs too. Daft is installed
+into a folder of its own; without a network its line is left out.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from benchmarks.fresh import ROOT
 from benchmarks.table import print_rows, say
 
 _ROWS = int(os.environ.get("BENCH_PEERS_ROWS", 2000))
-#: A row with a long beginning and a long answer takes as long as several others.
+#: A row with a long prefix and a long answer takes as long as several others.
 ROWS = {"short": _ROWS, "mixed": _ROWS, "prefix": _ROWS // 2}
-#: Who does which rows: with all of them a run would be longer than anybody waits. Daft takes one length of
-#: answers only.
+#: Modes for each kind of rows: all of them would take too long. Daft supports one answer length only.
 WORK = {
     "short": ("chat", "plain", "tuned", "daft", "vllm"),
     "mixed": ("chat", "vllm"),
     "prefix": ("tuned", "vllm"),
 }
-#: The least that `vllm` is to do of what another does.
+#: The peer of each kind of rows, and the lowest acceptable ratio of `vllm` to it.
 GOALS = {"short": ("chat", 1.0), "mixed": ("chat", 1.05), "prefix": ("tuned", 1.3)}
 _NAMES = {
     "chat": "vLLM's LLM.chat",
@@ -40,7 +39,7 @@ _NAMES = {
     "daft": "Daft's prompt()",
     "vllm": "engine='vllm'",
 }
-#: The tiny model writes a word in more tokens than a large one, and has 2,048 places for them.
+#: The tiny model needs more tokens for a word than a large one, and has 2,048 positions.
 _SIZES = ["--longest", "300", "--max-model-len", "2048"]
 _DAFT = "daft==0.7.26"
 _DAFT_FOLDER = ROOT / ".peers"
@@ -53,22 +52,22 @@ def run() -> bool:
     model, met = str(tiny_model()), True
     has_daft = _install_daft()
     for work, modes in WORK.items():
-        found = {mode: _measure(model, work, mode) for mode in modes if mode != "daft" or has_daft}
-        ours = found["vllm"]
+        results = {mode: _measure(model, work, mode) for mode in modes if mode != "daft" or has_daft}
+        ours = results["vllm"]
         rows = [
             [
                 _NAMES[mode],
-                f"{it['rows_per_s']:,.0f}",
-                f"{ours['rows_per_s'] / it['rows_per_s']:.2f}",
-                f"{it['whole_s']:.0f} s",
-                f"{ours['whole_s'] / it['whole_s']:.2f}",
+                f"{result['rows_per_s']:,.0f}",
+                f"{ours['rows_per_s'] / result['rows_per_s']:.2f}",
+                f"{result['whole_s']:.0f} s",
+                f"{ours['whole_s'] / result['whole_s']:.2f}",
             ]
-            for mode, it in found.items()
+            for mode, result in results.items()
         ]
-        header = [f"{ROWS[work]:,} {work} rows", "rows/s", "vllm has of it", "whole run", "vllm takes of it"]
+        header = [f"{ROWS[work]:,} {work} rows", "rows/s", "vllm / it", "whole run", "vllm / it"]
         print_rows(header, rows)
         peer, goal = GOALS[work]
-        ratio = ours["rows_per_s"] / found[peer]["rows_per_s"]
+        ratio = ours["rows_per_s"] / results[peer]["rows_per_s"]
         verdict = "met" if ratio >= goal else "NOT MET"
         print(f"{work}: vllm / {peer} {ratio:.2f} (goal: at least {goal:g}): {verdict}\n", flush=True)
         met = met and ratio >= goal
@@ -88,22 +87,22 @@ def _measure(model: str, kind: str, mode: str) -> dict[str, Any]:
             work.wait(_SECONDS)
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(work.pid, signal.SIGKILL)  # some leave their engines
+                os.killpg(work.pid, signal.SIGKILL)  # some leave engine processes behind
         output.seek(0)
-        said = output.read()
-    results = [line for line in said.splitlines() if line.startswith("RESULT ")]
-    if not results:
-        raise SystemExit(f"{mode}, {kind} rows: {said[-4000:]}")
-    found: dict[str, Any] = json.loads(results[0].removeprefix("RESULT "))
-    say(f"{kind}, {mode}: {found['rows_per_s']:,.0f} rows/s, {found['whole_s']:.0f} s in all")
-    return found
+        log = output.read()
+    lines = [line for line in log.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise SystemExit(f"{mode}, {kind} rows: {log[-4000:]}")
+    result: dict[str, Any] = json.loads(lines[0].removeprefix("RESULT "))
+    say(f"{kind}, {mode}: {result['rows_per_s']:,.0f} rows/s, {result['whole_s']:.0f} s in all")
+    return result
 
 
 def _install_daft() -> bool:
     if _DAFT_FOLDER.exists():
         return True
     command = [sys.executable, "-m", "uv", "pip", "install", "-q", "--python", sys.executable, "--no-deps"]
-    done = subprocess.run([*command, "--target", str(_DAFT_FOLDER), _DAFT], capture_output=True, text=True)
-    if done.returncode:
-        say(f"Daft is left out, as it cannot be installed: {done.stderr.strip()[-300:]}")
-    return not done.returncode
+    install = subprocess.run([*command, "--target", str(_DAFT_FOLDER), _DAFT], capture_output=True, text=True)
+    if install.returncode:
+        say(f"Daft is left out, as it cannot be installed: {install.stderr.strip()[-300:]}")
+    return not install.returncode

@@ -1,13 +1,13 @@
-"""Planning a large slice, and going on with it when 90% of it is done.
+"""Planning a large slice, and resuming it when 90% is done.
 
-* The plan of 100 million rows in 1,000 Parquet files (10,000 row groups: footers only are read).
-* A run of that slice, 90% of which is in fragments, one unit in part: from the start of the driver's work to
-  the first answers of rows that were missing. The driver is a real one, on a local Ray with a stub engine.
+* The plan of 100 million rows in 1,000 Parquet files (10,000 row groups; reads footers only).
+* A run of that slice with 90% in fragments, one unit in part: from the start of the driver's work to the
+  first answers of missing rows. The driver is a real one, on a local Ray with a stub engine.
 
-Goals: under 60 s and under 1 GB in the driver, each. Beside it, at 5 million rows: the same of Ray Data's own
-checkpointing (`CheckpointConfig`), which is given the ids of the finished rows; the same table and engine.
-Memory is the resident peak of the driver, and of all of Ray's workers together (shared object store left
-out). Ray's own start is in none of the times.
+Goals: under 60 s and under 1 GB in the driver, each. For comparison, at 5 million rows: the same with Ray
+Data's own checkpointing (`CheckpointConfig`), which gets the ids of the finished rows; same table and engine.
+Memory is the resident peak of the driver, and of all of Ray's workers together (without the shared object
+store). No time includes Ray's own start.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def run() -> bool:
     figures = []
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
         files = ROWS // _FILE_ROWS
-        say(f"making {files:,} files of {_FILE_ROWS:,} rows")
+        say(f"writing {files:,} files of {_FILE_ROWS:,} rows")
         _link_files(Path(folder), files)
-        say("planning them")
+        say("planning")
         plan = fresh(plan_it, folder)
         assert plan.result["rows"] == ROWS, plan
         figures += _goals(f"plan {ROWS:,} rows in {files:,} files", plan.result["seconds"], plan.peak_mb)
-        say(f"making the fragments of {_DONE:.0%} of the rows")
+        say(f"writing the fragments of {_DONE:.0%} of the rows")
         fresh(finish_most, folder)
-        say("going on with the rest")
+        say("resuming")
         ours = fresh(resume, folder)
         figures += _goals(f"resume at {_DONE:.0%}, to the first row", ours.result["first"], ours.peak_mb)
         figures += _steps(ours.result)
@@ -51,11 +51,12 @@ def run() -> bool:
         _write_ids(Path(folder))
         fresh(finish_most, folder)
         ours, theirs = fresh(resume, folder), fresh(resume_with_ray, folder)
-        for who, it in (("this provider", ours), ("CheckpointConfig", theirs)):
+        for name, run in (("this provider", ours), ("CheckpointConfig", theirs)):
+            first, start_mb, workers_mb = (run.result[key] for key in ("first", "start_mb", "workers_mb"))
             figures += [
-                Figure(f"{ROWS_BESIDE_RAY:,} rows, {who}: first row", f"{it.result['first']:.1f} s"),
-                Figure("... driver", f"{it.peak_mb:.0f} MB, {it.peak_mb - it.result['start_mb']:+.0f} MB"),
-                Figure("... all workers", f"{it.result['workers_mb']:.0f} MB"),
+                Figure(f"{ROWS_BESIDE_RAY:,} rows, {name}: first row", f"{first:.1f} s"),
+                Figure("... driver", f"{run.peak_mb:.0f} MB, {run.peak_mb - start_mb:+.0f} MB"),
+                Figure("... all workers", f"{workers_mb:.0f} MB"),
             ]
     return show(figures)
 
@@ -80,7 +81,7 @@ def plan_it(folder: str) -> dict[str, Any]:
 
 
 def finish_most(folder: str) -> None:
-    """What a run that died at 90% left behind: the plan, and a fragment for each unit but the last ones."""
+    """Writes what a run leaves when it dies at 90%: the plan, and a fragment for each unit but the last."""
     import pyarrow as pa
 
     from airflow_provider_raydatallm.processor.input.plan import make_plan
@@ -89,7 +90,7 @@ def finish_most(folder: str) -> None:
     from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 
     class Unsynced(Store):
-        """Writes without waiting for the disk each time: what is measured comes later."""
+        """Writes without fsync: this part is not measured."""
 
         def put(self, name: str, data: bytes) -> None:
             Path(self.path(name)).write_bytes(data)
@@ -100,9 +101,9 @@ def finish_most(folder: str) -> None:
     checkpoint.save_plan(plan)
     ids = [u.id for u in plan.units]
     last = int(len(ids) * _DONE)
-    said = time.monotonic()
+    logged = time.monotonic()
     for index in range(last + 1):
-        rows = _GROUP_ROWS if index < last else _GROUP_ROWS // 3  # one is done in part
+        rows = _GROUP_ROWS if index < last else _GROUP_ROWS // 3  # one unit is partly done
         table = pa.table(
             {
                 "__unit": pa.array([index] * rows, pa.int32()),
@@ -113,13 +114,13 @@ def finish_most(folder: str) -> None:
             }
         )
         put_fragment(store, checkpoint.folder, "rows", table, ids, epoch=1)
-        if time.monotonic() - said > 15:
-            said = time.monotonic()
+        if time.monotonic() - logged > 15:
+            logged = time.monotonic()
             say(f"{index:,} fragments")
 
 
 class _FirstRowError(Exception):
-    """The first answers are here: the run has shown what it was asked to."""
+    """Ends the run at the first answers."""
 
 
 def resume(folder: str) -> dict[str, Any]:
@@ -128,13 +129,13 @@ def resume(folder: str) -> dict[str, Any]:
     from benchmarks.embedded import Workers, local_ray
 
     class UntilFirstRow(RayCluster):
-        def answer(self, task: Any, tell: Any) -> None:
-            def stop(news: Any) -> None:
-                if news.summaries:
+        def run_inference(self, run: Any, on_update: Any) -> None:
+            def stop(update: Any) -> None:
+                if update.summaries:
                     raise _FirstRowError
 
             steps.append(("subtracted; to Ray", time.monotonic() - began))
-            super().run_inference(task, stop)
+            super().run_inference(run, stop)
 
     steps: list[tuple[str, float]] = []
     with local_ray(Path(folder)):
@@ -143,7 +144,7 @@ def resume(folder: str) -> dict[str, Any]:
         try:
             run_slice(
                 _job(folder),
-                lambda said: steps.append((said["step"], time.monotonic() - began)),
+                lambda progress: steps.append((progress["step"], time.monotonic() - began)),
                 UntilFirstRow(),
             )
         except _FirstRowError:
@@ -177,7 +178,7 @@ def resume_with_ray(folder: str) -> dict[str, Any]:
 
 
 class _StopAtFirst:
-    """In the place of the engine: notes when it is given the first rows, and ends the run."""
+    """Stands for the engine: records when the first rows arrive, and ends the run."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -203,7 +204,7 @@ def _job(folder: str) -> Any:
 
 
 def _link_files(root: Path, count: int) -> None:
-    """One small file under many names: what is planned are names, sizes and footers."""
+    """Links one small file under many names: planning reads only names, sizes and footers."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -215,7 +216,7 @@ def _link_files(root: Path, count: int) -> None:
 
 
 def _write_ids(root: Path) -> None:
-    """Files with an id of 15 hex digits, as customers have, and the ids of the finished rows for Ray."""
+    """Writes files with ids of 15 hex digits, and the ids of the finished rows for Ray."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -223,7 +224,7 @@ def _write_ids(root: Path) -> None:
     (root / "checkpoint").mkdir()
     done = int(ROWS_BESIDE_RAY // _GROUP_ROWS * _DONE) * _GROUP_ROWS + _GROUP_ROWS // 3
     for first in range(0, ROWS_BESIDE_RAY, _FILE_ROWS):
-        # Multiplied by an odd number, so that they are distinct and in no order.
+        # Multiplying by an odd number keeps them distinct and unordered.
         ids = pa.array([f"{n * 0x9E3779B97F4A7C1 % 2**60:015X}" for n in range(first, first + _FILE_ROWS)])
         table = pa.table({"id": ids, "name": ["customer"] * _FILE_ROWS})
         pq.write_table(table, root / "in" / f"{first:010}.parquet", row_group_size=_GROUP_ROWS)

@@ -1,8 +1,8 @@
-"""What the provider spends on a row beside its engine, and what a plain Ray Data pipeline does.
+"""CPU time per row of the provider without its engine, and of a plain Ray Data pipeline.
 
-Goal: under 100 microseconds of a core for a row. Both answer with the same stub inside real Ray Data, in
-batches of 2,048. CPU seconds are those of the driver and of all Ray workers; the cost of a row is what a
-large slice takes more than a small one, so that no start is in it. Memory is the workers' peak together,
+Goal: under 100 microseconds of a core per row. Both answer with the same stub inside real Ray Data, in
+batches of 2,048. CPU seconds are those of the driver and of all Ray workers. The cost of a row is the
+difference between a large and a small slice, which excludes the start. Memory is the workers' peak together,
 without the shared object store.
 """
 
@@ -24,7 +24,7 @@ _BATCH = 2048
 
 
 def run() -> bool:
-    shown, costs = [], {}
+    table, costs = [], {}
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
         for rows in (SMALL, ROWS):
             _write(Path(folder, str(rows)), rows)
@@ -33,7 +33,7 @@ def run() -> bool:
             say(f"{way.__name__}: {small}, {large}")
             costs[way.__name__] = (large["cpu"] - small["cpu"]) / (ROWS - SMALL)
             rate = (ROWS - SMALL) / (large["seconds"] - small["seconds"])
-            shown.append(
+            table.append(
                 [
                     way.__name__,
                     f"{costs[way.__name__] * 1e6:.0f}",
@@ -42,7 +42,7 @@ def run() -> bool:
                     f"{large['workers_mb']:.0f} MB",
                 ]
             )
-    print_rows([f"{ROWS:,} rows", "microseconds of a core a row", "rows/s", "in all", "workers"], shown)
+    print_rows([f"{ROWS:,} rows", "microseconds of a core a row", "rows/s", "in all", "workers"], table)
     met = costs["provider"] < GOAL
     print(f"provider's cost of a row {costs['provider'] * 1e6:.0f} us (goal: under {GOAL * 1e6:.0f}): "
           f"{'met' if met else 'NOT MET'}\n")  # fmt: skip
@@ -62,28 +62,18 @@ def provider(folder: str, rows: int) -> dict[str, Any]:
         engine="tests.support.stub_engine:StubEngine",
         batch_size=_BATCH,
     )
-    return _measured(lambda: run_slice(job, lambda said: None))
+    return _measured(lambda: run_slice(job, lambda progress: None))
 
 
 def plain(folder: str, rows: int) -> dict[str, Any]:
-    import json
-
-    import pyarrow as pa
     import ray
 
-    from tests.support.stub_engine import answer
-
-    def ask(batch: pa.Table) -> pa.Table:
-        asked = [
-            json.dumps({"messages": [{"role": "user", "content": f"Who is {n}?"}], "sampling_params": {}})
-            for n in batch.column("name").to_pylist()
-        ]
-        return answer(batch.append_column("__request", pa.array(asked)))
+    from benchmarks.paced import answer_names
 
     def work() -> None:
-        read = ray.data.read_parquet(f"{folder}/{rows}")
-        asked = read.map_batches(ask, batch_size=_BATCH, batch_format="pyarrow")
-        asked.select_columns(["id", "name", "note", "text"]).write_parquet(f"{folder}/plain-{rows}")
+        table = ray.data.read_parquet(f"{folder}/{rows}")
+        answers = table.map_batches(answer_names, batch_size=_BATCH, batch_format="pyarrow")
+        answers.select_columns(["id", "name", "note", "text"]).write_parquet(f"{folder}/plain-{rows}")
 
     return _measured(work)
 
@@ -96,7 +86,7 @@ def _measured(work: Any) -> dict[str, Any]:
         began, cpu = time.monotonic(), time.process_time()
         work()
         seconds, driver = time.monotonic() - began, time.process_time() - cpu
-        time.sleep(1)  # workers are looked at now and then
+        time.sleep(1)  # for a last sample of the workers
         return {
             "seconds": seconds,
             "cpu": driver + workers.cpu_seconds(),

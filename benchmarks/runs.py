@@ -1,4 +1,4 @@
-"""The two ways by which cases have a slice done on the embedded head: the operator, and a bare Ray job."""
+"""The two ways in which cases run a slice on the embedded head: the operator, and a bare Ray job."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 
-def by_operator(**given: Any) -> tuple[float, dict[str, Any]]:
-    """Seconds that its `execute` takes, and what it returns."""
+def by_operator(**arguments: Any) -> tuple[float, dict[str, Any]]:
+    """Returns the seconds of its `execute`, and what that returns."""
     from airflow.sdk import DAG
 
     from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
     from tests.support.context import context_of
 
     with DAG("bench", schedule=None):
-        operator = RayLLMBatchOperator(task_id="ask", **given)
+        operator = RayLLMBatchOperator(task_id="ask", **arguments)
     began = time.time()
     result: dict[str, Any] = operator.execute(context_of(operator))
     return time.time() - began, result
 
 
 def by_script(module: str, *arguments: str, done: Path) -> float:
-    """Seconds from the submission of `python -m module arguments` until it made the file `done`."""
+    """Returns seconds from the submission of `python -m module arguments` until it wrote the file `done`."""
     from airflow_provider_raydatallm.hooks import jobs_api
     from airflow_provider_raydatallm.hooks.ray import RayHook
     from benchmarks.fresh import ROOT

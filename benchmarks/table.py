@@ -1,4 +1,4 @@
-"""How a case shows what it measured: figures beside their goals."""
+"""Prints what a case measured: figures beside their goals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _began = time.monotonic()
 
 
 class Figure(NamedTuple):
-    """`met`: whether the goal is; None for a figure without one."""
+    """`met`: whether the goal is met; None for a figure without a goal."""
 
     what: str
     measured: str
@@ -19,7 +19,7 @@ class Figure(NamedTuple):
 
 
 def show(figures: Sequence[Figure]) -> bool:
-    """Print the table; True when every goal is met."""
+    """Prints the table; returns whether every goal is met."""
     verdicts = {None: "", True: "met", False: "NOT MET"}
     print_rows(["", "measured", "goal", ""], [[f.what, f.measured, f.goal, verdicts[f.met]] for f in figures])
     return all(f.met is not False for f in figures)
@@ -34,5 +34,5 @@ def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def say(text: str) -> None:
-    """A line of progress, with the seconds since the benchmarks began."""
+    """Prints a line of progress with the seconds since the benchmarks began."""
     print(f"  {time.monotonic() - _began:6.0f} s  {text}", flush=True)

@@ -1,11 +1,9 @@
-"""One slice: with an engine of its own, with a shared one that is there, and by a bare script that asks the
-same deployment.
+"""One slice: with its own engine, with a running shared engine, and by a bare script on the same deployment.
 
-Goals, of 1,000 rows: at most 0.25 of a cold slice, and at most 1.3 times the bare script. The real operator
-and vLLM on CPUs with the demo's tiny model, in turn, on one embedded head. The script is a Ray job as well:
-it reads, applies the chat template, tokenizes, has the deployment answer and writes Parquet, and keeps no
-checkpoint, checks nothing and reports nothing. Its time ends when its table is written, the operator's when
-its `execute` returns.
+Goals for 1,000 rows: at most 0.25 of a cold slice, and at most 1.3 times the bare script. Runs the real
+operator and vLLM on CPUs with the demo's tiny model, alternating, on one embedded head. The script is a Ray
+job as well: it reads, applies the chat template, tokenizes, calls the deployment and writes Parquet, without
+checkpoints, checks or a report. Its time ends with its table written, the operator's when `execute` returns.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ def run() -> bool:
         ensure_head()
         try:
             taken["cold"].append(_by_operator(folder, model, "slice"))
-            _by_operator(folder, model, "shared")  # starts it
+            _by_operator(folder, model, "shared")  # starts the engine
             for turn in range(ROUNDS):
                 for way in ("warm", "script") if turn % 2 == 0 else ("script", "warm"):
                     by = _by_script if way == "script" else _by_operator
@@ -60,8 +58,8 @@ def run() -> bool:
     return show(
         [
             Figure(f"{ROWS:,} rows, an engine of its own", _spread(taken["cold"])),
-            Figure("... a shared one that is there", _spread(taken["warm"])),
-            Figure("... a bare script that asks the same one", _spread(taken["script"])),
+            Figure("... a running shared engine", _spread(taken["warm"])),
+            Figure("... a bare script on the same engine", _spread(taken["script"])),
             Figure("of a cold slice", f"{of_cold:.2f}", f"<= {GOAL_OF_COLD}", of_cold <= GOAL_OF_COLD),
             Figure("of the script", f"{of_script:.2f}", f"<= {GOAL_OF_SCRIPT}", of_script <= GOAL_OF_SCRIPT),
         ]
@@ -69,7 +67,7 @@ def run() -> bool:
 
 
 def _by_operator(folder: str, model: str, scope: str) -> float:
-    took, result = by_operator(
+    seconds, result = by_operator(
         slice_key="2026-01-31",
         input_path=f"{folder}/in.parquet",
         output_path=f"{folder}/out-{uuid.uuid4().hex[:6]}",
@@ -78,11 +76,11 @@ def _by_operator(folder: str, model: str, scope: str) -> float:
         sampling_params=_PARAMS,
         engine_kwargs={"max_model_len": 256},
         engine_scope=scope,
-        deduplicate=False,  # nor does the script
+        deduplicate=False,  # as the script
     )
     assert (result["outcome"], result["counts"]["succeeded"]) == ("published", ROWS), result
-    say(f"{scope}: {took:.1f} s, {result['seconds']}")
-    return took
+    say(f"{scope}: {seconds:.1f} s, {result['seconds']}")
+    return seconds
 
 
 def _by_script(folder: str, model: str, scope: str) -> float:
@@ -91,14 +89,14 @@ def _by_script(folder: str, model: str, scope: str) -> float:
     table = Path(folder, uuid.uuid4().hex[:6])
     done = table.with_suffix(".done")
     paths = (f"{folder}/in.parquet", model, str(table), str(done))
-    took = by_script("benchmarks.warm_slice", *paths, done=done)
+    seconds = by_script("benchmarks.warm_slice", *paths, done=done)
     assert pq.read_table(table).num_rows == ROWS
-    say(f"script: {took:.1f} s")
-    return took
+    say(f"script: {seconds:.1f} s")
+    return seconds
 
 
-class _Asks:
-    """Answers batches by the deployment, several at once."""
+class _Deployment:
+    """Answers batches by the shared deployment, several at once."""
 
     def __init__(self, model: str, app: str, user: str) -> None:
         from ray import serve
@@ -120,12 +118,12 @@ class _Asks:
             )
             for name in names
         ]
-        asked = pa.table(
+        requests = pa.table(
             {"tokens": pa.array(tokens, pa.list_(pa.int32())), "params": [json.dumps(_PARAMS)] * len(names)}
         )
-        async for group in self._handle.remote(asked, self._user):
-            here = group.column("row").to_pylist()
-            yield {"name": [names[row] for row in here], "text": group.column("text").to_pylist()}
+        async for group in self._handle.remote(requests, self._user):
+            rows = group.column("row").to_pylist()
+            yield {"name": [names[row] for row in rows], "text": group.column("text").to_pylist()}
 
 
 def script(source: str, model: str, target: str, done: str) -> None:
@@ -139,7 +137,7 @@ def script(source: str, model: str, target: str, done: str) -> None:
     _, user = serve_apps.register_user(engine.name, "script")
     rows = ray.data.read_parquet(source)
     answers = rows.map_batches(
-        _Asks,
+        _Deployment,
         fn_constructor_args=(model, engine.name, user),
         batch_size=256,
         compute=ActorPoolStrategy(size=1),

@@ -58,7 +58,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for command in (run, retry):
         command.add_argument("--name", help="the run's name in messages of runs that wait for it")
         command.add_argument("--finish-by", type=float, metavar="EPOCH", help="warn when it will end later")
-        command.add_argument("--owner", help="stop when this key of the cluster's store is no longer renewed")
+        command.add_argument("--heartbeat-key", help="stop when this key of Ray's store is no longer renewed")
         command.add_argument("--orphan-timeout", type=float, default=3600, help="for this many seconds")
     plan = add("plan", _plan, "show what a run would do, and what is wrong with it; starts nothing")
     plan.add_argument("--gpu-hour-price", type=float, help="price of a GPU hour, to estimate the cost")
@@ -96,12 +96,12 @@ def _run_command(command: Command, args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, **changes: Any) -> int:
     from airflow_provider_raydatallm.processor.cluster.orphan_watch import stop_when_orphaned
-    from airflow_provider_raydatallm.processor.cluster.ray_cluster import StopRequested, stop_on_sigterm
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
+    from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
     stop_on_sigterm()
-    orphaned = stop_when_orphaned(args.owner, args.orphan_timeout) if args.owner else None
+    orphaned = stop_when_orphaned(args.heartbeat_key, args.orphan_timeout) if args.heartbeat_key else None
     try:
         report = run_slice(
             load_spec(args.spec).model_copy(update=changes),
@@ -169,7 +169,7 @@ def _gc(args: argparse.Namespace) -> int:
 
 
 def _report_error(error: Exception, nonce: str | None) -> int:
-    from airflow_provider_raydatallm.processor.cluster.ray_cluster import process_log
+    from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
 
     failure = root_error(error, process_log)
     if not isinstance(error, SliceError):

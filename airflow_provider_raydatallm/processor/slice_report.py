@@ -43,7 +43,7 @@ def published_report(
     counts = Counts(
         planned=planned_rows,
         succeeded=totals.rows,
-        resumed=meter.resumed,
+        resumed=meter.resumed_rows,
         quarantined=totals.quarantined,
         invalid_output=totals.invalid,
         **{name: total("counts", name, getattr(totals, name)) for name in _CARRIED_COUNTS},
@@ -59,9 +59,9 @@ def published_report(
         seconds=sections["seconds"],
         utilisation=sections["utilisation"],
         balance=sections["balance"],
-        busy=meter.busy,
-        too_long=totals.too_long,
-        late=late_s,
+        worker_busy=meter.mean_busy,
+        too_long_rows=totals.too_long,
+        late_s=late_s,
         sizes=engine.sizes if engine is not None else None,
     )
     return slice_report(

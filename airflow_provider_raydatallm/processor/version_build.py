@@ -131,7 +131,7 @@ class _Run:
         build.check_quarantine(state)
         limit_raised = False
         while state.missing:
-            self.meter.failed = state.rows_quarantined
+            self.meter.failed_rows = state.rows_quarantined
             self.reporter.report({"step": "start", **self.meter.progress()})
             self._infer_once(state, limit_raised)
             previous, state = state, build.load_state(self.lease)
@@ -156,7 +156,7 @@ class _Run:
         def on_queued(waiting: dict[str, Any]) -> None:
             if self.lease.lost:
                 self.lease.check()
-            meter.queued(waiting["waited_s"])
+            meter.record_queue_time(waiting["waited_s"])
             # The longer the wait, the fewer the log lines.
             log_every = min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10))
             self.reporter.report({"step": "queued", **meter.progress(), **waiting}, log_every)
@@ -170,11 +170,11 @@ class _Run:
                     publication.check_columns(build.job, build.plan, fields)
                     checked_schemas.add(schema)
             meter.add(update)
-            meter.failed = state.rows_quarantined + update.failed
-            if build.job.max_row_attempts == 1 and build.exceeds_quarantine(meter.failed):
+            meter.failed_rows = state.rows_quarantined + update.failed
+            if build.job.max_row_attempts == 1 and build.exceeds_quarantine(meter.failed_rows):
                 # Nothing that is answered from here on could be published.
                 raise SliceError(f"{update.failed:,} rows failed")
-            progress = {"step": "answer" if meter.rows else "start", **meter.progress()}
+            progress = {"step": "answer" if meter.finished_rows else "start", **meter.progress()}
             if build.finish_by is not None:
                 progress |= lateness(build.finish_by, time.time(), progress)
             self.reporter.report(progress, PROGRESS_SECONDS if update.summaries else math.inf)
@@ -205,7 +205,7 @@ class _Run:
         started = time.monotonic()
 
         def report_of(totals: Totals) -> Report:
-            meter.published(time.monotonic() - started)
+            meter.record_publish_time(time.monotonic() - started)
             self.reporter.close()  # a published slice has no progress file
             startup_s = {}
             if build.imports_s is not None:

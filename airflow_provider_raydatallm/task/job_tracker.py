@@ -162,9 +162,9 @@ class JobTracker:
         self._push_owner(name)
         arguments = ["--name", name]
         if (orphan_timeout := self._wait_options.orphan_timeout) is not None:
-            owner = heartbeat_key(name)
-            self._hook.call(jobs_api.send_heartbeat(owner))
-            arguments += ["--owner", owner, "--orphan-timeout", f"{orphan_timeout:g}"]
+            key = heartbeat_key(name)
+            self._hook.call(jobs_api.send_heartbeat(key))
+            arguments += ["--heartbeat-key", key, "--orphan-timeout", f"{orphan_timeout:g}"]
         if self._finish_by is not None:
             arguments += ["--finish-by", f"{self._finish_by:.0f}"]
         self.submission.submit(self._hook, "run", name, record.nonce, arguments)

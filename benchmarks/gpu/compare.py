@@ -1,12 +1,11 @@
-"""The same rows by vLLM's offline `LLM.chat`, by plain Ray Data LLM, by Daft and by the processor, on one
-machine.
+"""The same rows by vLLM's offline `LLM.chat`, plain Ray Data LLM, Daft and the processor, on one machine.
 
     python -m benchmarks.gpu.compare chat vllm ray_data_llm plain tuned --model DIR --work short --rows 20000
 
-Needs ray, vllm and this repository, no Airflow; daft for that mode. Each run is a process of its own, and
-prints one JSON line. Rows are measured from the first request in the engine to the last row out of it; how
-busy the GPU is, over the same time. `vllm` and `ray_data_llm`, the processor's engines, are given nothing but
-`max_num_seqs`, if at all: their sizes are automatic. Without a GPU all run on CPUs.
+Needs ray, vllm and this repository, no Airflow; daft for that mode. Each run is its own process and prints
+one JSON line. Rates and the GPU's busy time are measured from the first request in the engine to the last row
+out of it. `vllm` and `ray_data_llm`, the processor's engines, get no sizes except `max_num_seqs`, if given:
+their sizes are automatic. Without a GPU all run on CPUs.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import cpu_dty
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import CPU_ENV
 
 MODES = ("chat", "plain", "tuned", "daft", "vllm", "ray_data_llm")
-#: Of `prefix`: how many beginnings the rows share.
+#: Distinct prefixes that the rows of `prefix` share.
 PREFIXES = 100
-#: On a machine without a GPU: logical CPUs of Ray, and what vLLM needs there.
+#: Without a GPU: Ray's logical CPUs, and vLLM's arguments.
 CPUS = 12
 CPU_ENGINE = {"dtype": cpu_dtype(), "enforce_eager": True}
 ASK = "You are given a company record. Answer with its industry only. Record: "
-#: Answers are as long as they may be: with weights that say nothing (`--dummy`) no answer ends by itself.
+#: Answers always reach max_tokens: with random weights (`--dummy`) none ends by itself.
 SAMPLING = {"temperature": 1.0, "ignore_eos": True}
 
 
@@ -41,12 +40,12 @@ def rows_of(
     work: str, count: int, repeating: bool, longest: int = 1500, grouped: bool = False
 ) -> list[dict[str, Any]]:
     """`short`: 40 words in, 16 tokens out. `mixed`: log-normal lengths, 20 to 1,500 words in, 8 to 400
-    tokens out. `prefix`: one of 100 beginnings of 400 words (some 500 tokens), then 40 words; 64 tokens out.
-    Each prompt is new from its first words on, or from where its beginning ends, unless they are `repeating`:
-    most of a prompt is in the engine's cache then.
+    tokens out. `prefix`: one of 100 prefixes of 400 words (some 500 tokens), then 40 words; 64 tokens out.
+    Each prompt differs from all others from its first word, or from the end of its prefix, unless
+    `repeating`: then most of a prompt is in the engine's cache.
 
-    :param longest: words of a prompt; with fewer than 1,500 all else is shorter by as much.
-    :param grouped: rows with the same beginning come one after another; else in no order.
+    :param longest: words of a prompt; below 1,500 all lengths shrink in proportion.
+    :param grouped: rows with the same prefix follow one another; else they are shuffled.
     """
     words = Path("LICENSE").read_text().split()
     rnd = random.Random(7)
@@ -67,7 +66,7 @@ def rows_of(
         new = "" if repeating else f"{rnd.randrange(10**9)} "
         shared = rnd.choice(starts) if work == "prefix" else ""
         rows.append({"i": i, "text": shared + new + text, "answer_tokens": answer})
-    # All begin with the number of their beginning.
+    # Each begins with the number of its prefix.
     return sorted(rows, key=lambda row: str(row["text"]).split()[0]) if grouped else rows
 
 
@@ -76,26 +75,26 @@ def has_gpu() -> bool:
 
 
 class GpuBusy:
-    """Samples how busy the GPU is that this process has, if there is one."""
+    """Samples how busy this process's GPU is, if there is one."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[float, int]] = []
+        self._samples: list[tuple[float, int]] = []
         if has_gpu():
             import pynvml
 
             pynvml.nvmlInit()
-            mine = int(os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0])
-            self._nvml, self._gpu = pynvml, pynvml.nvmlDeviceGetHandleByIndex(mine)
+            index = int(os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0])
+            self._nvml, self._gpu = pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)
             threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            self._seen.append((time.time(), self._nvml.nvmlDeviceGetUtilizationRates(self._gpu).gpu))
+            self._samples.append((time.time(), self._nvml.nvmlDeviceGetUtilizationRates(self._gpu).gpu))
             time.sleep(0.25)
 
     def mean(self, start: float, stop: float) -> float | None:
-        seen = [busy for at, busy in self._seen if start <= at <= stop]
-        return round(sum(seen) / len(seen), 1) if seen else None
+        samples = [busy for at, busy in self._samples if start <= at <= stop]
+        return round(sum(samples) / len(samples), 1) if samples else None
 
 
 def chat(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -106,32 +105,32 @@ def chat(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]
     first = time.time()
     params = [SamplingParams(**SAMPLING, max_tokens=r["answer_tokens"]) for r in rows]
     messages: Any = [[{"role": "user", "content": ASK + r["text"]}] for r in rows]
-    said = llm.chat(messages, params, use_tqdm=False)
+    answers = llm.chat(messages, params, use_tqdm=False)
     last = time.time()
-    tokens = sum(len(s.prompt_token_ids or ()) + len(s.outputs[0].token_ids) for s in said)
+    tokens = sum(len(a.prompt_token_ids or ()) + len(a.outputs[0].token_ids) for a in answers)
     return figures(rows, began, first, last, tokens, busy.mean(first, last))
 
 
 def plain(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """As the guides have it, with every default."""
+    """As in Ray's guides, with all defaults."""
     return ray_data(args, rows, {})
 
 
 def tuned(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """As somebody has it who measured: larger batches, more of them at once, several of the processes that
-    feed the engine, and no stage that the engine does as well."""
-    several = 1 if not has_gpu() else 4
-    given = {
+    """Tuned by measurements: larger batches, more of them at once, several processes that feed the engine,
+    and no stage that repeats the engine's work."""
+    processes = 4 if has_gpu() else 1
+    options = {
         "batch_size": 128,
         "max_concurrent_batches": 32,
-        "chat_template_stage": {"concurrency": (1, several)},
-        "tokenize_stage": {"concurrency": (1, several)} if has_gpu() else False,
+        "chat_template_stage": {"concurrency": (1, processes)},
+        "tokenize_stage": {"concurrency": (1, processes)} if has_gpu() else False,
         "detokenize_stage": False,
     }
-    return ray_data(args, rows, given)
+    return ray_data(args, rows, options)
 
 
-def ray_data(args: argparse.Namespace, rows: list[dict[str, Any]], given: dict[str, Any]) -> dict[str, Any]:
+def ray_data(args: argparse.Namespace, rows: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
     import pyarrow as pa
     import ray
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
@@ -139,12 +138,12 @@ def ray_data(args: argparse.Namespace, rows: list[dict[str, Any]], given: dict[s
     busy, began = GpuBusy(), time.time()
     start_ray()
     if not has_gpu():
-        given |= {
+        options |= {
             "placement_group_config": {"bundles": [{"CPU": 1}]},
             "runtime_env": {"env_vars": CPU_ENV},
         }
     config = vLLMEngineProcessorConfig(
-        model_source=args.model, engine_kwargs=engine_kwargs(args), concurrency=1, **given
+        model_source=args.model, engine_kwargs=engine_kwargs(args), concurrency=1, **options
     )
     process = build_processor(
         config,
@@ -160,31 +159,31 @@ def ray_data(args: argparse.Namespace, rows: list[dict[str, Any]], given: dict[s
     answered = process(ray.data.from_items(rows, override_num_blocks=64))
     table = pa.concat_tables([ray.get(ref) for ref in answered.to_arrow_refs()])
     last = time.time()
-    # A batch leaves the engine when its slowest row is done: it began that long before.
+    # A batch leaves the engine with its slowest row, so it began that many seconds before.
     batches = table.group_by("batch").aggregate([("done", "max"), ("took", "max")]).to_pylist()
     first = min(b["done_max"] - b["took_max"] for b in batches)
     return figures(rows, began, first, last, sum(table["tokens"].to_pylist()), busy.mean(first, last))
 
 
 def daft(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Its prompt function, which takes texts and one set of parameters for all rows: templates are applied
-    before, and rows of different lengths are not for it."""
+    """Its prompt function takes texts and one set of parameters for all rows: templates are applied before,
+    and it cannot run rows of different answer lengths."""
     import daft
     from daft.execution import vllm as execution
     from daft.functions import prompt
     from transformers import AutoTokenizer
     from vllm import SamplingParams
 
-    class Noted(execution.LocalVLLMExecutor):
-        def submit(self, *given: Any) -> None:
+    class TimedExecutor(execution.LocalVLLMExecutor):
+        def submit(self, *arguments: Any) -> None:
             times.append(time.time())
-            super().submit(*given)
+            super().submit(*arguments)
 
     times: list[float] = []
-    setattr(execution, "LocalVLLMExecutor", Noted)  # noqa: B010
+    setattr(execution, "LocalVLLMExecutor", TimedExecutor)  # noqa: B010
     busy, began = GpuBusy(), time.time()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
-    (most,) = {r["answer_tokens"] for r in rows}
+    (max_tokens,) = {r["answer_tokens"] for r in rows}
     texts = [
         tokenizer.apply_chat_template(
             [{"role": "user", "content": ASK + r["text"]}], tokenize=False, add_generation_prompt=True
@@ -192,16 +191,16 @@ def daft(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]
         for r in rows
     ]
     frame = daft.from_pydict({"i": [r["i"] for r in rows], "text": texts})
-    asked = prompt(
+    answer = prompt(
         daft.col("text"),
         provider="vllm-prefix-caching",
         model=args.model,
         engine_args=engine_kwargs(args),
-        generate_args={"sampling_params": SamplingParams(**SAMPLING, max_tokens=most)},
+        generate_args={"sampling_params": SamplingParams(**SAMPLING, max_tokens=max_tokens)},
         **({} if has_gpu() else {"gpus_per_actor": 0}),
     )
-    said = frame.with_column("answer", asked).to_pydict()["answer"]
-    assert len(said) == len(rows)
+    answers = frame.with_column("answer", answer).to_pydict()["answer"]
+    assert len(answers) == len(rows)
     last = time.time()
     return figures(rows, began, times[0], last, None, busy.mean(times[0], last))
 
@@ -214,13 +213,13 @@ def processor(args: argparse.Namespace, rows: list[dict[str, Any]], engine: str)
     from airflow_provider_raydatallm.processor import version_build
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
-    class Noted(version_build.Meter):  # the report has the time between these two, and not when they were
-        def figures(self, *given: Any) -> dict[str, Any]:
+    class TimedMeter(version_build.Meter):  # the report has the difference of these two times only
+        def report_sections(self, *arguments: Any) -> dict[str, Any]:
             times.extend([self._first_request, self._last_row])
-            return super().report_sections(*given)
+            return super().report_sections(*arguments)
 
     times: list[Any] = []
-    setattr(version_build, "Meter", Noted)  # noqa: B010
+    setattr(version_build, "Meter", TimedMeter)  # noqa: B010
     busy, began = GpuBusy(), time.time()
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.Table.from_pylist(rows), f"{folder}/in.parquet")
@@ -231,13 +230,11 @@ def processor(args: argparse.Namespace, rows: list[dict[str, Any]], engine: str)
             **json.loads(args.job),
         )  # fmt: skip
         start_ray()
-        report = run_slice(job, lambda said: print(said, file=sys.stderr, flush=True))
+        report = run_slice(job, lambda progress: print(progress, file=sys.stderr, flush=True))
     tokens = (report.tokens.input or 0) + (report.tokens.output or 0)
-    found = figures(rows, began, times[0], times[1], tokens, busy.mean(*times))
-    return {
-        **found,
-        "report": report.model_dump(mode="json", exclude={"slice_key", "output_path", "version"}),
-    }
+    result = figures(rows, began, times[0], times[1], tokens, busy.mean(*times))
+    parts = report.model_dump(mode="json", exclude={"slice_key", "output_path", "version"})
+    return {**result, "report": parts}
 
 
 def start_ray() -> None:
@@ -277,12 +274,12 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--work", choices=("short", "mixed", "prefix"), default="short")
     parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--repeating", action="store_true", help="prompts that begin as others do")
-    parser.add_argument("--grouped", action="store_true", help="rows with the same beginning come together")
+    parser.add_argument("--repeating", action="store_true", help="prompts with common beginnings")
+    parser.add_argument("--grouped", action="store_true", help="rows with the same prefix follow one another")
     parser.add_argument("--longest", type=int, default=1500, help="words of a prompt, at most")
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--max-num-seqs", type=int)
-    parser.add_argument("--dummy", action="store_true", help="weights that say nothing, for a model's shape")
+    parser.add_argument("--dummy", action="store_true", help="random weights, to measure a model's shape")
     parser.add_argument("--engine", default="{}", help="JSON of more engine arguments, for all modes")
     parser.add_argument("--job", default="{}", help="JSON of more fields of the processor's spec")
     args = parser.parse_args()
@@ -294,9 +291,9 @@ def main() -> None:
     [mode] = args.modes
     rows = rows_of(args.work, args.rows, args.repeating, args.longest, args.grouped)
     run = {"chat": chat, "plain": plain, "tuned": tuned, "daft": daft}.get(mode)
-    found = run(args, rows) if run else processor(args, rows, mode)
-    print("RESULT " + json.dumps({"mode": mode, "work": args.work, **found}), flush=True)
-    os._exit(0)  # engines take their time to end
+    result = run(args, rows) if run else processor(args, rows, mode)
+    print("RESULT " + json.dumps({"mode": mode, "work": args.work, **result}), flush=True)
+    os._exit(0)  # engines are slow to end
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Small slices on one machine: each with an engine of its own, all with a shared one, and as one job.
+"""Small slices on one machine: each with its own engine, all with a shared engine, and as one job.
 
     python -m benchmarks.gpu.slices [cold shared whole] --model DIR [--dummy] [--slices 30] [--rows 2000]
 
-Needs ray, vllm and this repository, no Airflow. Starts a Ray of its own. Each slice is a process of the
-processor, as a Ray job would be, measured from its start until `_SUCCESS` is there. The backfill
-has several of them at once, as `max_active_runs` would, and begins with no engine there. A cold job for each
-slice is measured on three, the first of which may have to compile, and extrapolated from the last.
+Needs ray, vllm and this repository, no Airflow. Starts its own Ray. Each slice is a process of the processor,
+as a Ray job would be, measured from its start until `_SUCCESS` exists. The backfill runs several at once, as
+`max_active_runs` would, and begins without an engine. Cold jobs are measured on three slices, the first of
+which may have to compile, and extrapolated from the last.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def main() -> None:
     parser.add_argument("--slices", type=int, default=30)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--at-once", type=int, default=8, help="slices of the backfill")
-    parser.add_argument("--warm", type=int, default=5, help="slices that find the engine there")
+    parser.add_argument("--warm", type=int, default=5, help="slices with the engine running")
     parser.add_argument("--max-model-len", type=int, default=4096)
-    parser.add_argument("--dummy", action="store_true", help="weights that say nothing, for a model's shape")
+    parser.add_argument("--dummy", action="store_true", help="random weights, to measure a model's shape")
     parser.add_argument("--engine", default="{}", help="JSON of more engine arguments")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
         os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": f"127.0.0.1:{port}"}
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
         head = subprocess.Popen([*start, "--num-cpus=16", f"--temp-dir={folder}/ray"])
@@ -58,31 +58,31 @@ def main() -> None:
 
 
 def compare(folder: Path, args: argparse.Namespace) -> dict[str, float]:
-    """Seconds of a `backfill`, of as many `cold` jobs, of a `warm` slice, of one job over all (`whole`)."""
+    """Returns seconds of a `backfill`, of as many `cold` jobs, of a `warm` slice and of one job (`whole`)."""
     work = Work(folder, args)
     keys, later = work.write()
     cases = args.cases or CASES
-    found = {}
+    seconds = {}
     if "cold" in cases:
         cold = [work.run(key, "cold", engine_scope="slice") for key in keys[:3]]
-        found["cold"] = cold[-1] * len(keys)
-        say("one cold job a slice", cold, extrapolated=round(found["cold"]))
+        seconds["cold"] = cold[-1] * len(keys)
+        say("one cold job a slice", cold, extrapolated=round(seconds["cold"]))
     if "shared" in cases:
-        found["backfill"] = backfill(work, keys)
-        say("backfill, engine shared", [found["backfill"]], slices=len(keys))
+        seconds["backfill"] = backfill(work, keys)
+        say("backfill, engine shared", [seconds["backfill"]], slices=len(keys))
         warm = [work.run(key, "warm", engine_scope="shared") for key in later]
-        found["warm"] = statistics.median(warm)
-        say("one slice, engine there", warm, median=round(found["warm"], 1))
+        seconds["warm"] = statistics.median(warm)
+        say("one slice, engine running", warm, median=round(seconds["warm"], 1))
     if "whole" in cases:
-        found["whole"] = work.run("day-*", "whole", engine_scope="slice")
-        say("one job over all rows", [found["whole"]])
-    return found
+        seconds["whole"] = work.run("day-*", "whole", engine_scope="slice")
+        say("one job over all rows", [seconds["whole"]])
+    return seconds
 
 
 def backfill(work: Work, keys: Sequence[str]) -> float:
     began = time.monotonic()
-    with ThreadPoolExecutor(work.at_once) as several:
-        list(several.map(lambda key: work.run(key, "shared", engine_scope="shared"), keys))
+    with ThreadPoolExecutor(work.at_once) as pool:
+        list(pool.map(lambda key: work.run(key, "shared", engine_scope="shared"), keys))
     return time.monotonic() - began
 
 
@@ -93,7 +93,7 @@ class Work:
         self.at_once: int = args.at_once
 
     def write(self) -> tuple[list[str], list[str]]:
-        """Days of rows: keys of the backfill's, and of some that nobody asked before."""
+        """Writes the input; returns the keys of the backfill and of the slices that run later."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -107,8 +107,8 @@ class Work:
             pq.write_table(table, self._folder / "in" / f"{key}.parquet")
         return days, later
 
-    def run(self, key: str, table: str, **given: Any) -> float:
-        """Seconds that a slice takes, as a process of its own."""
+    def run(self, key: str, table: str, **fields: Any) -> float:
+        """Runs a slice as its own process and returns its seconds."""
         job = {
             "slice_key": "all" if "*" in key else key,
             "input_path": f"{self._folder}/in/{key}.parquet",
@@ -121,26 +121,26 @@ class Work:
                 **({"load_format": "dummy"} if self._args.dummy else {}),
                 **json.loads(self._args.engine),
             },
-            **given,
+            **fields,
         }
         spec = self._folder / f"{table}-{job['slice_key']}.json"
         spec.write_text(json.dumps(job))
         began = time.time()
-        done = subprocess.run(
+        processor = subprocess.run(
             [sys.executable, "-m", "airflow_provider_raydatallm.processor", "run", str(spec)],
             capture_output=True,
             text=True,
         )
-        if done.returncode:
-            raise SystemExit(f"{spec.name}: {done.stderr[-3000:]}")
-        report = json.loads(done.stdout[done.stdout.index("{\n") :])
-        took = Path(report["output_path"], "_SUCCESS").stat().st_mtime - began
-        say(f"{table} {key}", [took], **report["seconds"], **report["throughput"])
-        return took
+        if processor.returncode:
+            raise SystemExit(f"{spec.name}: {processor.stderr[-3000:]}")
+        report = json.loads(processor.stdout[processor.stdout.index("{\n") :])
+        seconds = Path(report["output_path"], "_SUCCESS").stat().st_mtime - began
+        say(f"{table} {key}", [seconds], **report["seconds"], **report["throughput"])
+        return seconds
 
 
-def say(what: str, seconds: Sequence[float], **more: Any) -> None:
-    shown = ", ".join(f"{name} {value}" for name, value in more.items() if value is not None)
+def say(what: str, seconds: Sequence[float], **figures: Any) -> None:
+    shown = ", ".join(f"{name} {value}" for name, value in figures.items() if value is not None)
     print(f"RESULT {what}: {', '.join(f'{s:.1f}' for s in seconds)} s; {shown}", flush=True)
 
 

@@ -255,7 +255,9 @@ def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
         return True
 
     beat()
-    shipment.submit(hook, "run", name, "n", ["--owner", heartbeat_key(name), "--orphan-timeout", "12"])
+    shipment.submit(
+        hook, "run", name, "n", ["--heartbeat-key", heartbeat_key(name), "--orphan-timeout", "12"]
+    )
     wait_for(lambda: beat() and status(name) == "RUNNING")
     until = time.monotonic() + 16
     wait_for(lambda: beat() and time.monotonic() > until)  # somebody waits

@@ -190,7 +190,7 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
         (
             {"model_source": "/no/such/model"},
             RayModelNotFoundError,
-            "no model folder on any of the cluster's 1 node",
+            "not a model folder on any of the cluster's 1 node",
         ),
         (
             {"concurrency": 1000},

@@ -41,32 +41,32 @@ class InProcess:
         self.before_batch = before_batch
         self.answered = 0
 
-    def preflight(self, question: InferencePlan, work: MissingRows) -> list[Finding]:
+    def preflight(self, inference: InferencePlan, missing: MissingRows) -> list[Finding]:
         return []
 
-    def run_inference(self, task: InferenceRun, tell: Callable[[WriterUpdate], None]) -> None:
-        q = task.inference
-        writer = FragmentWriter(task.url, task.folder, [u.id for u in q.plan.units], task.epoch)
-        make_requests = RequestReader(q.plan, q.builder, carry_row=q.shape.needs_row)
+    def run_inference(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
+        inference = run.inference
+        writer = FragmentWriter(run.url, run.folder, [u.id for u in inference.plan.units], run.epoch)
+        reader = RequestReader(inference.plan, inference.builder, carry_row=inference.shape.needs_row)
         batches = failed = 0
         try:
-            for index, spans in task.missing:
-                for requests, bad in make_requests(index, spans):
+            for index, spans in run.missing:
+                for requests, bad in reader(index, spans):
                     writer.add("failed", bad)
                     failed += bad.num_rows
-                    tell(WriterUpdate(failed=failed))
+                    on_update(WriterUpdate(failed=failed))
                     for start in range(0, requests.num_rows, self.batch):
                         batch = requests.slice(start, self.batch)
                         self.before_batch(batch)
                         self.answered += batch.num_rows
                         answers = self.answer(batch)
-                        rows, bad = q.shape(answers)
+                        rows, bad = inference.shape(answers)
                         writer.add("rows", rows)
                         writer.add("failed", bad)
                         batches += 1
                         if batches % self.flush_every == 0:
                             writer.flush()
-                        tell(WriterUpdate([summarize_group(answers, rows, bad)], failed))
+                        on_update(WriterUpdate([summarize_group(answers, rows, bad)], failed))
         finally:
             writer.close()
 

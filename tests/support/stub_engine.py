@@ -107,11 +107,11 @@ def count_stalls_when(is_time: Callable[[], bool]) -> None:
     what is to stall is not the matter."""
     from airflow_provider_raydatallm.processor.cluster.stall import StallWatch
 
-    look = StallWatch.observe
+    observe = StallWatch.observe
 
-    def patient(self: StallWatch, finished: int, started: bool) -> None:
+    def patient(self: StallWatch, finished_rows: int, engine_started: bool) -> None:
         if not is_time():
             self._since = self._clock()
-        look(self, finished, started)
+        observe(self, finished_rows, engine_started)
 
     StallWatch.observe = patient  # type: ignore[method-assign]

@@ -1,8 +1,7 @@
-"""One fragment writer a node, as Ray actors: finished rows leave the pipeline for the writer of their own
+"""One fragment writer per node, as Ray actors: finished rows leave the pipeline at the writer of their own
 node.
 
-A writer that dies is started again by Ray and the rows that it had not put yet are found missing, and
-answered again, when the slice is reconciled.
+Ray restarts a writer that dies. Rows that it had not written yet are missing at reconciliation and run again.
 """
 
 from __future__ import annotations
@@ -19,90 +18,84 @@ from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-#: Threads of a writer: callers that wait for one put do not keep the others from handing over their rows.
+#: Threads of a writer: a caller that waits for a put does not block the others.
 _THREADS = 8
 
 
 class _Writer(FragmentWriter):
-    """Remembers what it took until the driver asks: every finished row passes here, whatever answered it."""
+    """Keeps counts and samples for the driver's next `update`: every finished row passes through a writer."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._gauges = NodeSampler()
+        self._sampler = NodeSampler()
         self._summaries: list[pa.Table] = []
-        self._failed = 0
+        self._failed_rows = 0
 
-    def take(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
+    def receive(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
         if rows is not None:
             self.add("rows", rows)
         if failed is not None:
             self.add("failed", failed)
         with self._lock:
-            self._failed += failed.num_rows if failed is not None else 0
+            self._failed_rows += failed.num_rows if failed is not None else 0
             self._summaries += [summary] if summary is not None else []
 
-    def news(self) -> WriterUpdate:
-        """What there is since the last call; failed rows so far."""
+    def update(self) -> WriterUpdate:
         with self._lock:
-            taken, self._summaries = self._summaries, []
-            return WriterUpdate(taken, self._failed, self._gauges.taken())
+            summaries, self._summaries = self._summaries, []
+            return WriterUpdate(summaries, self._failed_rows, self._sampler.new_samples())
 
 
 class FragmentWriters:
     """Handles of the writers, for tasks and for the driver that started them."""
 
     def __init__(self, by_node: dict[str, ActorHandle[Any]], unit_ids: Any) -> None:
-        """:param unit_ids: the object that the writers were made with. Ray cannot start one again without it,
-        and keeps it no longer than somebody refers to it (ray #53727)."""
+        """:param unit_ids: the object that the writers were created with. Ray needs it to restart a writer,
+        and keeps it only while something refers to it (ray #53727)."""
         self._by_node = by_node
         self._unit_ids = unit_ids
 
     @classmethod
     def start(cls, url: str, folder: str, unit_ids: Sequence[str], epoch: int) -> FragmentWriters:
-        """A writer on each node that is there now; nodes that come later use those of the others."""
+        """Starts a writer on each current node; tasks on later nodes use another node's writer."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        writer = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=_THREADS)(
-            _Writer
-        )
+        options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": _THREADS}
+        writer: Any = ray.remote(**options)(_Writer)
         ids = ray.put(list(unit_ids))
-        return cls(
-            {
-                node["NodeID"]: writer.options(
-                    scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
-                ).remote(url, folder, ids, epoch)
-                for node in ray.nodes()
-                if node["Alive"]
-            },
-            ids,
-        )
+        by_node = {}
+        for node_id in (node["NodeID"] for node in ray.nodes() if node["Alive"]):
+            affinity = NodeAffinitySchedulingStrategy(node_id, soft=True)
+            by_node[node_id] = writer.options(scheduling_strategy=affinity).remote(url, folder, ids, epoch)
+        return cls(by_node, ids)
 
     def add(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
-        """Hand over finished rows, from a task, with their `measure.summary`; rows that failed before they
-        came to the engine have none."""
+        """Hands finished rows to the node's writer, from a task, with their `summarize_group`; rows that
+        failed before they reached the engine have no summary."""
         import ray
 
         rows, failed = (t if t is not None and t.num_rows else None for t in (rows, failed))
         if rows is not None or failed is not None:
             node = ray.get_runtime_context().get_node_id()
             writer = self._by_node.get(node) or next(iter(self._by_node.values()))
-            ray.get(writer.take.remote(rows, failed, summary))
+            ray.get(writer.receive.remote(rows, failed, summary))
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Have all rows put that were handed over."""
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Writes all rows that the writers hold."""
         import ray
 
-        ray.get([w.flush.remote() for w in self._by_node.values()], timeout=timeout)
+        ray.get([w.flush.remote() for w in self._by_node.values()], timeout=timeout_s)
 
-    def updates(self) -> WriterUpdate:
+    def update(self) -> WriterUpdate:
+        """Returns all writers' updates as one."""
         import ray
 
-        told: list[WriterUpdate] = ray.get([w.news.remote() for w in self._by_node.values()])
+        updates: list[WriterUpdate] = ray.get([w.update.remote() for w in self._by_node.values()])
         return WriterUpdate(
-            [s for news in told for s in news.summaries],
-            sum(news.failed for news in told),
-            [s for news in told for s in news.samples],
+            [summary for update in updates for summary in update.summaries],
+            sum(update.failed for update in updates),
+            [sample for update in updates for sample in update.samples],
         )
 
     def stop(self) -> None:

@@ -1,8 +1,7 @@
-"""Whether anybody still waits for this job.
+"""Ends a job that nothing waits for.
 
-Who waits for a job renews a value in the cluster's key-value store (`hooks.jobs_api.beat`). A job whose task
-was killed for good ends itself when the value has not changed for `orphan_timeout`; its finished rows are
-kept.
+The task that waits for a job renews a value in the cluster's key-value store (`jobs_api.send_heartbeat`). If
+the value stays unchanged for `orphan_timeout`, the job stops itself; its finished rows are kept.
 """
 
 from __future__ import annotations
@@ -12,32 +11,31 @@ import signal
 import threading
 import time
 
-from airflow_provider_raydatallm.processor.cluster.ray_cluster import connect_to_ray
+from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 
 
-def stop_when_orphaned(owner: str, timeout: float) -> threading.Event:
-    """Watch for signs of whoever waits for this job, and tell this process to stop (SIGTERM) when there was
-    none for so many seconds. The event that is returned is set before."""
+def stop_when_orphaned(heartbeat_key: str, timeout_s: float) -> threading.Event:
+    """Sends SIGTERM to this process when the heartbeat has not changed for `timeout_s`; sets the returned
+    event before."""
     orphaned = threading.Event()
-    threading.Thread(
-        target=_watch, args=(owner, timeout, orphaned), name="ray-llm-owner", daemon=True
-    ).start()
+    arguments = (heartbeat_key, timeout_s, orphaned)
+    threading.Thread(target=_watch, args=arguments, name="ray-llm-orphan", daemon=True).start()
     return orphaned
 
 
-def _watch(owner: str, timeout: float, orphaned: threading.Event) -> None:
+def _watch(heartbeat_key: str, timeout_s: float, orphaned: threading.Event) -> None:
     from ray.experimental.internal_kv import _internal_kv_get
 
-    seen, since = None, time.monotonic()
-    while time.monotonic() - since < timeout:
-        time.sleep(min(timeout / 12, 60.0))
+    last_heartbeat, since = None, time.monotonic()
+    while time.monotonic() - since < timeout_s:
+        time.sleep(min(timeout_s / 12, 60.0))
         try:
             connect_to_ray()
-            # Ray keeps packages of code, which is what the Jobs API takes this for, under their URI.
-            beat = _internal_kv_get(f"gcs://{owner}".encode())
+            # The Jobs API stores the value as a package of code, under its URI.
+            heartbeat = _internal_kv_get(f"gcs://{heartbeat_key}".encode())
         except Exception:
-            continue  # the cluster's store is away: then nobody is heard, and nobody can be blamed for it
-        if beat != seen:
-            seen, since = beat, time.monotonic()
+            continue  # the store is unreachable, perhaps for the waiting task too
+        if heartbeat != last_heartbeat:
+            last_heartbeat, since = heartbeat, time.monotonic()
     orphaned.set()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -2,8 +2,8 @@
 writer.
 
 Only the row id and the columns that the request needs enter it: Ray Data LLM carries rows as Python dicts,
-which changes or breaks many Arrow types. Answers do not come back to the driver, which sees counts only.
-Memory is bounded by the work in flight.
+which changes or breaks many Arrow types. The driver sees counts, never answers. Memory is bounded by the work
+in flight.
 """
 
 from __future__ import annotations
@@ -30,28 +30,30 @@ if TYPE_CHECKING:
 _BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 
 
-class _RequestReader:
-    def __init__(self, make_requests: RequestReader, writers: FragmentWriters) -> None:
-        self._make_requests = make_requests
+class _RequestStage:
+    """Reads units and yields their requests; rows without a request go to the writers at once."""
+
+    def __init__(self, reader: RequestReader, writers: FragmentWriters) -> None:
+        self._reader = reader
         self._writers = writers
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
         for item in batch.to_pylist():
-            for requests, failed in self._make_requests(item["index"], item["spans"]):
+            for requests, failed in self._reader(item["index"], item["spans"]):
                 self._writers.add(None, failed, None)
                 yield requests
 
 
 class _WriterSink:
-    """Shapes answers and hands them to the node's writer."""
+    """Parses answers and hands them to the node's writer."""
 
-    def __init__(self, shape: AnswerParser, writers: FragmentWriters, tasks: int) -> None:
-        self._shape = shape
+    def __init__(self, parser: AnswerParser, writers: FragmentWriters, tasks: int) -> None:
+        self._parser = parser
         self._writers = writers
         self._tasks = tasks
 
     def __call__(self, answers: pa.Table) -> pa.Table:
-        rows, failed = self._shape(answers)
+        rows, failed = self._parser(answers)
         self._writers.add(rows, failed, summarize_group(answers, rows, failed))
         return pa.table({"rows": [answers.num_rows]})
 
@@ -63,34 +65,34 @@ class _WriterSink:
 
 def run_inference(
     plan: Plan,
-    work: MissingRows,
+    missing: MissingRows,
     builder: RequestBuilder,
     engine: Engine,
-    shape: AnswerParser,
+    parser: AnswerParser,
     writers: FragmentWriters,
 ) -> None:
-    """Have the missing rows answered and taken by the writers."""
+    """Answers the missing rows and hands them to the writers."""
     import ray
     from ray.data import DataContext, TaskPoolStrategy
 
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # What a step raises comes back as it is, with its kind, and not only as text.
+    # Errors of a stage reach the driver with their type and kind, not only as text.
     context.raise_original_map_exception = True
     logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     cpus = ray.cluster_resources().get("CPU", 1)
-    tasks = read_tasks(len(work), cpus)
-    units = ray.data.from_items([{"index": i, "spans": list(s)} for i, s in work], override_num_blocks=tasks)
-    make_requests = RequestReader(plan, builder, carry_row=shape.needs_row)
-    requests = units.map_batches(
-        _RequestReader(make_requests, writers).__call__,
+    tasks = read_tasks(len(missing), cpus)
+    items = [{"index": index, "spans": list(spans)} for index, spans in missing]
+    reader = RequestReader(plan, builder, carry_row=parser.needs_row)
+    requests = ray.data.from_items(items, override_num_blocks=tasks).map_batches(
+        _RequestStage(reader, writers).__call__,
         compute=TaskPoolStrategy(min(tasks, light_tasks(cpus))),
         **_BLOCKS,
     )
-    # The block is the grain at which a stage takes and releases rows: one batch, unless asked otherwise.
+    # A stage takes and releases whole blocks: one batch, unless the job sets blocks.
     requests = requests.repartition(target_num_rows_per_block=engine.block_rows)
-    delivered = engine.answer_requests(requests, _WriterSink(shape, writers, light_tasks(cpus)))
+    delivered = engine.answer_requests(requests, _WriterSink(parser, writers, light_tasks(cpus)))
     for _ in delivered.iter_batches(prefetch_batches=0, **_BLOCKS):
         pass

@@ -1,5 +1,5 @@
-"""Noticing that nothing moves any more. A dead actor in a fixed pool, CPUs that are all taken, a GPU that
-does not come back: Ray waits for ever in each of them, without a word."""
+"""Detects that a run makes no progress. With a dead actor in a fixed pool, no free CPU or a lost GPU, Ray
+waits for ever and reports nothing."""
 
 from __future__ import annotations
 
@@ -10,49 +10,47 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 
 
 class StallWatch:
-    """Raises when no row finished for too long; the time in which an engine loads its model is not
-    counted."""
+    """Raises when no row finished for too long. The time in which an engine starts does not count."""
 
     def __init__(
         self,
         rows: int,
-        timeout: float,
-        loads: Callable[[], bool],
-        waits: Callable[[], str],
+        timeout_s: float,
+        is_starting: Callable[[], bool],
+        describe_waiting: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """:param loads: whether an engine that is not there yet is on its way, asked when nothing moves.
-        :param waits: what waits for what, asked before this raises."""
-        self._left = rows
-        self._timeout = timeout
-        self._loads = loads
-        self._waits = waits
+        """:param is_starting: whether an engine is on its way; called only after the timeout.
+        :param describe_waiting: describes what waits for what; called only before this raises."""
+        self._rows_left = rows
+        self._timeout_s = timeout_s
+        self._is_starting = is_starting
+        self._describe_waiting = describe_waiting
         self._clock = clock
         self._since = clock()
-        self._started = False
+        self._engine_started = False
 
-    def observe(self, finished: int, started: bool) -> None:
+    def observe(self, finished_rows: int, engine_started: bool) -> None:
         """
-        :param finished: rows since the last look, by whatever answered them.
-        :param started: whether an engine is there: it said so, or has answered.
-        :raises SliceError: of kind `engine`, which is worth a retry."""
-        self._left -= finished
-        if finished or (started and not self._started):
+        :param finished_rows: since the last call, however they were answered.
+        :param engine_started: whether an engine is ready or has answered.
+        :raises SliceError: of kind `engine`, which is retried."""
+        self._rows_left -= finished_rows
+        if finished_rows or (engine_started and not self._engine_started):
             self._since = self._clock()
-        self._started = self._started or started
-        if self._left <= 0 or self._clock() - self._since < self._timeout:
+        self._engine_started = self._engine_started or engine_started
+        if self._rows_left <= 0 or self._clock() - self._since < self._timeout_s:
             return
-        if not self._started and self._loads():
+        if not self._engine_started and self._is_starting():
             self._since = self._clock()
             return
-        raise stall_error(
-            f"no row finished for {self._timeout:g} s", f"{self._left:,} rows wait", self._waits()
-        )
+        event, waiting = f"no row finished for {self._timeout_s:g} s", f"{self._rows_left:,} rows wait"
+        raise stall_error(event, waiting, self._describe_waiting())
 
 
-def stall_error(seen: str, left: str, waits: str) -> SliceError:
+def stall_error(event: str, waiting: str, description: str) -> SliceError:
     return SliceError(
-        f"{seen} (stall_timeout) while {left}{f'. {waits}' if waits else ''}. Finished rows are kept, and a "
-        "retry goes on with the others. Work that takes longer than that needs a higher stall_timeout",
+        f"{event} (stall_timeout) while {waiting}{f'. {description}' if description else ''}. Finished rows "
+        "are kept, and a retry continues with the rest. Raise stall_timeout for work that takes longer",
         kind="engine",
     )

@@ -1,4 +1,4 @@
-"""Whether a slice will be finished when it should be. Pure."""
+"""Whether a slice will finish in time. Pure."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor.sizing.sizes import workers_needed
 
-#: Seconds of answering after which a rate says something.
-_SETTLED = 30.0
+#: Seconds of inference after which a rate is reliable.
+_SETTLED_S = 30.0
 
 
 def lateness(finish_by: float, now: float, progress: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures to go with a run's progress: `late_s`, how much later than it should be the slice will be
-    finished (negative: earlier), and `workers_needed`, how many would be in time from now on. None is not
-    known; no number of workers makes up for a time that is over.
+    """Returns `late_s`, the seconds after `finish_by` at which the slice will finish (negative: earlier), and
+    `workers_needed`, the workers that would finish in time from now on; None for unknown values, and for
+    workers once `finish_by` has passed.
 
     :param finish_by: and `now`: epoch seconds.
-    :param progress: as `Meter.progress` has it.
+    :param progress: of `Meter.progress`.
     """
-    left, began = progress["eta_s"], progress["first_row_s"]
-    settled = began is not None and progress["elapsed_s"] - began >= _SETTLED
-    if left is None or not (settled or now > finish_by):
+    eta_s, first_row_s = progress["eta_s"], progress["first_row_s"]
+    settled = first_row_s is not None and progress["elapsed_s"] - first_row_s >= _SETTLED_S
+    if eta_s is None or not (settled or now > finish_by):
         return {"late_s": None, "workers_needed": None}
-    time_left, workers = finish_by - now, progress["workers"]
+    time_left_s, workers = finish_by - now, progress["workers"]
     needed = None
-    if workers is not None and time_left > 0:
-        # A row takes a worker so long; the rate is that of all of them.
+    if workers is not None and time_left_s > 0:
         rows = progress["planned"] - progress["rows"]
-        needed = max(1, workers_needed(rows, left / max(rows, 1) * workers, time_left))
-    return {"late_s": round(now + left - finish_by), "workers_needed": needed}
+        worker_seconds_per_row = eta_s / max(rows, 1) * workers
+        needed = max(1, workers_needed(rows, worker_seconds_per_row, time_left_s))
+    return {"late_s": round(now + eta_s - finish_by), "workers_needed": needed}

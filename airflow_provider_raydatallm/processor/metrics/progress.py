@@ -1,9 +1,9 @@
-"""Telling how a run is getting on, until it ends: to the log, to runs that wait for it (the lease's beat), to
-whoever reads the slice folder (`_progress.json`) and to Prometheus.
+"""Reports a run's progress: to the log, to runs that wait for it (the lease's heartbeat), to readers of the
+slice folder (`_progress.json`) and to Prometheus.
 
-Nothing of it makes a run fail. Storage and Ray are talked to in a thread, so that a slow store keeps nobody
-waiting. Only the holder of the lease writes the file. It stays after a run that failed, with its error, until
-the next one replaces it or publishes (`publish.derive`): a published slice has none.
+No failure here fails the run. A thread talks to storage and Ray, so that a slow store does not block the run.
+Only the holder of the lease writes the file. After a failed run it stays, with the error, until the next run
+replaces it or publishes: a published slice has no such file.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from airflow_provider_raydatallm.processor.store.versions import PROGRESS
 
-#: Seconds between two exports to Prometheus, within the 10 s in which Ray collects; and as many exports to a
-#: write of the file.
+#: Seconds between two exports to Prometheus, below Ray's collection period of 10 s; exports per file write.
 _EXPORT_SECONDS = 5.0
 _EXPORTS_PER_WRITE = 2
 _MESSAGE_CHARACTERS = 2000
@@ -32,15 +31,16 @@ ProgressCallback = Callable[[dict[str, Any]], None]
 
 
 class ProgressReporter:
-    """`with Reporter(...) as reporter:` around the work. Once it is `close`d, the file is written no more."""
+    """`with ProgressReporter(...) as reporter:` around the work. After `close` the file is not written
+    again."""
 
     def __init__(self, job: SliceJob, store: Store, lease: Lease, log: ProgressCallback) -> None:
         self._job = job
         self._store = store
         self._lease = lease
         self._log = log
-        self._logged = 0.0
-        self._said: dict[str, Any] = {}
+        self._logged_at = 0.0
+        self._progress: dict[str, Any] = {}
         self._warned: set[str] = set()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ray-llm-progress", daemon=True)
@@ -54,21 +54,21 @@ class ProgressReporter:
     ) -> None:
         self.close()
         if error is not None:
-            why = str(error) or type(error).__name__
-            self._said = {**self._said, "step": "failed", "error": why[:_MESSAGE_CHARACTERS]}
+            message = (str(error) or type(error).__name__)[:_MESSAGE_CHARACTERS]
+            self._progress = {**self._progress, "step": "failed", "error": message}
             self._try(self._write)
 
-    def report(self, said: dict[str, Any], log_every: float = 0.0) -> None:
-        """:param log_every: no line in the log if the last one is not so many seconds old."""
-        self._said = said
-        self._lease.set_progress(said)
-        if time.monotonic() - self._logged >= log_every:
-            self._log(said)
-            self._logged = time.monotonic()
+    def report(self, progress: dict[str, Any], log_every_s: float = 0.0) -> None:
+        """:param log_every_s: logs only when the last log line is at least this old."""
+        self._progress = progress
+        self._lease.set_progress(progress)
+        if time.monotonic() - self._logged_at >= log_every_s:
+            self._log(progress)
+            self._logged_at = time.monotonic()
 
     def close(self) -> None:
         self._closed.set()
-        self._thread.join(timeout=10)  # a write that lasts longer is taken back when the lease is gone
+        self._thread.join(timeout=10)  # a longer write is rolled back if the lease is lost
 
     def _run(self) -> None:
         passes = 0
@@ -79,7 +79,7 @@ class ProgressReporter:
                 self._try(self._write)
 
     def _export(self) -> None:
-        prometheus.export(self._job, self._said)
+        prometheus.export(self._job, self._progress)
 
     def _write(self) -> None:
         if self._lease.lost:
@@ -88,17 +88,17 @@ class ProgressReporter:
         run = {"slice_key": self._job.slice_key, "when": now, "epoch": self._lease.epoch}
         try:
             self._lease.check()
-            self._store.put_json(PROGRESS, {**run, **self._said})
+            self._store.put_json(PROGRESS, {**run, **self._progress})
             self._lease.check()
         except LeaseLostError:
-            # It slept between the check and the put: whoever has the slice may be done with it by now.
+            # The lease was lost between check and put; the new holder may have finished already.
             if (self._store.read_json(PROGRESS) or {}).get("epoch") == self._lease.epoch:
                 self._store.remove(PROGRESS)
 
-    def _try(self, tell: Callable[[], None]) -> None:
+    def _try(self, action: Callable[[], None]) -> None:
         try:
-            tell()
+            action()
         except Exception as e:
-            if tell.__name__ not in self._warned:
-                self._warned.add(tell.__name__)
-                print(f"warning: progress cannot be told: {e}", file=sys.stderr, flush=True)
+            if action.__name__ not in self._warned:
+                self._warned.add(action.__name__)
+                print(f"warning: could not report progress: {e}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""gpus."""
+"""GPUs of this node, as NVML and Ray number them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 
 
 def gpu_memory() -> int | None:
-    """Bytes of the smallest GPU of this node; None where none can be seen."""
-    nvml, devices = _nvml_devices()
+    """Returns bytes of this node's smallest GPU; None without a visible GPU."""
+    nvml, devices = nvml_devices()
     return min((int(nvml.nvmlDeviceGetMemoryInfo(d).total) for d in devices.values()), default=None)
 
 
 @cache
 def held_gpus() -> str | None:
-    """Ids of the GPUs that Ray gave to this actor, with commas; None where there are none, or they are not
-    known: a part of a GPU has an id of its own."""
+    """Returns the comma-separated ids of the GPUs that Ray assigned to this actor; None when there are none
+    or NVML does not list them: a part of a GPU (MIG) has its own id."""
     import ray
 
-    _, devices = _nvml_devices()
+    _, devices = nvml_devices()
     if not devices:
         return None
-    given, numbered = [str(g) for g in ray.get_gpu_ids()], list(devices)
-    held = [numbered[int(g)] if g.isdecimal() and int(g) < len(numbered) else g for g in given]
+    assigned, ids = [str(g) for g in ray.get_gpu_ids()], list(devices)
+    held = [ids[int(g)] if g.isdecimal() and int(g) < len(ids) else g for g in assigned]
     return ",".join(held) if held and devices.keys() >= set(held) else None
 
 
-def _nvml_devices() -> tuple[Any, dict[str, Any]]:
-    """NVIDIA's management library and the devices it sees by id, in the order of their numbers; none where
-    there is no such thing."""
+def nvml_devices() -> tuple[Any, dict[str, Any]]:
+    """Returns NVIDIA's management library and its devices by id, in the order of their numbers; (None, {})
+    without the library."""
     for name in ("pynvml", "ray._private.thirdparty.pynvml"):
         try:
             nvml = importlib.import_module(name)
@@ -37,8 +37,8 @@ def _nvml_devices() -> tuple[Any, dict[str, Any]]:
             continue
         try:
             nvml.nvmlInit()
-            found = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-            return nvml, {_text(nvml.nvmlDeviceGetUUID(d)): d for d in found}
+            devices = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+            return nvml, {_text(nvml.nvmlDeviceGetUUID(d)): d for d in devices}
         except nvml.NVMLError:
             return nvml, {}
     return None, {}

@@ -1,8 +1,8 @@
-"""Looking at work in progress while this process waits for it.
+"""Checks work in progress while the main thread waits for it.
 
-Ray Data has its caller wait for blocks for as long as it takes. What must not wait (news of finished rows, a
-lease that is lost, a slice that is hopeless, an engine that is stuck) is looked at in a thread, and what that
-raises ends the wait as a signal does: in the main thread, so that Ray Data ends its pipeline in order.
+Ray Data blocks its caller until the next block is there. What cannot wait that long (finished rows, a lost
+lease, too many failed rows, a stuck engine) is checked in a thread. An error of the check ends the wait by a
+signal, in the main thread, so that Ray Data shuts its pipeline down in order.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ _SIGNAL = signal.SIGUSR1
 
 
 class _Interrupted(BaseException):
-    """The look raised."""
+    """The check raised an error."""
 
 
 class InterruptibleWait:
-    """`with Watch(look, seconds): wait()`: calls `look` every so often, and ends the wait by what it raises.
+    """`with InterruptibleWait(check, interval_s): wait()` calls `check` periodically; its error ends the
+    wait.
 
-    Outside of the main thread, which alone can be interrupted, the wait goes on to its own end first.
+    Only the main thread can be interrupted: in any other, the wait ends by itself before the error is raised.
     """
 
-    def __init__(self, look: Callable[[], None], seconds: float) -> None:
-        self._look = look
-        self._seconds = seconds
+    def __init__(self, check: Callable[[], None], interval_s: float) -> None:
+        self._check = check
+        self._interval_s = interval_s
         self._ended = threading.Event()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._raised = False
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -37,34 +38,34 @@ class InterruptibleWait:
 
     def __enter__(self) -> None:
         if self._in_main:
-            self._before = signal.signal(_SIGNAL, self._interrupt)
+            self._previous_handler = signal.signal(_SIGNAL, self._interrupt)
         self._thread.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._turn:  # from here on nothing interrupts
+        with self._lock:  # after this, nothing interrupts
             self._ended.set()
         self._thread.join()
         if self._in_main:
-            signal.signal(_SIGNAL, self._before)
+            signal.signal(_SIGNAL, self._previous_handler)
         if self._error is not None and (kind is None or kind is _Interrupted):
             raise self._error from None
 
     def _run(self) -> None:
-        while not self._ended.wait(self._seconds) and not self._raised:
+        while not self._ended.wait(self._interval_s) and not self._raised:
             try:
                 if self._error is None:
-                    self._look()
+                    self._check()
             except BaseException as e:
                 self._error = e
-            with self._turn:
+            with self._lock:
                 if self._error is not None and self._in_main and not self._ended.is_set():
                     signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        # Only the wait itself is to be interrupted, once: on the way into it the next signal does, and what
-        # leaves it raises the error by itself.
+        # Interrupts only the wait itself, once. Inside __enter__ the next signal interrupts; __exit__ raises
+        # the error by itself.
         while frame is not None:
             if frame.f_code in (InterruptibleWait.__enter__.__code__, InterruptibleWait.__exit__.__code__):
                 return

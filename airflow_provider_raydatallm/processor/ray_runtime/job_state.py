@@ -1,46 +1,75 @@
-"""job_state."""
+"""State of this job's actors, tasks and placement groups, from Ray's state API."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 _LIMIT = 10_000
-
-
-_NAMES = 12
+_MOST_COMMON = 12
 
 
 def engine_is_starting() -> bool:
-    """Whether an actor of this job has what it asked for, and is not ready for the first time; also when that
-    cannot be told."""
-    import ray
+    """Returns whether an actor of this job has its resources and is not ready for the first time; True when
+    the state API does not answer."""
     from ray.util.state import list_actors
 
     try:
-        job = ray.get_runtime_context().get_job_id()
-        actors = list_actors(
-            detail=True, filters=[("job_id", "=", job)], limit=_LIMIT, raise_on_missing_output=False
-        )
-    except Exception:  # no dashboard to ask
+        actors = list_actors(detail=True, filters=_of_this_job(), limit=_LIMIT, raise_on_missing_output=False)
+    except Exception:  # no dashboard
         return True
     return any(a.state == "PENDING_CREATION" and a.pid for a in actors)
 
 
 def describe_waiting() -> str:
-    """What this job's tasks and actors are doing, and how many CPUs are left, as Ray's state API has it;
-    empty when it does not say."""
+    """Describes this job's unfinished tasks and actors, and the cluster's free CPUs; "" when the state API
+    does not answer."""
     import ray
     from ray.util.state import list_actors, list_tasks
 
     try:
-        job = ray.get_runtime_context().get_job_id()
-        mine = [("job_id", "=", job)]
+        mine = _of_this_job()
         tasks = list_tasks(filters=mine, limit=_LIMIT, raise_on_missing_output=False)
         actors = list_actors(filters=mine, limit=_LIMIT, raise_on_missing_output=False)
-        free, there = (of().get("CPU", 0) for of in (ray.available_resources, ray.cluster_resources))
-    except Exception:  # what is told without it matters more
+        free, total = (r().get("CPU", 0) for r in (ray.available_resources, ray.cluster_resources))
+    except Exception:  # the error that this text belongs to matters more
         return ""
-    doing = Counter(f"{t.name} {t.state}" for t in tasks if t.state not in ("FINISHED", "FAILED"))
-    doing += Counter(f"{a.class_name} (actor) {a.state}" for a in actors if a.state != "DEAD")
-    said = ", ".join(f"{count} x {name}" for name, count in doing.most_common(_NAMES))
-    return f"Of this job, {said}; {free:g} of the cluster's {there:g} CPUs are free" if said else ""
+    states = Counter(f"{t.name} {t.state}" for t in tasks if t.state not in ("FINISHED", "FAILED"))
+    states += Counter(f"{a.class_name} (actor) {a.state}" for a in actors if a.state != "DEAD")
+    text = ", ".join(f"{count} x {name}" for name, count in states.most_common(_MOST_COMMON))
+    return f"Of this job, {text}; {free:g} of the cluster's {total:g} CPUs are free" if text else ""
+
+
+def held_resources(shared_actor_prefix: str | None) -> tuple[dict[str, float], int]:
+    """Returns the resources that this job's actors and placement groups hold, and how many of them still wait
+    for theirs.
+
+    :param shared_actor_prefix: prefix of the names of actors that this job shares with others.
+    """
+    import ray
+    from ray.util.state import list_actors, list_placement_groups
+
+    job = ray.get_runtime_context().get_job_id()
+    requests: list[tuple[bool, list[dict[str, float]]]] = []
+    actors = list_actors(detail=True, limit=_LIMIT, filters=_of_this_job())
+    if shared_actor_prefix is not None:
+        serving = list_actors(detail=True, limit=_LIMIT, filters=[("ray_namespace", "=", "serve")])
+        actors += [a for a in serving if a.name.startswith(shared_actor_prefix) and a.job_id != job]
+    for actor in actors:
+        # With a process it has its resources; it is ALIVE only once its model is loaded.
+        if actor.state != "DEAD" and actor.required_resources and not actor.placement_group_id:
+            requests.append((bool(actor.pid), [actor.required_resources]))
+    for group in list_placement_groups(detail=True, limit=_LIMIT, filters=[("creator_job_id", "=", job)]):
+        if group.state != "REMOVED":
+            bundles = [bundle["unit_resources"] for bundle in group.bundles or []]
+            requests.append((group.state == "CREATED", bundles))
+    held: Counter[str] = Counter()
+    for granted, bundles in requests:
+        for bundle in bundles if granted else ():
+            held.update(bundle)
+    return dict(held), sum(not granted for granted, _ in requests)
+
+
+def _of_this_job() -> list[tuple[str, str, str]]:
+    import ray
+
+    return [("job_id", "=", ray.get_runtime_context().get_job_id())]

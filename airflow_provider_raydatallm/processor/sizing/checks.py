@@ -1,8 +1,7 @@
-"""What is wrong with a request, told before anything is spent. Pure: what is asked and what there is go in,
-findings come out.
+"""Checks a run before it starts. Pure: sizes, model and cluster in, findings out.
 
-An error cannot work, or would wait for ever; a warning costs speed. Each has the numbers it is drawn from and
-what to change.
+An error cannot work or would wait for ever; a warning costs speed. Each has its numbers and the setting to
+change.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from airflow_provider_raydatallm.processor.sizing.model_config import (
 )
 from airflow_provider_raydatallm.processor.sizing.sizes import fewest_blocks, is_saturated
 
-#: GPUs that are joined by PCIe only.
-_PCIE = {"T4", "L4", "A10G", "L40S", "RTX-PRO-6000"}
+#: GPUs connected by PCIe only.
+_PCIE_ONLY = {"T4", "L4", "A10G", "L40S", "RTX-PRO-6000"}
 _GB = 1e9
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`code` is stable; `kind` is that of the failure it would be."""
+    """`code` is stable; `kind` is the kind of the failure that it predicts."""
 
     code: str
     severity: Literal["error", "warning"]
@@ -50,52 +49,45 @@ def check_sizes(
     shape: ModelConfig | None,
     cluster: ClusterFacts | None,
 ) -> list[Finding]:
-    """Everything that can be found, errors first. What is None is not known, and not checked.
+    """Returns all findings, errors first. None is unknown and not checked.
 
-    :param rows: that are left to answer.
+    :param rows: rows left to answer.
     """
-    found = [*_parallel(sizes, engine_kwargs, accelerator_type, shape, cluster)]
+    findings = [*_check_parallel(sizes, engine_kwargs, accelerator_type, shape, cluster)]
     if cluster is not None:
-        found += _resources(needs, accelerator_type, cluster)
-        found += _memory(engine_kwargs, sizes, shape, cluster)
+        findings += _check_resources(needs, accelerator_type, cluster)
+        findings += _check_memory(engine_kwargs, sizes, shape, cluster)
     if sizes is not None:
-        found += _batches(sizes, rows)
-    return sorted(found, key=lambda f: f.severity)
+        findings += _check_batches(sizes, rows)
+    return sorted(findings, key=lambda f: f.severity)
 
 
-def _resources(needs: Resources, accelerator_type: str | None, cluster: ClusterFacts) -> Iterator[Finding]:
-    there, most = cluster.resources, cluster.max_resources
-    if most is None:
+def _check_resources(
+    needs: Resources, accelerator_type: str | None, cluster: ClusterFacts
+) -> Iterator[Finding]:
+    current, maximum = cluster.resources, cluster.max_resources
+    if maximum is None:
         return
     short = [
-        f"{need:g} {name}s where the cluster has {there.get(name, 0):g}"
-        + (f" and may grow to {most[name]:g}" if most.get(name, 0) > there.get(name, 0) else "")
+        f"{need:g} {name}s where the cluster has {current.get(name, 0):g}"
+        + (f" and may grow to {maximum[name]:g}" if maximum.get(name, 0) > current.get(name, 0) else "")
         for name, need in (("CPU", needs.cpus), ("GPU", needs.gpus))
-        if max(there.get(name, 0), most.get(name, 0)) < need
+        if max(current.get(name, 0), maximum.get(name, 0)) < need
     ]
     if short:
-        yield Finding(
-            "cluster_too_small",
-            "error",
-            f"the cluster is too small: the slice needs {' and '.join(short)} ({needs.breakdown})",
-            "Add nodes, or lower concurrency or the parallel sizes in engine_kwargs",
-            "cluster",
-        )
-    kinds = sorted(
-        k.removeprefix("accelerator_type:") for k in {*there, *most} if k.startswith("accelerator_type:")
-    )
-    if accelerator_type is not None and accelerator_type not in kinds:
-        yield Finding(
-            "no_such_accelerator",
-            "error",
-            f"accelerator_type is {accelerator_type!r} where the cluster has "
-            f"{', '.join(kinds) or 'no accelerator'}",
-            "Name one of those, or add nodes that have it",
-            "cluster",
-        )
+        message = f"the cluster is too small: the slice needs {' and '.join(short)} ({needs.breakdown})"
+        fix = "Add nodes, or lower concurrency or the parallel sizes in engine_kwargs"
+        yield Finding("cluster_too_small", "error", message, fix, "cluster")
+    prefix = "accelerator_type:"
+    types = sorted(name.removeprefix(prefix) for name in {*current, *maximum} if name.startswith(prefix))
+    if accelerator_type is not None and accelerator_type not in types:
+        available = ", ".join(types) or "no accelerator"
+        message = f"accelerator_type is {accelerator_type!r} where the cluster has {available}"
+        fix = "Set it to one of those, or add nodes that have it"
+        yield Finding("no_such_accelerator", "error", message, fix, "cluster")
 
 
-def _parallel(
+def _check_parallel(
     sizes: Sizes | None,
     engine_kwargs: Mapping[str, Any],
     accelerator_type: str | None,
@@ -103,102 +95,66 @@ def _parallel(
     cluster: ClusterFacts | None,
 ) -> Iterator[Finding]:
     tensor = int(engine_kwargs.get("tensor_parallel_size") or 1)
-    layers = int(engine_kwargs.get("pipeline_parallel_size") or 1)
+    pipeline = int(engine_kwargs.get("pipeline_parallel_size") or 1)
     if shape is not None and shape.heads % tensor:
-        fitting = [n for n in (1, 2, 4, 8, 16) if shape.heads % n == 0]
-        yield Finding(
-            "heads_not_divisible",
-            "error",
-            f"tensor_parallel_size {tensor} does not divide the model's {shape.heads} attention heads",
-            f"Set it to {', '.join(map(str, fitting))} in engine_kwargs",
-        )
-    if tensor > 1 and accelerator_type in _PCIE:
-        yield Finding(
-            "tensor_parallel_over_pcie",
-            "warning",
-            f"tensor_parallel_size {tensor} on {accelerator_type}, whose GPUs are joined by PCIe only: they "
-            "will wait for each other in every layer",
-            "If the model fits one GPU, set it to 1 and raise concurrency instead",
-        )
-    each = tensor * layers
+        message = f"tensor_parallel_size {tensor} does not divide the model's {shape.heads} attention heads"
+        divisors = ", ".join(str(n) for n in (1, 2, 4, 8, 16) if shape.heads % n == 0)
+        yield Finding("heads_not_divisible", "error", message, f"Set it to {divisors} in engine_kwargs")
+    if tensor > 1 and accelerator_type in _PCIE_ONLY:
+        message = f"tensor_parallel_size {tensor} on {accelerator_type}, whose GPUs are connected by PCIe "
+        message += "only: they wait for each other in every layer"
+        fix = "If the model fits one GPU, set it to 1 and raise concurrency instead"
+        yield Finding("tensor_parallel_over_pcie", "warning", message, fix)
     if cluster is not None and sizes is not None and sizes.gpus[0]:
-        node = cluster.gpus_per_node
-        if 0 < node < each and engine_kwargs.get("distributed_executor_backend") != "ray":
-            yield Finding(
-                "worker_over_nodes",
-                "error",
-                f"a worker needs {tensor} x {layers} = {each} GPUs (tensor x pipeline parallel) where a node "
-                f"has {node}",
-                "Lower the parallel sizes, or set distributed_executor_backend='ray' in engine_kwargs and "
-                "engine='ray_data_llm'",
-                "cluster",
-            )
+        gpus, node_gpus = tensor * pipeline, cluster.gpus_per_node
+        if 0 < node_gpus < gpus and engine_kwargs.get("distributed_executor_backend") != "ray":
+            needs = f"{tensor} x {pipeline} = {gpus} GPUs (tensor x pipeline parallel)"
+            fix = "Lower the parallel sizes, or set distributed_executor_backend='ray' in engine_kwargs and "
+            fix += "engine='ray_data_llm'"
+            message = f"a worker needs {needs} where a node has {node_gpus}"
+            yield Finding("worker_over_nodes", "error", message, fix, "cluster")
 
 
-def _memory(
+def _check_memory(
     engine_kwargs: Mapping[str, Any], sizes: Sizes | None, shape: ModelConfig | None, cluster: ClusterFacts
 ) -> Iterator[Finding]:
     if shape is None or cluster.gpu_bytes is None or sizes is None or not sizes.gpus[0]:
         return
-    each = sizes.gpus[0] // sizes.workers[0]
+    gpus = sizes.gpus[0] // sizes.workers[0]
     utilization = float(engine_kwargs.get("gpu_memory_utilization") or UTILIZATION)
-    left = cache_bytes(shape, cluster.gpu_bytes, each, utilization)
-    if left is None or shape.weight_bytes is None:
+    cache = cache_bytes(shape, cluster.gpu_bytes, gpus, utilization)
+    if cache is None or shape.weight_bytes is None:
         return
-    have = f"{each} GPU(s) of {cluster.gpu_bytes / _GB:.0f} GB x gpu_memory_utilization {utilization:g}"
+    memory = f"{gpus} GPU(s) of {cluster.gpu_bytes / _GB:.0f} GB x gpu_memory_utilization {utilization:g}"
     length = row_length(engine_kwargs, shape)
     row = length * shape.kv_bytes_per_token
-    if left <= 0:
-        yield Finding(
-            "weights_over_memory",
-            "error",
-            f"the model's weights take {shape.weight_bytes / _GB:.0f} GB, and a worker has {have}",
-            "Raise tensor_parallel_size in engine_kwargs, or take a quantized model (fp8 halves the weights)",
-            "gpu_memory",
-        )
-    elif left < row and engine_kwargs.get("max_model_len") != -1:  # for which vLLM takes what fits
-        yield Finding(
-            "cache_under_one_row",
-            "error",
-            f"beside the weights a worker has {left / _GB:.1f} GB for its cache, and one row of "
-            f"max_model_len {length:,} takes {row / _GB:.1f} GB ({have})",
-            "Lower max_model_len ('auto' takes what the rows need), or raise tensor_parallel_size, in "
-            "engine_kwargs",
-            "gpu_memory",
-        )
+    if cache <= 0:
+        message = f"the model's weights take {shape.weight_bytes / _GB:.0f} GB, and a worker has {memory}"
+        fix = "Raise tensor_parallel_size in engine_kwargs, or use a quantized model (fp8 halves the weights)"
+        yield Finding("weights_over_memory", "error", message, fix, "gpu_memory")
+    elif cache < row and engine_kwargs.get("max_model_len") != -1:  # with -1 vLLM uses the length that fits
+        message = f"besides the weights a worker has {cache / _GB:.1f} GB for its cache, and one row of "
+        message += f"max_model_len {length:,} takes {row / _GB:.1f} GB ({memory})"
+        fix = "In engine_kwargs, lower max_model_len ('auto' fits the rows) or raise tensor_parallel_size"
+        yield Finding("cache_under_one_row", "error", message, fix, "gpu_memory")
 
 
-def _batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
+def _check_batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
+    in_flight = sizes.batch_size * sizes.batches
     if not is_saturated(sizes.batch_size, sizes.batches, sizes.max_num_seqs) and rows > sizes.max_num_seqs:
-        yield Finding(
-            "engine_not_saturated",
-            "warning",
-            f"batch_size {sizes.batch_size} x max_concurrent_batches {sizes.batches} = "
-            f"{sizes.batch_size * sizes.batches} rows in flight, fewer than the {sizes.max_num_seqs} that a "
-            "worker can run at once",
-            "Leave max_concurrent_batches out, or raise it",
-        )
+        message = f"batch_size {sizes.batch_size} x max_concurrent_batches {sizes.batches} = {in_flight} "
+        message += f"rows in flight, fewer than the {sizes.max_num_seqs} that a worker can run at once"
+        yield Finding("engine_not_saturated", "warning", message, "Omit max_concurrent_batches, or raise it")
     if sizes.block_rows > sizes.batch_size and rows > sizes.batch_size:
-        yield Finding(
-            "blocks_over_batch_size",
-            "warning",
-            f"blocks of {sizes.block_rows:,} rows are larger than batch_size {sizes.batch_size}: a worker "
-            "takes, repeats and releases a whole block",
-            f"Raise blocks to {math.ceil(rows / sizes.batch_size)}, or leave it out",
-        )
-    most, tasks = sizes.workers[1], -(-rows // max(sizes.batch_size, sizes.block_rows))
-    if 0 < tasks < most:
-        yield Finding(
-            "fewer_tasks_than_workers",
-            "warning",
-            f"{rows:,} rows in batches of {sizes.batch_size} are {tasks} task(s) for {most} workers: some "
-            "start for nothing",
-            "Lower concurrency or batch_size",
-        )
-    elif tasks < fewest_blocks(most, varied=False) and most > 1:
-        yield Finding(
-            "few_tasks",
-            "warning",
-            f"{tasks} tasks for {most} workers, fewer than 2 for each: they will end at different times",
-            "Lower batch_size or concurrency",
-        )
+        message = f"blocks of {sizes.block_rows:,} rows are larger than batch_size {sizes.batch_size}: a "
+        message += "worker takes, retries and releases a whole block"
+        fix = f"Raise blocks to {math.ceil(rows / sizes.batch_size)}, or omit it"
+        yield Finding("blocks_over_batch_size", "warning", message, fix)
+    workers, tasks = sizes.workers[1], -(-rows // max(sizes.batch_size, sizes.block_rows))
+    if 0 < tasks < workers:
+        message = f"{rows:,} rows in batches of {sizes.batch_size} are {tasks} task(s) for {workers} "
+        message += "workers: some would have nothing to do"
+        yield Finding("fewer_tasks_than_workers", "warning", message, "Lower concurrency or batch_size")
+    elif tasks < fewest_blocks(workers, varied=False) and workers > 1:
+        message = f"{tasks} tasks for {workers} workers, fewer than 2 each: they will end at different times"
+        yield Finding("few_tasks", "warning", message, "Lower batch_size or concurrency")

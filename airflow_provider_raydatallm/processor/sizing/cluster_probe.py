@@ -1,9 +1,10 @@
-"""What is there, asked of the live cluster before anything is spent; `checks` says what that means."""
+"""Reads facts from the live cluster before a run starts; `checks` judges them."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,15 +18,15 @@ from airflow_provider_raydatallm.processor.sizing.model_config import read_model
 T = TypeVar("T")
 
 _FOLDER_PREFIXES = ("/", "./", "../", "~")
-#: Seconds for a look at the nodes.
-_LOOK_SECONDS = 25
+#: Seconds for a call on all nodes.
+_PROBE_TIMEOUT_S = 25
 
 
 def preflight_findings(engine: Engine, rows: int, cluster: ClusterFacts | None) -> list[Finding]:
-    """All that is wrong with a request.
+    """Returns everything that is wrong with a run.
 
-    :param rows: that are left to answer.
-    :param cluster: None to check what needs none.
+    :param rows: rows left to answer.
+    :param cluster: None to skip checks that need one.
     """
     job = engine.job
     return check_sizes(
@@ -39,34 +40,29 @@ def preflight_findings(engine: Engine, rows: int, cluster: ClusterFacts | None) 
     )
 
 
-def raise_errors(found: list[Finding]) -> None:
+def raise_errors(findings: list[Finding]) -> None:
     """:raises SliceError: with all errors among the findings, of the first one's kind."""
-    errors = [f for f in found if f.severity == "error"]
+    errors = [f for f in findings if f.severity == "error"]
     if errors:
         raise SliceError("; ".join(map(str, errors)), kind=errors[0].kind)
 
 
 def probe_cluster() -> ClusterFacts:
-    """What the cluster that this process is connected to has."""
+    """Reads the resources of the connected cluster."""
     import ray
 
-    there = ray.cluster_resources()
-    nodes: list[dict[str, Any]] = [n for n in ray.nodes() if n["Alive"]]
-    memory = []
-    by_type: dict[str, float] = {}
-    for node in nodes:
-        for name in node["Resources"]:
+    gpu_nodes = [node for node in _alive_nodes() if node["Resources"].get("GPU")]
+    gpus_by_type: defaultdict[str, float] = defaultdict(float)
+    for resources in (node["Resources"] for node in gpu_nodes):
+        for name in resources:
             if name.startswith("accelerator_type:"):
-                kind = name.removeprefix("accelerator_type:")
-                by_type[kind] = by_type.get(kind, 0) + node["Resources"].get("GPU", 0)
-    if there.get("GPU"):
-        memory = _on_nodes(gpu_memory, [n for n in nodes if n["Resources"].get("GPU")])
+                gpus_by_type[name.removeprefix("accelerator_type:")] += resources["GPU"]
     return ClusterFacts(
-        resources=there,
-        max_resources=_most_resources(),
-        gpus_per_node=int(max((n["Resources"].get("GPU", 0) for n in nodes), default=0)),
-        gpu_bytes=min((m for m in memory if m), default=None),
-        gpus_by_type=by_type,
+        resources=ray.cluster_resources(),
+        max_resources=_max_resources(),
+        gpus_per_node=int(max((node["Resources"]["GPU"] for node in gpu_nodes), default=0)),
+        gpu_bytes=min((size for size in _call_on(gpu_memory, gpu_nodes) if size), default=None),
+        gpus_by_type=gpus_by_type,
     )
 
 
@@ -75,81 +71,85 @@ def is_folder(model_source: str) -> bool:
 
 
 def check_model_folder(model_source: str) -> None:
-    """:raises SliceError: when the model is a folder that no node of the cluster has."""
-    import ray
-
+    """:raises SliceError: when the model is a folder that no node of the cluster has; of kind `transient`
+    when no node answered."""
     if not is_folder(model_source):
         return
     path = os.path.expanduser(model_source)
-    found = [_looks_like_a_model(path)]
-    if found[0]:
-        found = _on_nodes(lambda: _looks_like_a_model(path), [n for n in ray.nodes() if n["Alive"]])
-    if all(found):
+    if not _folder_fault(path):
+        return
+    faults = _call_on(lambda: _folder_fault(path), _alive_nodes())
+    if not faults:
         raise SliceError(
-            f"model_source {model_source!r} is no model folder on any of the cluster's {len(found)} "
-            f"node(s): {found[0]}. Give a folder that every node has, a hub id, or an s3:// address",
+            f"cannot check model_source {model_source!r}: no node of the cluster answered within "
+            f"{_PROBE_TIMEOUT_S} s. Retry when the cluster is less busy",
+            kind="transient",
+        )
+    if all(faults):
+        raise SliceError(
+            f"model_source {model_source!r} is not a model folder on any of the cluster's {len(faults)} "
+            f"node(s): {faults[0]}. Set it to a folder that every node has, a hub id, or an s3:// address",
             kind="model",
         )
 
 
 def model_files(model_source: str) -> list[list[tuple[str, int, int]]]:
-    """What a model's folder holds, by which one that was replaced in place is known: each file's name, bytes
-    and time, here, or where it is not on this node on those that have it. Empty for a hub id."""
-    import ray
-
+    """Lists a model folder's files as (name, bytes, mtime_ns), which detects a model that was replaced in
+    place: of this node, or else each distinct list of the other nodes. Empty for a hub id."""
     path = os.path.expanduser(model_source)
     if not is_folder(model_source):
         return []
-    if here := _files(path):
-        return [here]
-    there = _on_nodes(lambda: _files(path), [n for n in ray.nodes() if n["Alive"]])
-    return sorted({tuple(files): files for files in there if files}.values())
+    if files := _list_files(path):
+        return [files]
+    lists = _call_on(lambda: _list_files(path), _alive_nodes())
+    return sorted({tuple(files): files for files in lists if files}.values())
 
 
-def _files(path: str) -> list[tuple[str, int, int]]:
+def _list_files(path: str) -> list[tuple[str, int, int]]:
     try:
-        with os.scandir(path) as found:
-            files = [(f.name, f.stat()) for f in found if f.is_file()]
+        with os.scandir(path) as entries:
+            files = [(entry.name, entry.stat()) for entry in entries if entry.is_file()]
     except OSError:
         return []
     return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
 
 
-def _looks_like_a_model(path: str) -> str:
-    """Why not; empty when it does."""
+def _folder_fault(path: str) -> str:
+    """Returns why a folder is not a model's; "" if it is."""
     if not os.path.isdir(path):
-        return "there is no such folder"
-    return "" if os.path.isfile(os.path.join(path, "config.json")) else "it holds no config.json"
+        return "the folder does not exist"
+    return "" if os.path.isfile(os.path.join(path, "config.json")) else "it has no config.json"
 
 
-def _on_nodes(look: Callable[[], T], nodes: list[dict[str, Any]]) -> list[T]:
-    """What a function returns on each node; those that do not answer in time are left out."""
+def _alive_nodes() -> list[dict[str, Any]]:
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _call_on(function: Callable[[], T], nodes: list[dict[str, Any]]) -> list[T]:
+    """Returns a function's result on each node, without nodes that do not answer in time."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    probe: Any = ray.remote(num_cpus=0)(look)
-    tasks = [
-        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)).remote()
-        for n in nodes
-    ]
-    done, _ = ray.wait(tasks, num_returns=len(tasks), timeout=_LOOK_SECONDS) if tasks else ([], [])
-    return list(ray.get(done))
+    probe: Any = ray.remote(num_cpus=0)(function)
+    places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+    tasks = [probe.options(scheduling_strategy=place).remote() for place in places]
+    done, _ = ray.wait(tasks, num_returns=len(tasks), timeout=_PROBE_TIMEOUT_S) if tasks else ([], [])
+    return [ray.get(task) for task in done]
 
 
-def _most_resources() -> dict[str, float] | None:
-    """What the cluster's autoscaler may grow it to; {} without an autoscaler, None where its bounds are not
-    known."""
+def _max_resources() -> dict[str, float] | None:
+    """Returns the autoscaler's upper bounds; {} without an autoscaler, None when they are unknown."""
     from ray._private.state import state
     from ray.experimental.internal_kv import _internal_kv_get
 
-    # Ray Train asks the same; there is no public way. An autoscaler of the second generation reports its
-    # bounds.
-    bounds = getattr(state, "get_max_resources_from_cluster_config", lambda: None)()
+    # Autoscaler v2 reports its bounds. There is no public API; Ray Train calls this too.
+    bounds = state.get_max_resources_from_cluster_config()
     if bounds is not None:
         return dict(bounds)
-    # One of the first generation is known by its status only
-    # (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS). Without an autoscaler Ray writes one too, in
-    # which each node is of a type of its own, named after it.
+    # Autoscaler v1 shows in its status only (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS). Without an
+    # autoscaler there is a status too, in which each node has its own type, named after the node.
     status = json.loads(_internal_kv_get(b"__autoscaling_status") or b"{}")
     types = (status.get("autoscaler_report") or {}).get("node_type_mapping") or {}
     return None if any(kind != f"node_{node}" for node, kind in types.items()) else {}

@@ -1,4 +1,4 @@
-"""facts."""
+"""Values that sizes are chosen by and checked with, in the order of their use."""
 
 from __future__ import annotations
 
@@ -7,20 +7,64 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Resources:
-    """Logical CPUs and GPUs that must be there at once for the engine and its stages to start."""
+class ClusterFacts:
+    """The cluster's resources, by Ray's names.
 
-    cpus: float
-    gpus: float
-    breakdown: str
+    max_resources: the autoscaler's upper bounds; {} without an autoscaler, None when unknown.
+    gpu_bytes: memory of the smallest GPU. gpus_by_type: GPUs of the nodes with an accelerator type.
+    """
+
+    resources: Mapping[str, float]
+    max_resources: Mapping[str, float] | None = field(default_factory=dict)
+    gpus_per_node: int = 0
+    gpu_bytes: int | None = None
+    gpus_by_type: Mapping[str, float] = field(default_factory=dict)
+
+    def gpus_of(self, accelerator_type: str | None) -> float:
+        """Returns the GPUs that a slice can use, including those that the autoscaler can add, if known."""
+        if accelerator_type is not None and not self.max_resources:
+            return self.gpus_by_type.get(accelerator_type, 0)
+        return max(self.resources.get("GPU", 0), (self.max_resources or {}).get("GPU", 0))
+
+
+@dataclass(frozen=True)
+class TokenLengthSample:
+    """tokens: prompt plus longest answer of each sampled row. positions: the model's maximum; None when its
+    files do not give it."""
+
+    tokens: Sequence[int]
+    positions: int | None = None
+
+
+@dataclass(frozen=True)
+class PastThroughput:
+    """Throughput of an earlier slice of the table. rows_per_s is per worker and counts inferred rows only:
+    the cache hits of one slice say nothing about the next. engine_start is in seconds."""
+
+    slice_key: str
+    rows_per_s: float
+    engine_start: float
+
+
+@dataclass(frozen=True)
+class SizingInputs:
+    """Everything that sizes are chosen by; None is unknown.
+
+    limit_raised: the rows left exceeded the length limit of the engine before.
+    """
+
+    cluster: ClusterFacts | None
+    lengths: TokenLengthSample | None = None
+    past_throughput: PastThroughput | None = None
+    limit_raised: bool = False
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of an engine whose workers run vLLM.
+    """Sizes of an engine whose workers run vLLM.
 
-    workers, gpus: the fewest and the most. batches: in flight in a worker. max_num_seqs: rows that a worker
-    runs at once, as far as is known before it starts. block_rows: rows that travel together.
+    workers, gpus: minimum and maximum. batches: in flight per worker. max_num_seqs: rows that a worker runs
+    at once, as far as known before it starts. block_rows: rows that travel together.
     """
 
     workers: tuple[int, int]
@@ -32,51 +76,9 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class ClusterFacts:
-    """What a cluster has, as Ray names it; `most` is what its autoscaler may grow it to, {} without one and
-    None where that is not known. gpu_bytes: memory of its smallest GPU."""
+class Resources:
+    """Logical CPUs and GPUs that the engine and its stages need at once in order to start."""
 
-    resources: Mapping[str, float]
-    max_resources: Mapping[str, float] | None = field(default_factory=dict)
-    gpus_per_node: int = 0
-    gpu_bytes: int | None = None
-    #: GPUs of the nodes that have an accelerator of that type.
-    gpus_by_type: Mapping[str, float] = field(default_factory=dict)
-
-    def gpus_of(self, accelerator_type: str | None) -> float:
-        """What a slice may have, with what the autoscaler may bring as far as that is known."""
-        if accelerator_type is not None and not self.max_resources:
-            return self.gpus_by_type.get(accelerator_type, 0)
-        return max(self.resources.get("GPU", 0), (self.max_resources or {}).get("GPU", 0))
-
-
-@dataclass(frozen=True)
-class TokenLengthSample:
-    """tokens: of prompt and longest answer, of each row that was looked at. positions: the most that the
-    model has places for; None where its files do not say."""
-
-    tokens: Sequence[int]
-    positions: int | None = None
-
-
-@dataclass(frozen=True)
-class PastThroughput:
-    """What an earlier slice of the table showed. rows_per_s is of one worker, and of rows that it was asked:
-    what a cache had of one slice says nothing of the next."""
-
-    slice_key: str
-    rows_per_s: float
-    engine_start: float
-
-
-@dataclass(frozen=True)
-class SizingInputs:
-    """What sizes are chosen by; what is None is not known.
-
-    raised: the rows left are those that were over the limit of the engine before.
-    """
-
-    cluster: ClusterFacts | None
-    lengths: TokenLengthSample | None = None
-    past_throughput: PastThroughput | None = None
-    limit_raised: bool = False
+    cpus: float
+    gpus: float
+    breakdown: str

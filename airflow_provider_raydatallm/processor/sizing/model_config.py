@@ -1,4 +1,4 @@
-"""What a model takes of a GPU's memory, from its `config.json`."""
+"""A model's GPU memory, computed from its `config.json`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Bytes of a value.
+#: Bytes per value.
 _BYTES = {"float32": 4.0, "float": 4.0, "float16": 2.0, "half": 2.0, "bfloat16": 2.0, "fp8": 1.0, "auto": 2.0}
-#: Bytes of a weight by the method that shrank it.
+#: Bytes per weight by quantization method.
 _QUANTIZED = {"fp8": 1.0, "int8": 1.0, "awq": 0.5, "gptq": 0.5, "awq_marlin": 0.5, "gptq_marlin": 0.5}
-#: Of the memory that vLLM may use, for what is neither weights nor cache.
+#: Share of vLLM's memory for activations: neither weights nor cache.
 _ACTIVATIONS = 0.05
-#: The share of a GPU's memory that vLLM takes unless it is told otherwise.
+#: vLLM's default gpu_memory_utilization.
 UTILIZATION = 0.9
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder's sizes. `parameters` is None where the configuration does not give it away."""
+    """A decoder's sizes. `parameters` is None when the configuration does not determine it."""
 
     parameters: int | None
     layers: int
@@ -34,19 +34,19 @@ class ModelConfig:
 
     @property
     def weight_bytes(self) -> float | None:
-        """70 billion parameters take 140 GB in bfloat16, half of that in fp8."""
+        """Example: 70 billion parameters take 140 GB in bfloat16, 70 GB in fp8."""
         return None if self.parameters is None else self.parameters * self.weight_bytes_each
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """A token's place in the cache: a key and a value in each layer."""
+        """A key and a value in each layer."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.kv_bytes_each
 
 
 def read_model_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> ModelConfig | None:
-    """The shape of a model in a folder that this machine has, or in its hub cache; None when there is none or
-    it is not a plain decoder."""
-    config = _config(model_source, engine_kwargs)
+    """Reads the configuration of a model in a local folder or the hub cache; None when there is none or it is
+    not a plain decoder's."""
+    config = _load_config(model_source, engine_kwargs)
     try:
         return parse_model_config(config, engine_kwargs) if config is not None else None
     except (ValueError, KeyError, TypeError):
@@ -54,15 +54,15 @@ def read_model_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> Mo
 
 
 def is_quantized_model(model_source: str, engine_kwargs: Mapping[str, Any]) -> bool:
-    """As far as the arguments say, or the model's files, which this machine may not have."""
-    config = _config(model_source, engine_kwargs) or {}
+    """Returns whether the arguments or the model's local files, if any, name a quantization."""
+    config = _load_config(model_source, engine_kwargs) or {}
     return bool(engine_kwargs.get("quantization") or config.get("quantization_config"))
 
 
-def _config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-    found = config_file(model_source)
+def _load_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+    file = config_file(model_source)
     try:
-        config = json.loads(found.read_text()) if found is not None else None
+        config = json.loads(file.read_text()) if file is not None else None
     except (OSError, ValueError):
         return None
     overrides = engine_kwargs.get("hf_overrides")
@@ -79,7 +79,7 @@ def config_file(model_source: str) -> Path | None:
 
 
 def parse_model_config(config: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -> ModelConfig:
-    """:raises KeyError: when the configuration is not a decoder's."""
+    """:raises KeyError: for a configuration that is not a decoder's."""
     config = config.get("text_config") or config
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     head_dim = int(config.get("head_dim") or hidden // heads)
@@ -87,11 +87,10 @@ def parse_model_config(config: Mapping[str, Any], engine_kwargs: Mapping[str, An
     dtype = engine_kwargs.get("dtype") or "auto"
     if dtype == "auto":
         dtype = config.get("dtype") or config.get("torch_dtype") or "auto"
-    method = engine_kwargs.get("quantization") or (config.get("quantization_config") or {}).get(
-        "quant_method"
-    )
-    each = _BYTES.get(str(dtype), 2.0)
-    cache = str(engine_kwargs.get("kv_cache_dtype") or "auto")
+    quantization = config.get("quantization_config") or {}
+    method = engine_kwargs.get("quantization") or quantization.get("quant_method")
+    value_bytes = _BYTES.get(str(dtype), 2.0)
+    cache_dtype = str(engine_kwargs.get("kv_cache_dtype") or "auto")
     return ModelConfig(
         parameters=_parameters(config, heads, kv_heads, head_dim),
         layers=int(config["num_hidden_layers"]),
@@ -99,13 +98,13 @@ def parse_model_config(config: Mapping[str, Any], engine_kwargs: Mapping[str, An
         kv_heads=kv_heads,
         head_dim=head_dim,
         max_positions=int(config["max_position_embeddings"]),
-        weight_bytes_each=_QUANTIZED.get(str(method), each) if method else each,
-        kv_bytes_each=1.0 if cache.startswith("fp8") else each,
+        weight_bytes_each=_QUANTIZED.get(str(method), value_bytes) if method else value_bytes,
+        kv_bytes_each=1.0 if cache_dtype.startswith("fp8") else value_bytes,
     )
 
 
 def _parameters(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: int) -> int | None:
-    """Of a dense decoder with gated layers, as nearly all are."""
+    """Counts those of a dense decoder with gated layers; None for a mixture of experts."""
     if any(config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
         return None
     hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
@@ -115,18 +114,18 @@ def _parameters(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: 
     return int(config["num_hidden_layers"]) * layer + tables * int(config["vocab_size"]) * hidden + hidden
 
 
-def row_length(engine_kwargs: Mapping[str, Any], shape: ModelConfig) -> int:
-    """Tokens that the engine must have room for, for one row."""
-    asked = engine_kwargs.get("max_model_len")
-    return asked if isinstance(asked, int) and asked > 0 else shape.max_positions
+def row_length(engine_kwargs: Mapping[str, Any], model: ModelConfig) -> int:
+    """Returns the longest row in tokens, for which the engine's cache must have room."""
+    limit = engine_kwargs.get("max_model_len")
+    return limit if isinstance(limit, int) and limit > 0 else model.max_positions
 
 
-def cache_bytes(shape: ModelConfig, gpu_bytes: float, parallel: int, utilization: float) -> float | None:
-    """What the GPUs of a worker have left for the cache; negative when the weights alone do not fit.
+def cache_bytes(model: ModelConfig, gpu_bytes: float, gpus: int, utilization: float) -> float | None:
+    """Returns a worker's memory for the cache; negative when the weights alone do not fit.
 
-    :param parallel: GPUs that share the model.
+    :param gpus: that share the model.
     """
-    if shape.weight_bytes is None:
+    if model.weight_bytes is None:
         return None
-    usable = gpu_bytes * parallel * utilization
-    return usable - shape.weight_bytes - usable * _ACTIVATIONS
+    usable = gpu_bytes * gpus * utilization
+    return usable - model.weight_bytes - usable * _ACTIVATIONS

@@ -1,6 +1,6 @@
-"""Sizes that users need not choose, and the arithmetic behind them. Pure: numbers in, numbers out.
+"""Automatic sizes and their arithmetic. Pure: numbers in, numbers out.
 
-The formulas are those of the Ray Data LLM guides for batch inference; the constants are measured.
+The formulas are from the Ray Data LLM guides for batch inference; the constants are measured.
 """
 
 from __future__ import annotations
@@ -9,23 +9,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Rows in a batch where nothing speaks for less. On one H200, with batches of 16 short rows, an engine
-#: lost a third of its speed.
+#: Default rows per batch. On one H200, an engine lost a third of its speed with batches of 16 short rows.
 _BATCH = 128
 _SMALLEST_BATCH = 16
-#: Batches for each worker below which the last ones leave the others idle.
+#: With fewer batches per worker, workers idle at the end.
 _BATCHES_PER_WORKER = 4
-#: What vLLM runs at once on a large GPU unless it is told otherwise.
+#: vLLM's default on a large GPU.
 DEFAULT_MAX_NUM_SEQS = 1024
-#: Rows in flight for each that the engine runs at once. A batch leaves when its last row is done: with
-#: answers of mixed lengths only about a third of the rows in flight are running.
+#: Rows in flight per row that the engine runs at once. A batch leaves with its last row: with answers of
+#: mixed lengths only about a third of the rows in flight are running.
 _ROWS_PER_SEQUENCE = 4
-#: On an H200 a start with kept compilations took 66 s, an eager one 47 s: work of a minute, a third slower,
-#: would lose that.
+#: On an H200 a start with cached compilations took 66 s, an eager one 47 s; eager inference is a third
+#: slower, so that compiling pays off after a minute.
 _COMPILING_SECONDS = 60.0
-#: Rows that any GPU answers in less, where no slice has shown how long it takes.
+#: The same in rows, while no slice has been measured: any GPU answers these in less time.
 _UNKNOWN_ROWS = 500
-#: A limit that is a little too high costs nothing.
+#: Lengths are rounded up: a slightly higher limit costs nothing.
 _LENGTH_STEP = 64
 
 
@@ -33,8 +32,8 @@ _LENGTH_STEP = 64
 class TaskSpread:
     """How rows become tasks.
 
-    rows_per_block: rows that travel together. rows_per_task: rows that a worker takes at once: whole blocks,
-    at least a batch. tasks: of the slice. tasks_per_worker: of them, on average.
+    rows_per_block: rows that travel together. rows_per_task: rows that a worker takes at once, in whole
+    blocks, at least a batch. tasks: of the slice. tasks_per_worker: mean.
     """
 
     rows_per_block: int
@@ -44,11 +43,8 @@ class TaskSpread:
 
 
 def spread_tasks(rows: int, blocks: int, batch_size: int, workers: int) -> TaskSpread:
-    """How a slice's rows are spread.
-
-    10,000 rows in 256 blocks with batches of 128 and 4 workers: 39 rows a block, 156 a task, 64 tasks, 16 for
-    each worker.
-    """
+    """Example: 10,000 rows in 256 blocks with batches of 128 and 4 workers make 39 rows per block, 156 per
+    task, 64 tasks, 16 per worker."""
     per_block = max(1, rows // blocks)
     per_task = math.ceil(batch_size / per_block) * per_block
     tasks = max(1, round(rows / per_task))
@@ -56,89 +52,85 @@ def spread_tasks(rows: int, blocks: int, batch_size: int, workers: int) -> TaskS
 
 
 def is_saturated(batch_size: int, batches: int, max_num_seqs: int) -> bool:
-    """Whether the batches that a worker holds cover what its engine runs at once."""
+    """Returns whether a worker's batches cover the rows that its engine runs at once."""
     return batch_size * batches >= max_num_seqs
 
 
 def gpus(workers: tuple[int, int], tensor_parallel: int, pipeline_parallel: int) -> tuple[int, int]:
-    """GPUs of the fewest and of the most workers."""
-    each = tensor_parallel * pipeline_parallel
-    return workers[0] * each, workers[1] * each
+    """Returns the GPUs of the minimum and maximum of workers."""
+    per_worker = tensor_parallel * pipeline_parallel
+    return workers[0] * per_worker, workers[1] * per_worker
 
 
 def fewest_blocks(workers: int, *, varied: bool) -> int:
-    """Blocks below which workers wait for each other at the end: 2 for each, 4 where rows vary in length."""
+    """Returns the blocks that keep workers busy until the end: 2 per worker, 4 if rows vary in length."""
     return workers * (4 if varied else 2)
 
 
 def percentile(values: Sequence[int], percent: float) -> int:
-    """The smallest of the values that is not exceeded by so many percent of them.
+    """Returns the smallest value with at least `percent` of the values at or below it.
 
     :raises ValueError: for a percentile outside 0-100, or without values.
     """
     if not 0 <= percent <= 100:
-        raise ValueError(f"a percentile lies between 0 and 100, not at {percent:g}")
+        raise ValueError(f"a percentile is between 0 and 100, not {percent:g}")
     if not values:
-        raise ValueError("there is no percentile of nothing")
+        raise ValueError("a percentile needs at least one value")
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
-def fitting_max_model_len(lengths: Sequence[int], percent: float, most: int | None = None) -> int:
-    """Tokens of prompt and answer that so many percent of the rows need at most, in steps of 64. The memory
-    of an engine's cache grows with it, so that the longest row is a poor measure.
+def fitting_max_model_len(lengths: Sequence[int], percent: float, positions: int | None = None) -> int:
+    """Returns the tokens of prompt and answer that fit `percent` of the rows, in steps of 64. A row's share
+    of the cache grows with it, so the longest row is a poor measure.
 
-    :param lengths: tokens of the rows' prompts with the longest answers that they may have.
-    :param most: what the model has places for.
+    :param lengths: tokens of each row's prompt plus its longest possible answer.
+    :param positions: the model's maximum.
     """
-    fitting = math.ceil(percentile(lengths, percent) / _LENGTH_STEP) * _LENGTH_STEP
-    return min(fitting, most) if most is not None else fitting
+    length = math.ceil(percentile(lengths, percent) / _LENGTH_STEP) * _LENGTH_STEP
+    return min(length, positions) if positions is not None else length
 
 
-def default_workers(gpus: int, gpus_each: int, rows: int) -> tuple[int, int]:
-    """One worker at least, and as many as there are GPUs for: of those that a slice gives enough to do, since
-    each takes a minute to start."""
-    return 1, max(1, min(gpus // gpus_each, rows // (_BATCHES_PER_WORKER * _BATCH)))
+def default_workers(gpus: int, gpus_per_worker: int, rows: int) -> tuple[int, int]:
+    """Returns the minimum, 1, and the maximum: as many as there are GPUs and work for, since each takes a
+    minute to start."""
+    return 1, max(1, min(gpus // gpus_per_worker, rows // (_BATCHES_PER_WORKER * _BATCH)))
 
 
 def workers_needed(rows: int, seconds_per_row: float, seconds: float) -> int:
-    """Workers that answer so many rows in time, at so many seconds a row for one worker."""
+    """:param seconds_per_row: of one worker."""
     return math.ceil(rows * seconds_per_row / seconds)
 
 
-def batch_size_for(workers: int, now: int, batch_size: int) -> int:
-    """The batch size that leaves each worker as many tasks as `now` workers had: twice the workers, half the
-    batch."""
-    return max(1, batch_size * now // workers)
+def batch_size_for(workers: int, current_workers: int, batch_size: int) -> int:
+    """Returns the batch size that keeps the tasks per worker: twice the workers, half the batch."""
+    return max(1, batch_size * current_workers // workers)
 
 
 def is_worth_compiling(rows: int, rows_per_s: float | None) -> bool:
-    """Whether an engine answers faster by more than the time that it takes to compile and to capture CUDA
-    graphs.
+    """Returns whether inference saves more time than compiling and capturing CUDA graphs take.
 
-    :param rows_per_s: as an earlier slice was answered; None when not known.
+    :param rows_per_s: of an earlier slice; None when unknown.
     """
     return rows / rows_per_s > _COMPILING_SECONDS if rows_per_s else rows > _UNKNOWN_ROWS
 
 
 def engine_batch_size(rows: int, workers: int, largest: int = _BATCH) -> int:
-    """Rows in a batch: the largest, fewer when the slice would give a worker less than 4 batches, never fewer
-    than 16."""
+    """Returns rows per batch: `largest`, or fewer so that each worker gets 4 batches, but at least 16."""
     return max(_SMALLEST_BATCH, min(largest, math.ceil(rows / (workers * _BATCHES_PER_WORKER))))
 
 
 def batches_in_flight(batch_size: int, max_num_seqs: int = DEFAULT_MAX_NUM_SEQS) -> int:
-    """Batches that a worker holds at once: four times the rows that its engine runs at once, and at least 4
+    """Returns the batches per worker: four times the rows that its engine runs at once, at least 4
     batches."""
     return max(4, math.ceil(_ROWS_PER_SEQUENCE * max_num_seqs / batch_size))
 
 
 def read_tasks(units: int, cpus: float) -> int:
-    """Reading tasks: one a unit, up to 4 for each CPU, so that a table of many small files is no flood of
-    tasks."""
+    """Returns the reading tasks: one per unit, up to 4 per CPU, however many small files a table has."""
     return max(1, min(units, int(cpus * 4)))
 
 
 def light_tasks(cpus: float) -> int:
-    """Tasks at once for each step around the engine (read, shape): a quarter of the CPUs, so that they do not
-    crowd the stages."""
+    """Returns the concurrent tasks of each step around the engine (read, parse): a quarter of the CPUs, so
+    that they leave CPUs to the engine."""
     return max(1, int(cpus / 4))

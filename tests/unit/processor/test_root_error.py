@@ -11,7 +11,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayT
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.failure_patterns import Failure
-from airflow_provider_raydatallm.processor.cluster import ray_cluster
+from airflow_provider_raydatallm.processor.ray_runtime import driver
 from airflow_provider_raydatallm.processor.root_error import root_error
 from tests.support.paths import FAILURES
 
@@ -251,7 +251,7 @@ def test_log_of_a_process_on_a_busy_node_is_requested_again(monkeypatch: pytest.
         return iter([answer])
 
     monkeypatch.setattr("ray.util.state.get_log", get_log)
-    monkeypatch.setattr(ray_cluster.time, "sleep", lambda seconds: None)
-    assert ray_cluster.process_log(node_id="n", pid=1) == "it broke"
+    monkeypatch.setattr(driver.time, "sleep", lambda seconds: None)
+    assert driver.process_log(node_id="n", pid=1) == "it broke"
     answers[:] = [ConnectionError()] * 9
-    assert ray_cluster.process_log(node_id="n", pid=1) == ""
+    assert driver.process_log(node_id="n", pid=1) == ""

@@ -23,13 +23,13 @@ L4 = {"GPU": 1, "accelerator_type:L4": 0.001}
         (0, 0, None, []),
     ],
 )  # fmt: skip
-def test_what_is_needed_is_asked_for_in_pieces_that_fit_on_any_node(
+def test_resources_are_requested_in_bundles_that_fit_on_any_node(
     cpus: float, gpus: float, kind: str | None, bundles: list[dict[str, float]]
 ) -> None:
     assert bundles_of(Resources(cpus=cpus, gpus=gpus, breakdown=""), kind) == bundles
 
 
-def test_job_that_waits_says_for_what_and_behind_whom() -> None:
+def test_waiting_job_logs_its_needs_and_the_jobs_ahead() -> None:
     waiting = {
         "step": "queued",
         "waited_s": 95.4,
@@ -45,20 +45,20 @@ def test_job_that_waits_says_for_what_and_behind_whom() -> None:
     assert alone == "queued: waited 95 s for 3 CPUs at once, 0 CPUs are free"
 
 
-def test_engine_that_is_there_is_not_waited_for_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_engine_is_admitted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Engine:
         job = SimpleNamespace(accelerator_type=None)
-        asked = 0
+        queries = 0
 
         @property
         def resources_needed_now(self) -> Resources:
-            self.asked += 1
+            self.queries += 1
             return Resources(0, 0, "")
 
-    def never(*given: Any) -> None:
+    def never(*arguments: Any) -> None:
         raise AssertionError("it waits")
 
     engine: Any = Engine()
     monkeypatch.setattr("airflow_provider_raydatallm.processor.cluster.admission.create_named_actor", never)
-    admit(engine, name="a", timeout=0, say=never, make_room=never).release()
-    assert engine.asked == 1
+    admit(engine, name="a", timeout_s=0, on_wait=never, make_room=never).release()
+    assert engine.queries == 1

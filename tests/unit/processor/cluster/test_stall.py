@@ -18,63 +18,65 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_time_without_a_row_counts_from_the_engines_start(clock: Clock) -> None:
-    watch = StallWatch(100, 60, lambda: True, lambda: "3 x Feeder RUNNING", clock)
+def stall_watch(clock: Clock, rows: int, *, waiting: str = "") -> StallWatch:
+    return StallWatch(rows, 60, lambda: True, lambda: waiting, clock)
+
+
+def test_stall_time_counts_from_the_engines_start(clock: Clock) -> None:
+    watch = stall_watch(clock, 100, waiting="3 x Feeder RUNNING")
     clock.now = 1000.0
-    watch.observe(0, started=False)  # a large model takes its time
-    watch.observe(0, started=True)
+    watch.observe(0, engine_started=False)  # a large model loads slowly
+    watch.observe(0, engine_started=True)
     clock.now += 59
-    watch.observe(0, started=True)
+    watch.observe(0, engine_started=True)
     clock.now += 1
     with pytest.raises(SliceError, match=r"no row finished for 60 s \(stall_timeout\) while 100 rows") as e:
-        watch.observe(0, started=True)
+        watch.observe(0, engine_started=True)
     assert "3 x Feeder RUNNING" in str(e.value)
     assert e.value.kind == "engine"
 
 
-def test_rows_that_no_engine_answered_say_nothing_of_its_start(clock: Clock) -> None:
-    watch = StallWatch(100, 60, lambda: True, lambda: "", clock)
-    watch.observe(50, started=False)  # kept by a cache
+def test_rows_without_an_engine_do_not_count_as_its_start(clock: Clock) -> None:
+    watch = stall_watch(clock, 100)
+    watch.observe(50, engine_started=False)  # from the answer cache
     clock.now = 1000.0
-    watch.observe(0, started=False)
-    watch.observe(0, started=True)
+    watch.observe(0, engine_started=False)
+    watch.observe(0, engine_started=True)
     clock.now += 59
-    watch.observe(0, started=True)
+    watch.observe(0, engine_started=True)
     clock.now += 1
     with pytest.raises(SliceError, match="while 50 rows wait"):
-        watch.observe(0, started=True)
+        watch.observe(0, engine_started=True)
 
 
-def test_each_row_begins_it_anew_and_the_last_ends_it(clock: Clock) -> None:
-    watch = StallWatch(3, 60, lambda: True, lambda: "", clock)
-    for _ in range(2):
+def test_each_row_restarts_the_stall_time_and_the_last_ends_it(clock: Clock) -> None:
+    watch = stall_watch(clock, 3)
+    for _ in range(3):
         clock.now += 59
-        watch.observe(1, started=False)
-    clock.now += 59
-    watch.observe(1, started=False)
-    clock.now += 1000  # nothing is left to wait for
-    watch.observe(0, started=True)
+        watch.observe(1, engine_started=False)
+    clock.now += 1000
+    watch.observe(0, engine_started=True)  # nothing is left to wait for
 
 
-def test_engine_that_does_not_say_when_it_is_there_counts_from_its_first_row(clock: Clock) -> None:
-    watch = StallWatch(3, 60, lambda: True, lambda: "", clock)
+def test_engine_without_a_ready_signal_counts_from_its_first_row(clock: Clock) -> None:
+    watch = stall_watch(clock, 3)
     clock.now = 1e6
-    watch.observe(0, started=False)
-    watch.observe(1, started=True)
+    watch.observe(0, engine_started=False)
+    watch.observe(1, engine_started=True)
     clock.now += 60
     with pytest.raises(SliceError, match=r"while 2 rows wait\. Finished rows are kept"):
-        watch.observe(0, started=False)
+        watch.observe(0, engine_started=False)
 
 
-def test_engine_that_nothing_loads_counts_from_the_beginning(clock: Clock) -> None:
-    loads = True
-    watch = StallWatch(3, 60, lambda: loads, lambda: "1 x Worker (actor) PENDING_CREATION", clock)
+def test_engine_that_nothing_starts_counts_from_the_beginning(clock: Clock) -> None:
+    starting = True
+    watch = StallWatch(3, 60, lambda: starting, lambda: "1 x Worker (actor) PENDING_CREATION", clock)
     for _ in range(3):
         clock.now += 60
-        watch.observe(0, started=False)
-    loads = False
+        watch.observe(0, engine_started=False)
+    starting = False
     clock.now += 59
-    watch.observe(0, started=False)
+    watch.observe(0, engine_started=False)
     clock.now += 1
     with pytest.raises(SliceError, match=r"while 3 rows wait\. 1 x Worker \(actor\) PENDING_CREATION\."):
-        watch.observe(0, started=False)
+        watch.observe(0, engine_started=False)

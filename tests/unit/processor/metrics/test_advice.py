@@ -11,28 +11,28 @@ from airflow_provider_raydatallm.processor.sizing.facts import Sizes
 HEALTHY: dict[str, Any] = {
     "counts": Counts(planned=10_000, succeeded=10_000, truncated=10),
     "utilisation": Utilisation(gpu_mean=93.0), "seconds": Seconds(engine_start=60.0, inference=600.0),
-    "balance": Balance(workers=4, max_over_mean=1.05), "busy": 0.99,
+    "balance": Balance(workers=4, max_over_mean=1.05), "worker_busy": 0.99,
     "sizes": Sizes((4, 4), (4, 4), 128, 32, 1024, 128),
 }  # fmt: skip
 
 
-def test_healthy_run_gets_none() -> None:
+def test_healthy_run_gets_no_advice() -> None:
     assert advise(RunFacts(**HEALTHY)) == ()
 
 
-def test_what_was_not_measured_gives_none() -> None:
+def test_unmeasured_run_gets_no_advice() -> None:
     assert advise(RunFacts(Counts(planned=10, succeeded=10))) == ()
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "evidence", "change"),
+    ("changes", "code", "evidence", "change"),
     [
         (
-            {"utilisation": Utilisation(gpu_mean=61.0), "busy": 0.7},
+            {"utilisation": Utilisation(gpu_mean=61.0), "worker_busy": 0.7},
             "gpu_waits_for_rows", "busy 61% of 600 s, and the workers had rows for 70%", "(it was 128)",
         ),
         (
-            {"utilisation": Utilisation(gpu_mean=61.0), "busy": 0.99},
+            {"utilisation": Utilisation(gpu_mean=61.0), "worker_busy": 0.99},
             "gpu_not_filled", "though the workers had rows all the time", "raise max_num_seqs",
         ),
         (
@@ -44,11 +44,11 @@ def test_what_was_not_measured_gives_none() -> None:
             "answers_cut", "30 of 200 answers (15.0%)", "raise max_tokens",
         ),
         (
-            {"late": 200.0},
+            {"late_s": 200.0},
             "finished_late", "finished 200 s after", "concurrency to 6, with batch_size 85",
         ),
-        ({"late": 601.0}, "finished_late", "finished 601 s after", "start the run earlier"),
-        ({"too_long": 500}, "prompts_too_long", "500 of 10,000 prompts (5.0%)", "raise max_model_len"),
+        ({"late_s": 601.0}, "finished_late", "finished 601 s after", "start the run earlier"),
+        ({"too_long_rows": 500}, "prompts_too_long", "500 of 10,000 prompts (5.0%)", "raise max_model_len"),
         (
             {"seconds": Seconds(engine_start=66.0, inference=10.0)},
             "start_longer_than_work", "4 engines took 66 s to start for 10 s", "lower concurrency",
@@ -56,29 +56,25 @@ def test_what_was_not_measured_gives_none() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else None,
 )  # fmt: skip
-def test_each_symptom_has_its_evidence_and_the_setting_to_change(
-    given: dict[str, Any], code: str, evidence: str, change: str
+def test_advice_has_its_evidence_and_the_setting_to_change(
+    changes: dict[str, Any], code: str, evidence: str, change: str
 ) -> None:
-    [advice] = advise(RunFacts(**{**HEALTHY, **given}))
+    [advice] = advise(RunFacts(**{**HEALTHY, **changes}))
     assert advice.code == code
     assert evidence in advice.evidence
     assert change in advice.change
 
 
 @pytest.mark.parametrize(
-    "given",
+    "changes",
     [
-        {
-            "utilisation": Utilisation(gpu_mean=61.0),
-            "seconds": Seconds(engine_start=60.0, inference=25.0),
-        },  # too short to tell
-        {"utilisation": Utilisation(gpu_mean=61.0), "busy": None},  # not known who waited
+        # Too short.
+        {"utilisation": Utilisation(gpu_mean=61.0), "seconds": Seconds(engine_start=60.0, inference=25.0)},
+        {"utilisation": Utilisation(gpu_mean=61.0), "worker_busy": None},  # unknown who waited
         {"balance": Balance(workers=1, max_over_mean=3.0)},
-        {
-            "balance": Balance(workers=1),
-            "seconds": Seconds(engine_start=60.0, inference=5.0),
-        },  # one engine is the least
+        # One engine is the minimum.
+        {"balance": Balance(workers=1), "seconds": Seconds(engine_start=60.0, inference=5.0)},
     ],
 )
-def test_no_advice_without_evidence(given: dict[str, Any]) -> None:
-    assert advise(RunFacts(**{**HEALTHY, **given})) == ()
+def test_no_advice_without_evidence(changes: dict[str, Any]) -> None:
+    assert advise(RunFacts(**{**HEALTHY, **changes})) == ()

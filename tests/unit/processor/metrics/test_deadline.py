@@ -22,7 +22,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.mark.parametrize(
-    ("given", "at"),
+    ("value", "expected"),
     [
         (timedelta(hours=2), datetime(2026, 3, 28, 6, 30, tzinfo=UTC)),
         (90, datetime(2026, 3, 28, 4, 31, 30, tzinfo=UTC)),
@@ -31,24 +31,24 @@ BERLIN = ZoneInfo("Europe/Berlin")
         (time(5, tzinfo=UTC), datetime(2026, 3, 28, 5, 0, tzinfo=UTC)),
     ],
 )
-def test_finish_by_is_a_duration_or_the_next_time_of_day(given: Any, at: datetime) -> None:
-    by = parse_finish_by(given)
+def test_finish_by_is_a_duration_or_the_next_time_of_day(value: Any, expected: datetime) -> None:
+    by = parse_finish_by(value)
     assert by is not None
-    assert finish_time(by, BEGAN, BERLIN) == at
+    assert finish_time(by, BEGAN, BERLIN) == expected
 
 
-def test_time_of_day_in_the_hour_that_comes_twice_is_never_over() -> None:
+def test_time_in_the_repeated_hour_of_autumn_is_in_the_future() -> None:
     began = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)  # 02:30 in Berlin, for the second time
     assert finish_time(time(2, 45), began, BERLIN) > began
 
 
 @pytest.mark.parametrize("wrong", ["tomorrow", "25:00", 0, timedelta(0), [1]])
-def test_finish_by_that_is_neither_is_refused(wrong: Any) -> None:
+def test_invalid_finish_by_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="finish_by is"):
         parse_finish_by(wrong)
 
 
-def test_late_is_told_early_with_the_workers_that_would_do() -> None:
+def test_lateness_is_predicted_with_the_workers_needed() -> None:
     # Two workers, 720,000 rows left at 100 a second, which takes two hours.
     progress: dict[str, Any] = {
         "rows": 280_000, "planned": 1_000_000, "eta_s": 7200.0, "workers": 2, "first_row_s": 60.0,
@@ -56,24 +56,21 @@ def test_late_is_told_early_with_the_workers_that_would_do() -> None:
     }  # fmt: skip
     assert lateness(3600, 0, progress) == {"late_s": 3600, "workers_needed": 4}
     assert lateness(8000, 0, progress) == {"late_s": -800, "workers_needed": 2}
-    nobody_knows = {"late_s": None, "workers_needed": None}
-    assert lateness(3600, 0, {**progress, "elapsed_s": 70.0}) == nobody_knows  # too early to tell
-    assert lateness(3600, 0, {**progress, "eta_s": None}) == nobody_knows
+    unknown = {"late_s": None, "workers_needed": None}
+    assert lateness(3600, 0, {**progress, "elapsed_s": 70.0}) == unknown  # too early to tell
+    assert lateness(3600, 0, {**progress, "eta_s": None}) == unknown
     assert lateness(3600, 4000, {**progress, "elapsed_s": 70.0}) == {"late_s": 7600, "workers_needed": None}
 
 
-def test_run_says_that_it_is_late_and_is_finished_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_run_says_so_and_still_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_build, "PROGRESS_SECONDS", 0.0)
     pq.write_table(pa.table({"name": ["a"] * 30}), tmp_path / "in.parquet")
     job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out")
-    said: list[dict[str, Any]] = []
-    by = clock.time() - 90
-    report = run_slice(job, said.append, InProcess(), finish_by=by)
+    reports: list[dict[str, Any]] = []
+    report = run_slice(job, reports.append, InProcess(), finish_by=clock.time() - 90)
     assert report.outcome == "published"
     assert [a.code for a in report.advice or ()] == ["finished_late"]
-    late = [progress for progress in said if progress.get("late_s")]
+    late = [progress for progress in reports if progress.get("late_s")]
     assert late
     assert late[0]["late_s"] >= 90
     assert "s later than finish_by" in progress_text(late[0])

@@ -1,10 +1,10 @@
-"""`_progress.json`: true while a run is at work, there after one that failed, gone when the slice is
-published."""
+"""`_progress.json`: up to date during a run, kept after a failed one, gone when the slice is published."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -46,57 +46,47 @@ def run(job: SliceJob, before_batch: Callable[[pa.Table], None] = lambda batch: 
     run_slice(job, lambda progress: None, InProcess(before_batch=before_batch))
 
 
-def wait_for(what: Callable[[], Any]) -> Any:
+def wait_for(condition: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + 300
-    while not (found := what()):
+    while not (value := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return found
+    return value
 
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Has an item for each time that somebody was about to write the file."""
-    found: list[None] = []
+    """Gets an item before each attempt to write the file."""
+    writes: list[None] = []
     write = ProgressReporter._write
 
     @functools.wraps(write)
-    def noted(self: ProgressReporter) -> None:
-        found.append(None)
+    def counted(self: ProgressReporter) -> None:
+        writes.append(None)
         write(self)
 
-    monkeypatch.setattr(ProgressReporter, "_write", noted)
-    return found
+    monkeypatch.setattr(ProgressReporter, "_write", counted)
+    return writes
 
 
-def break_at_third_batch(job: SliceJob) -> Callable[[pa.Table], None]:
-    batches = 0
+def fail_at_third_batch() -> Callable[[pa.Table], None]:
+    batches = itertools.count(1)
 
-    def strike(batch: pa.Table) -> None:
-        nonlocal batches
-        batches += 1
-        if batches == 3:
-            raise SliceError("the third batch is one too many")
+    def before_batch(batch: pa.Table) -> None:
+        if next(batches) == 3:
+            raise SliceError("the third batch failed")
 
-    return strike
+    return before_batch
 
 
-def test_progress_is_true_while_a_run_is_at_work_and_gone_when_it_has_published(job: SliceJob) -> None:
+def test_progress_is_up_to_date_during_a_run_and_gone_after_publishing(job: SliceJob) -> None:
     seen: list[dict[str, Any]] = []
 
-    def look(batch: pa.Table) -> None:
-        rows = 10 * len(seen)
-        seen.append(
-            wait_for(
-                lambda: (
-                    file_of(job).exists()
-                    and (p := json.loads(file_of(job).read_text())).get("rows") == rows
-                    and p
-                )
-            )
-        )
+    def read(rows: int) -> dict[str, Any] | None:
+        progress = json.loads(file_of(job).read_text()) if file_of(job).exists() else {}
+        return progress if progress.get("rows") == rows else None
 
-    run(job, look)
+    run(job, lambda batch: seen.append(wait_for(lambda: read(10 * len(seen)))))
     assert [p["step"] for p in seen] == ["start", "answer", "answer"]
     assert {p["planned"] for p in seen} == {30}
     assert [p["input_tokens"] for p in seen] == [None, 70, 140]
@@ -105,44 +95,44 @@ def test_progress_is_true_while_a_run_is_at_work_and_gone_when_it_has_published(
     assert "_progress.json" not in {p.name for p in Path(job.slice_path).iterdir()}
 
 
-def test_failed_run_leaves_how_far_it_came_until_the_next_one_publishes(
+def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     job: SliceJob, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(SliceError, match="one too many"):
-        run(job, break_at_third_batch(job))
-    said = json.loads(file_of(job).read_text())
-    assert (said["step"], said["rows"], said["planned"]) == ("failed", 20, 30)
+    with pytest.raises(SliceError, match="third batch failed"):
+        run(job, fail_at_third_batch())
+    progress = json.loads(file_of(job).read_text())
+    assert (progress["step"], progress["rows"], progress["planned"]) == ("failed", 20, 30)
     spec = tmp_path / "spec.json"
     spec.write_text(job.model_dump_json())
     assert main(["status", str(spec)]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) is None
-    assert f"{said['when']}: failed (the third batch is one too many): 20 of 30 rows (67%)" in shown.err
+    assert f"{progress['when']}: failed (the third batch failed): 20 of 30 rows (67%)" in shown.err
 
     run(job)
     assert not file_of(job).exists()
     assert pq.read_table(job.slice_path, partitioning=None).num_rows == 30
 
 
-def test_progress_goes_with_an_abandoned_checkpoint(job: SliceJob) -> None:
+def test_gc_removes_the_progress_of_an_abandoned_checkpoint(job: SliceJob) -> None:
     with pytest.raises(SliceError):
-        run(job, break_at_third_batch(job))
+        run(job, fail_at_third_batch())
     for store, _ in garbage.abandoned_checkpoints(job, 0):
         garbage.remove_checkpoint(store)
     assert not file_of(job).exists()
 
 
-def test_progress_that_cannot_be_written_fails_nothing(
+def test_unwritable_progress_fails_no_run(
     job: SliceJob, capsys: pytest.CaptureFixture[str], written: list[None]
 ) -> None:
     file_of(job).mkdir(parents=True)
     run(job, lambda batch: wait_for(lambda: len(written) > 2))
     assert pq.read_table(job.slice_path, partitioning=None).num_rows == 30
-    assert capsys.readouterr().err.count("warning: progress cannot be told") == 1
+    assert capsys.readouterr().err.count("warning: could not report progress") == 1
 
 
 def lease_of(store: Store) -> Lease:
-    taken = Lease.acquire(
+    lease = Lease.acquire(
         store,
         me="me",
         published_epoch=lambda: 0,
@@ -150,17 +140,17 @@ def lease_of(store: Store) -> Lease:
         stop_waiting=lambda other: False,
         stale_seconds=0,
     )
-    assert taken is not None
-    return taken
+    assert lease is not None
+    return lease
 
 
-def test_holder_that_lost_its_lease_writes_no_progress(job: SliceJob, written: list[None]) -> None:
+def test_run_without_its_lease_writes_no_progress(job: SliceJob, written: list[None]) -> None:
     store = Store(job.slice_path)
     lost = lease_of(store)
     other = lease_of(store)
     with (
         contextlib.suppress(LeaseLostError),
-        ProgressReporter(job, store, lost, lambda said: None) as reporter,
+        ProgressReporter(job, store, lost, lambda progress: None) as reporter,
     ):
         reporter.report({"step": "answer"})
         wait_for(lambda: len(written) > 2)
@@ -169,20 +159,20 @@ def test_holder_that_lost_its_lease_writes_no_progress(job: SliceJob, written: l
     other.close()
 
 
-def test_holder_that_slept_before_it_wrote_takes_that_back(job: SliceJob) -> None:
-    class Slept(Store):
-        """Its next write comes when another run has taken the slice over and released it."""
+def test_write_after_a_lost_lease_is_rolled_back(job: SliceJob) -> None:
+    class SlowStore(Store):
+        """Its first write comes after another run took the slice over and released it."""
 
-        slept = False
+        overtaken = False
 
         def put_json(self, name: str, value: Any) -> None:
-            if not self.slept:
+            if not self.overtaken:
                 lease_of(Store(self.url)).close()
-            self.slept = True
+            self.overtaken = True
             super().put_json(name, value)
 
-    store = Slept(job.slice_path)
-    with ProgressReporter(job, store, lease_of(store), lambda said: None):
-        wait_for(lambda: store.slept)
+    store = SlowStore(job.slice_path)
+    with ProgressReporter(job, store, lease_of(store), lambda progress: None):
+        wait_for(lambda: store.overtaken)
         wait_for(lambda: not file_of(job).exists())
     assert not file_of(job).exists()

@@ -14,66 +14,66 @@ def wait(seconds: float = 300.0) -> None:
     queue.Queue[Any]().get(timeout=seconds)
 
 
-def test_look_happens_while_the_work_is_waited_for() -> None:
-    looks: list[float] = []
-    with InterruptibleWait(lambda: looks.append(time.monotonic()), 0.02):
-        while len(looks) < 5:
+def test_check_runs_during_the_wait_only() -> None:
+    checks: list[float] = []
+    with InterruptibleWait(lambda: checks.append(time.monotonic()), 0.02):
+        while len(checks) < 5:
             time.sleep(0.01)
-    count = len(looks)
+    count = len(checks)
     time.sleep(0.1)
-    assert len(looks) == count
+    assert len(checks) == count
 
 
-def test_what_a_look_raises_ends_the_wait_and_leaves_it_in_order() -> None:
-    left: list[str] = []
+def test_error_of_a_check_ends_the_wait_in_order() -> None:
+    steps: list[str] = []
 
-    def look() -> None:
+    def check() -> None:
         raise ValueError("stuck")
 
     def work() -> None:
         try:
             wait()
         finally:
-            left.append("in order")
+            steps.append("in order")
 
-    with pytest.raises(ValueError, match="stuck"), InterruptibleWait(look, 0.05):
+    with pytest.raises(ValueError, match="stuck"), InterruptibleWait(check, 0.05):
         work()
-    assert left == ["in order"]
+    assert steps == ["in order"]
 
 
-def test_what_the_work_itself_raises_is_not_hidden() -> None:
+def test_error_of_the_work_itself_is_raised() -> None:
     with pytest.raises(KeyError), InterruptibleWait(lambda: None, 0.01):
         raise KeyError("own")
 
 
 def test_work_in_another_thread_ends_first() -> None:
-    found: list[BaseException] = []
-    looked = threading.Event()
+    errors: list[BaseException] = []
+    checked = threading.Event()
 
-    def look() -> None:
-        looked.set()
+    def check() -> None:
+        checked.set()
         raise ValueError("stuck")
 
     def run() -> None:
         try:
-            with InterruptibleWait(look, 0.01):
-                looked.wait()
+            with InterruptibleWait(check, 0.01):
+                checked.wait()
         except ValueError as e:
-            found.append(e)
+            errors.append(e)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert [str(e) for e in found] == ["stuck"]
+    assert [str(e) for e in errors] == ["stuck"]
 
 
-def test_error_that_comes_as_the_work_ends_disturbs_nothing_later() -> None:
-    def look() -> None:
+def test_error_at_the_end_of_the_work_disturbs_nothing_later() -> None:
+    def check() -> None:
         raise ValueError("late")
 
     for _ in range(200):
         try:
-            with InterruptibleWait(look, 0.001):
+            with InterruptibleWait(check, 0.001):
                 time.sleep(0.001)
         except ValueError:
             pass

@@ -9,34 +9,32 @@ from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_s
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import raise_errors
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import ModelConfig, parse_model_config
-from tests.unit.processor.sizing.test_model_config import LLAMA_8B, LLAMA_70B
+from tests.support.llama import LLAMA_8B, LLAMA_70B
 
 EIGHT_H100 = ClusterFacts({"CPU": 64, "GPU": 8, "accelerator_type:H100": 1}, {}, 8, 80_000_000_000)
 
 
-def found(
+def findings(
     *, workers: tuple[int, int] = (1, 1), batch_size: int = 128, batches: int = 32, seqs: int = 1024,
     block_rows: int = 0, rows: int = 100_000, accelerator: str | None = None,
     shape: ModelConfig | None = None, cluster: ClusterFacts | None = EIGHT_H100, cpus: float = 6,
     **kwargs: Any,
 ) -> list[Finding]:  # fmt: skip
     each = kwargs.get("tensor_parallel_size", 1) * kwargs.get("pipeline_parallel_size", 1)
-    sizes = Sizes(
-        workers, (workers[0] * each, workers[1] * each), batch_size, batches, seqs, block_rows or batch_size
-    )
-    needs = Resources(cpus=cpus, gpus=workers[0] * each, breakdown="parts")
-    return check_sizes(
-        needs, sizes, kwargs, accelerator, rows, shape or parse_model_config(LLAMA_8B, kwargs), cluster
-    )
+    gpus = (workers[0] * each, workers[1] * each)
+    sizes = Sizes(workers, gpus, batch_size, batches, seqs, block_rows or batch_size)
+    needs = Resources(cpus=cpus, gpus=gpus[0], breakdown="parts")
+    model = shape or parse_model_config(LLAMA_8B, kwargs)
+    return check_sizes(needs, sizes, kwargs, accelerator, rows, model, cluster)
 
 
-def test_request_that_fits_has_nothing_to_say() -> None:
-    assert found() == []
-    assert found(workers=(2, 8), accelerator="H100") == []
+def test_run_that_fits_has_no_findings() -> None:
+    assert findings() == []
+    assert findings(workers=(2, 8), accelerator="H100") == []
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "says"),
+    ("changes", "code", "message"),
     [
         ({"cpus": 65}, "cluster_too_small", "65 CPUs where the cluster has 64 (parts)"),
         ({"workers": (9, 9)}, "cluster_too_small", "9 GPUs where the cluster has 8"),
@@ -59,23 +57,25 @@ def test_request_that_fits_has_nothing_to_say() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and "_" in value else None,
 )  # fmt: skip
-def test_what_cannot_work_is_an_error_with_its_numbers(given: dict[str, Any], code: str, says: str) -> None:
-    [finding] = found(**given)
+def test_what_cannot_work_is_an_error_with_its_numbers(
+    changes: dict[str, Any], code: str, message: str
+) -> None:
+    [finding] = findings(**changes)
     assert (finding.code, finding.severity) == (code, "error")
-    assert says in finding.message
+    assert message in finding.message
     with pytest.raises(SliceError, match=code):
         raise_errors([finding])
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "says"),
+    ("changes", "code", "message"),
     [
         ({"batch_size": 16, "batches": 8}, "engine_not_saturated", "16 x max_concurrent_batches 8 = 128"),
         ({"rows": 300, "workers": (1, 4)}, "fewer_tasks_than_workers", "batches of 128 are 3 task(s) for 4"),
         ({"rows": 128 * 7, "workers": (4, 4), "seqs": 256}, "few_tasks", "7 tasks for 4 workers"),
         (
             {"accelerator": "L4", "tensor_parallel_size": 2, "cluster": None},
-            "tensor_parallel_over_pcie", "2 on L4, whose GPUs are joined by PCIe only",
+            "tensor_parallel_over_pcie", "2 on L4, whose GPUs are connected by PCIe only",
         ),
         (
             {"block_rows": 2500, "batches": 64},
@@ -84,23 +84,23 @@ def test_what_cannot_work_is_an_error_with_its_numbers(given: dict[str, Any], co
     ],
     ids=lambda value: value if isinstance(value, str) and "_" in value else None,
 )  # fmt: skip
-def test_what_costs_speed_is_a_warning(given: dict[str, Any], code: str, says: str) -> None:
-    [finding] = found(**given)
+def test_what_costs_speed_is_a_warning(changes: dict[str, Any], code: str, message: str) -> None:
+    [finding] = findings(**changes)
     assert (finding.code, finding.severity) == (code, "warning")
-    assert says in str(finding)
+    assert message in str(finding)
     raise_errors([finding])
 
 
 def test_cluster_that_may_grow_is_big_enough() -> None:
     grows = ClusterFacts({"CPU": 4}, {"CPU": 64, "GPU": 8}, 0)
-    assert found(cluster=grows, workers=(8, 8)) == []
-    [short] = found(cluster=grows, workers=(9, 9))
+    assert findings(cluster=grows, workers=(8, 8)) == []
+    [short] = findings(cluster=grows, workers=(9, 9))
     assert "9 GPUs where the cluster has 0 and may grow to 8" in short.message
-    assert found(cluster=ClusterFacts({"CPU": 1}, None), workers=(99, 99)) == []  # bounds are not known
+    assert findings(cluster=ClusterFacts({"CPU": 1}, None), workers=(99, 99)) == []  # bounds are not known
 
 
-def test_errors_come_first_and_all_are_told() -> None:
-    every = found(workers=(9, 9), tensor_parallel_size=3, batch_size=16, batches=8)
+def test_errors_come_first_and_all_are_raised() -> None:
+    every = findings(workers=(9, 9), tensor_parallel_size=3, batch_size=16, batches=8)
     assert [f.severity for f in every] == ["error", "error", "warning"]
     with pytest.raises(SliceError) as e:
         raise_errors(every)

@@ -13,14 +13,7 @@ from airflow_provider_raydatallm.processor.sizing.model_config import (
     parse_model_config,
     read_model_config,
 )
-
-LLAMA_8B = {
-    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
-    "torch_dtype": "bfloat16", "tie_word_embeddings": False,
-}  # fmt: skip
-LLAMA_70B = {**LLAMA_8B, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
-LLAMA_70B |= {"num_attention_heads": 64}
+from tests.support.llama import LLAMA_8B, LLAMA_70B
 
 
 @pytest.mark.parametrize(
@@ -36,17 +29,17 @@ LLAMA_70B |= {"num_attention_heads": 64}
 def test_weights_are_counted_from_the_configuration(
     config: dict[str, Any], kwargs: dict[str, Any], gigabytes: float
 ) -> None:
-    found = parse_model_config(config, kwargs).weight_bytes
-    assert found is not None
-    assert round(found / 1e9, 2) == pytest.approx(gigabytes, rel=1e-3)
+    weight_bytes = parse_model_config(config, kwargs).weight_bytes
+    assert weight_bytes is not None
+    assert round(weight_bytes / 1e9, 2) == pytest.approx(gigabytes, rel=1e-3)
 
 
-def test_cache_grows_with_the_tokens() -> None:
+def test_cache_bytes_per_token() -> None:
     assert parse_model_config(LLAMA_8B, {}).kv_bytes_per_token == 131_072  # 128 KiB
     assert parse_model_config(LLAMA_8B, {"kv_cache_dtype": "fp8"}).kv_bytes_per_token == 65_536
 
 
-def test_what_is_left_for_the_cache() -> None:
+def test_cache_gets_the_memory_left_by_the_weights() -> None:
     shape = parse_model_config(LLAMA_70B, {})
     alone, four = (cache_bytes(shape, 80e9, n, 0.9) for n in (1, 4))
     assert alone is not None
@@ -55,27 +48,27 @@ def test_what_is_left_for_the_cache() -> None:
     assert round(four / 1e9) == 132
 
 
-def test_quantized_is_what_the_arguments_or_the_models_files_say(tmp_path: Path) -> None:
+def test_quantization_comes_from_arguments_or_model_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
     assert not is_quantized_model(str(tmp_path), {})
     assert is_quantized_model(str(tmp_path), {"quantization": "awq"})
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "quantization_config": {"bits": 4}}))
     assert is_quantized_model(str(tmp_path), {})
-    assert not is_quantized_model("meta-llama/Llama-3.1-8B", {})  # nobody knows
+    assert not is_quantized_model("meta-llama/Llama-3.1-8B", {})  # not on this machine
 
 
-def test_experts_are_not_counted() -> None:
+def test_weights_of_experts_are_unknown() -> None:
     shape = parse_model_config({**LLAMA_8B, "num_local_experts": 8}, {})
     assert (shape.weight_bytes, cache_bytes(shape, 80e9, 1, 0.9)) == (None, None)
 
 
-def test_shape_is_read_from_a_folder_or_the_hubs_cache(tmp_path: Path, monkeypatch: Any) -> None:
+def test_configuration_is_read_from_a_folder_or_the_hub_cache(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "model").mkdir()
     assert read_model_config(f"{tmp_path}/model", {}) is None
     (tmp_path / "model" / "config.json").write_text(json.dumps({"text_config": LLAMA_8B}))
-    found = read_model_config(f"{tmp_path}/model", {})
-    assert isinstance(found, ModelConfig)
-    assert found.layers == 32
+    config = read_model_config(f"{tmp_path}/model", {})
+    assert isinstance(config, ModelConfig)
+    assert config.layers == 32
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     assert read_model_config("meta-llama/Llama-3.1-8B", {}) is None
     cached = tmp_path / "hub" / "models--meta-llama--Llama-3.1-8B" / "snapshots" / "abc"

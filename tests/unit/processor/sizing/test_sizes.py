@@ -1,15 +1,7 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
-    check_arguments,
-    cpu_dtype,
-    sampling_defaults,
-)
 from airflow_provider_raydatallm.processor.sizing.sizes import (
     TaskSpread,
     batch_size_for,
@@ -29,7 +21,7 @@ from airflow_provider_raydatallm.processor.sizing.sizes import (
 )
 
 
-def test_worked_example_of_the_guides() -> None:
+def test_example_of_the_guides() -> None:
     assert spread_tasks(10_000, blocks=256, batch_size=128, workers=4) == TaskSpread(39, 156, 64, 16)
 
 
@@ -38,7 +30,7 @@ def test_a_slice_smaller_than_its_blocks_is_one_row_a_block() -> None:
     assert spread_tasks(1, blocks=1, batch_size=128, workers=4) == TaskSpread(1, 128, 1, 1)
 
 
-def test_saturation() -> None:
+def test_batches_in_flight_saturate_the_engine() -> None:
     assert is_saturated(128, 4, 256)
     assert is_saturated(64, 4, 256)
     assert not is_saturated(16, 8, 256)
@@ -46,18 +38,18 @@ def test_saturation() -> None:
 
 def test_gpus_of_workers_that_share_a_model() -> None:
     assert gpus((4, 4), 1, 1) == (4, 4)
-    assert gpus((1, 10), 8, 2) == (16, 160)  # DeepSeek-R1: 8 x 2 = 16 for each
+    assert gpus((1, 10), 8, 2) == (16, 160)  # DeepSeek-R1: 8 x 2 = 16 per worker
 
 
-def test_blocks_for_each_worker() -> None:
+def test_blocks_per_worker() -> None:
     assert (fewest_blocks(4, varied=False), fewest_blocks(4, varied=True)) == (8, 16)
 
 
-def test_length_that_fits_nearly_all_rows() -> None:
+def test_max_model_len_fits_the_percentile_of_rows() -> None:
     lengths = list(range(1, 101))
     assert [percentile(lengths, p) for p in (0, 50, 95, 99, 100)] == [1, 50, 95, 99, 100]
     assert fitting_max_model_len(lengths, 95) == 128  # in steps of 64
-    assert [fitting_max_model_len([60, 65, 900], p, most=512) for p in (10, 60, 100)] == [64, 128, 512]
+    assert [fitting_max_model_len([60, 65, 900], p, positions=512) for p in (10, 60, 100)] == [64, 128, 512]
 
 
 @pytest.mark.parametrize("percent", [-1, 100.1, float("nan")])
@@ -66,24 +58,26 @@ def test_percentile_outside_of_0_to_100_is_refused(percent: float) -> None:
         percentile([1], percent)
 
 
-def test_workers_for_a_finish_time() -> None:
+def test_workers_needed_to_finish_in_time() -> None:
     # 1,000,000 rows at 20 ms a row for one worker, in two hours.
     assert workers_needed(1_000_000, 0.02, 7200) == 3
     assert workers_needed(360, 10, 3600) == 1
-    assert batch_size_for(workers=8, now=4, batch_size=256) == 128  # twice the workers, half the batch
+    assert (
+        batch_size_for(workers=8, current_workers=4, batch_size=256) == 128
+    )  # twice the workers, half the batch
 
 
-def test_short_work_is_not_compiled_for() -> None:
+def test_short_slices_are_not_compiled_for() -> None:
     assert not is_worth_compiling(2000, 400.0)
     assert is_worth_compiling(60_000, 400.0)
     assert is_worth_compiling(2000, 20.0)
     assert [is_worth_compiling(n, None) for n in (500, 501)] == [False, True]
 
 
-def test_workers_are_as_many_as_there_are_gpus_and_work_for() -> None:
+def test_default_workers_depend_on_gpus_and_rows() -> None:
     assert default_workers(8, 1, 1_000_000) == (1, 8)
     assert default_workers(8, 4, 1_000_000) == (1, 2)
-    assert default_workers(8, 1, 2000) == (1, 3)  # each answers 4 batches of 128 at least
+    assert default_workers(8, 1, 2000) == (1, 3)  # at least 4 batches of 128 each
     assert default_workers(8, 1, 10) == default_workers(0, 1, 10**6) == (1, 1)
 
 
@@ -91,11 +85,11 @@ def test_workers_are_as_many_as_there_are_gpus_and_work_for() -> None:
     ("rows", "workers", "size"),
     [(1, 1, 16), (100, 1, 25), (4000, 1, 128), (1_000_000, 10, 128), (4000, 10, 100)],
 )
-def test_every_worker_gets_batches(rows: int, workers: int, size: int) -> None:
+def test_batch_size_gives_every_worker_batches(rows: int, workers: int, size: int) -> None:
     assert engine_batch_size(rows, workers) == size
 
 
-def test_batches_in_flight_cover_the_engines_appetite() -> None:
+def test_batches_in_flight_cover_the_rows_that_the_engine_runs() -> None:
     for size in (1, 16, 128, 1024, 100_000):
         assert size * batches_in_flight(size) >= 4 * 1024
         assert is_saturated(size, batches_in_flight(size, max_num_seqs=3000), 3000)
@@ -105,34 +99,3 @@ def test_batches_in_flight_cover_the_engines_appetite() -> None:
 def test_tasks_around_the_engine_are_bounded() -> None:
     assert [read_tasks(u, 8) for u in (1, 10, 1000)] == [1, 10, 32]
     assert [light_tasks(c) for c in (1, 8, 100)] == [1, 2, 25]
-
-
-def test_unknown_engine_argument_names_the_nearest() -> None:
-    with pytest.raises(SliceError, match="did you mean 'max_model_len'"):
-        check_arguments({"max_model_length": 1}, {})
-    with pytest.raises(SliceError, match="did you mean 'temperature'"):
-        check_arguments({}, {"temprature": 1})
-    with pytest.raises(SliceError, match="use model_source"):
-        check_arguments({"model": "x"}, {})
-    check_arguments({"max_model_len": 1, "enforce_eager": True}, {"max_tokens": 1, "structured_outputs": {}})
-
-
-@pytest.mark.parametrize(
-    ("said", "dtype"),
-    [
-        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile\n", "bfloat16"),
-        ("flags\t\t: fpu amx_bf16\n", "bfloat16"),
-        ("Features\t: fp asimd bf16 i8mm\n", "bfloat16"),
-        ("flags\t\t: fpu avx2 avx512f avx512_vnni\n", "float32"),
-        ("model name\t: bf16\nflags\t\t: fpu avx2\n", "float32"),
-        (None, "float32"),
-    ],
-)
-def test_bfloat16_is_for_cpus_that_compute_in_it(said: str | None, dtype: str, tmp_path: Path) -> None:
-    if said is not None:
-        (tmp_path / "cpuinfo").write_text(said)
-    assert cpu_dtype(tmp_path / "cpuinfo") == dtype
-
-
-def test_defaults_are_vllms_own() -> None:
-    assert sampling_defaults(["temperature", "top_p", "seed"]) == {"temperature": 1.0, "top_p": 1.0}

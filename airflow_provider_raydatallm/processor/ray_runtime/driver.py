@@ -1,0 +1,63 @@
+"""The driver process of a job: its connection to Ray, SIGTERM, and the logs of the job's other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+#: Lines of a dead process's log that may hold its reason, and seconds for one request.
+_LOG_LINES = 1000
+_LOG_TIMEOUT_S = 60
+#: Seconds before each try: a busy node may not answer at once, and only failed runs read logs.
+_LOG_BACKOFF_S = (0, 1, 2, 4, 8)
+
+_connecting = threading.Lock()
+
+
+class StopRequested(BaseException):
+    """The process received SIGTERM."""
+
+
+def stop_on_sigterm() -> None:
+    """Raises `StopRequested` in the main thread at the first SIGTERM; ignores later ones."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise StopRequested
+
+
+def connect_to_ray() -> None:
+    """Connects this process to its cluster, once."""
+    import ray
+
+    with _connecting:
+        if not ray.is_initialized():
+            # Needed later, and takes a second to import: meanwhile this process waits for the cluster.
+            threading.Thread(target=importlib.import_module, args=("ray.data",), name="import").start()
+            ray.init(logging_level="warning")
+            # Ray's state API would search for a cluster, and could find another on this machine.
+            os.environ.setdefault("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+            stop_on_sigterm()  # Ray installs its own handler
+
+
+def process_log(**process: Any) -> str:
+    """Returns the last log lines of an actor (`actor_id`) or process (`node_id`, `pid`) of this job; "" if
+    they cannot be read."""
+    from ray.util.state import get_log
+
+    for seconds in _LOG_BACKOFF_S:
+        time.sleep(seconds)
+        # The failure that is being reported matters more.
+        with contextlib.suppress(Exception):
+            if text := "".join(get_log(**process, tail=_LOG_LINES, timeout=_LOG_TIMEOUT_S)):
+                return text
+    return ""

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
+    check_arguments,
+    cpu_dtype,
+    sampling_defaults,
+)
+
+
+def test_unknown_engine_argument_names_the_nearest() -> None:
+    with pytest.raises(SliceError, match="did you mean 'max_model_len'"):
+        check_arguments({"max_model_length": 1}, {})
+    with pytest.raises(SliceError, match="did you mean 'temperature'"):
+        check_arguments({}, {"temprature": 1})
+    with pytest.raises(SliceError, match="use model_source"):
+        check_arguments({"model": "x"}, {})
+    check_arguments({"max_model_len": 1, "enforce_eager": True}, {"max_tokens": 1, "structured_outputs": {}})
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "dtype"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile\n", "bfloat16"),
+        ("flags\t\t: fpu amx_bf16\n", "bfloat16"),
+        ("Features\t: fp asimd bf16 i8mm\n", "bfloat16"),
+        ("flags\t\t: fpu avx2 avx512f avx512_vnni\n", "float32"),
+        ("model name\t: bf16\nflags\t\t: fpu avx2\n", "float32"),
+        (None, "float32"),
+    ],
+)
+def test_bfloat16_is_the_default_on_cpus_that_support_it(
+    cpuinfo: str | None, dtype: str, tmp_path: Path
+) -> None:
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert cpu_dtype(tmp_path / "cpuinfo") == dtype
+
+
+def test_sampling_defaults_are_vllms() -> None:
+    assert sampling_defaults(["temperature", "top_p", "seed"]) == {"temperature": 1.0, "top_p": 1.0}

@@ -94,19 +94,16 @@ class _Walk:
         if id(value) in self._depths:
             return ["itself", self._depths[id(value)]]
         self._depths[id(value)] = len(self._depths)
-        description = self._describe_container(value)
+        if kind in (list, tuple):
+            description = [kind.__name__, *map(self._describe, value)]
+        elif kind is dict:
+            description = ["dict", *([self._describe(k), self._describe(v)] for k, v in value.items())]
+        elif kind in (set, frozenset):
+            description = [kind.__name__, *sorted(map(self._describe, value), key=json.dumps)]
+        else:
+            description = self._describe_object(value)
         del self._depths[id(value)]
         return description
-
-    def _describe_container(self, value: Any) -> Any:
-        kind = type(value)
-        if kind in (list, tuple):
-            return [kind.__name__, *map(self._describe, value)]
-        if kind is dict:
-            return ["dict", *([self._describe(k), self._describe(v)] for k, v in value.items())]
-        if kind in (set, frozenset):
-            return [kind.__name__, *sorted(map(self._describe, value), key=json.dumps)]
-        return self._describe_object(value)
 
     def _describe_object(self, value: Any) -> Any:
         """Describes any other object by its parts, as pickle reduces it."""

@@ -47,10 +47,9 @@ class TextFormat(FileFormat):
     def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema | None) -> pa.Table:
         """Parses whole records into `fields`, or infers them where they are None."""
 
-    @abstractmethod
     def last_record_end(self, block: bytes) -> int:
-        """Bytes of `block`, which starts with a record, up to the end of its last whole record; 0 without
-        one."""
+        """Bytes of `block`, which starts with a record, up to the end of its last whole record, if any."""
+        return block.rfind(b"\n") + 1
 
     def read_header(self, block: bytes, path: str) -> tuple[tuple[str, ...], int]:
         """Column names at the start of the file, and the bytes before its first record."""
@@ -218,7 +217,7 @@ class CsvFormat(TextFormat):
     def last_record_end(self, block: bytes) -> int:
         quote = self.csv_options.quote_char.encode()
         if quote not in block:
-            return block.rfind(b"\n") + 1
+            return super().last_record_end(block)
         # A newline ends a record when an even number of quotes stands before it. The sum may wrap; its parity
         # does not.
         data = np.frombuffer(block, np.uint8)
@@ -247,9 +246,6 @@ class JsonLinesFormat(TextFormat):
         )
         _refuse_rounded_integers(table, block)
         return table.select([n for n in fields.names if n in table.schema.names])
-
-    def last_record_end(self, block: bytes) -> int:
-        return block.rfind(b"\n") + 1
 
 
 #: An integer of a JSON text that a float64 may not hold.

@@ -12,13 +12,13 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import preflight_findings, probe_cluster
 from airflow_provider_raydatallm.processor.sizing.facts import (
     ClusterFacts,
+    EnginePlan,
     PastThroughput,
     SizingInputs,
     TokenLengthSample,
@@ -45,7 +45,7 @@ class RunPlan:
     #: None when there is nothing to do.
     plan: Plan | None = None
     rows: int = 0  # that are left to answer
-    engine: Engine | None = None
+    engine: EnginePlan | None = None
     spread: TaskSpread | None = None
     model: ModelConfig | None = None
     past_throughput: PastThroughput | None = None
@@ -77,7 +77,8 @@ def plan_run(job: SliceJob, cluster: ClusterFacts | None) -> RunPlan:
     engine = making.inference.engine
     pace = newest_throughput(job)
     engine.choose_sizes(SizingInputs(cluster, _lengths(making), pace))
-    sizes, spread = engine.sizes, None
+    engine_plan = engine.plan
+    sizes, spread = engine_plan.sizes, None
     if sizes is not None:
         blocks = math.ceil(rows / sizes.block_rows)
         spread = spread_tasks(rows, blocks, min(rows // blocks, sizes.batch_size), sizes.workers[1])
@@ -86,11 +87,11 @@ def plan_run(job: SliceJob, cluster: ClusterFacts | None) -> RunPlan:
         cluster,
         making.plan,
         rows,
-        engine,
+        engine_plan,
         spread,
-        read_model_config(job.model_source, engine.engine_kwargs),
+        read_model_config(job.model_source, engine_plan.engine_kwargs),
         pace,
-        preflight_findings(engine, rows, cluster),
+        preflight_findings(engine_plan, rows, cluster),
     )
 
 
@@ -125,9 +126,9 @@ def as_table(forecast: RunPlan, gpu_hour_price: float | None = None) -> str:
     return _columns(lines)
 
 
-def _engine_lines(engine: Engine, forecast: RunPlan) -> Iterator[tuple[str, str]]:
+def _engine_lines(engine: EnginePlan, forecast: RunPlan) -> Iterator[tuple[str, str]]:
     needs, sizes = engine.resources, engine.sizes
-    yield "engine", f"{type(engine).__name__}, {forecast.job.model_source}"
+    yield "engine", f"{engine.name}, {engine.model_source}"
     yield "needs at once", f"{needs.cpus:g} CPUs, {needs.gpus:g} GPUs ({needs.breakdown})"
     if forecast.cluster is not None:
         there = forecast.cluster.resources

@@ -112,12 +112,12 @@ class RayCluster:
         connect_to_ray()
         engine = question.engine
         rows, cluster = sum(count_rows(spans) for _, spans in work), probe_cluster()
-        raise_errors(preflight_findings(engine, rows, cluster))
+        raise_errors(preflight_findings(engine.plan, rows, cluster))
         check_model_folder(question.job.model_source)
         lengths = _lengths(question, work) if engine.needs_token_lengths(raised=raised) else None
         pace = newest_throughput(question.job) if engine.needs_past_throughput else None
         engine.choose_sizes(SizingInputs(cluster, lengths, pace, raised))
-        found = preflight_findings(engine, rows, cluster)
+        found = preflight_findings(engine.plan, rows, cluster)
         raise_errors(found)
         return found
 

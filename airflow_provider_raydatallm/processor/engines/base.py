@@ -26,7 +26,7 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import engine_is_starting
-from airflow_provider_raydatallm.processor.sizing.facts import Resources, Sizes, SizingInputs
+from airflow_provider_raydatallm.processor.sizing.facts import EnginePlan, Resources, Sizes, SizingInputs
 
 if TYPE_CHECKING:
     import ray.data
@@ -123,6 +123,18 @@ class Engine(ABC):
     def sizes(self) -> Sizes | None:
         """None when the engine's own are not of this kind."""
         return None
+
+    @property
+    def plan(self) -> EnginePlan:
+        """How it would run by what is known now; another one after `choose_sizes`."""
+        return EnginePlan(
+            type(self).__name__,
+            self.job.model_source,
+            self.engine_kwargs,
+            self.job.accelerator_type,
+            self.resources,
+            self.sizes,
+        )
 
     @property
     @abstractmethod

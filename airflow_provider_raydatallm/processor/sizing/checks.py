@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.errors import Kind
-from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     UTILIZATION,
     ModelConfig,
@@ -42,21 +42,16 @@ class Finding:
 
 
 def check_sizes(
-    needs: Resources,
-    sizes: Sizes | None,
-    engine_kwargs: Mapping[str, Any],
-    accelerator_type: str | None,
-    rows: int,
-    shape: ModelConfig | None,
-    cluster: ClusterFacts | None,
+    plan: EnginePlan, rows: int, shape: ModelConfig | None, cluster: ClusterFacts | None
 ) -> list[Finding]:
     """Everything that can be found, errors first. What is None is not known, and not checked.
 
     :param rows: that are left to answer.
     """
+    sizes, engine_kwargs, accelerator_type = plan.sizes, plan.engine_kwargs, plan.accelerator_type
     found = [*_parallel(sizes, engine_kwargs, accelerator_type, shape, cluster)]
     if cluster is not None:
-        found += _resources(needs, accelerator_type, cluster)
+        found += _resources(plan.resources, accelerator_type, cluster)
         found += _memory(engine_kwargs, sizes, shape, cluster)
     if sizes is not None:
         found += _batches(sizes, rows)

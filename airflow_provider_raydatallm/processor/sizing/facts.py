@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,23 @@ class Sizes:
     batches: int
     max_num_seqs: int
     block_rows: int
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """How an engine will run, by what is known so far; the value that checks and `plan` read.
+
+    :param name: the engine's class.
+    :param engine_kwargs: with the values chosen in place of "auto".
+    :param sizes: None for an engine that does not run vLLM.
+    """
+
+    name: str
+    model_source: str
+    engine_kwargs: Mapping[str, Any]
+    accelerator_type: str | None
+    resources: Resources
+    sizes: Sizes | None
 
 
 @dataclass(frozen=True)

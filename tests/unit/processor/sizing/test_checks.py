@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_sizes
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import raise_errors
-from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import ModelConfig, parse_model_config
 from tests.unit.processor.sizing.test_model_config import LLAMA_8B, LLAMA_70B
 
@@ -25,9 +25,8 @@ def found(
         workers, (workers[0] * each, workers[1] * each), batch_size, batches, seqs, block_rows or batch_size
     )
     needs = Resources(cpus=cpus, gpus=workers[0] * each, breakdown="parts")
-    return check_sizes(
-        needs, sizes, kwargs, accelerator, rows, shape or parse_model_config(LLAMA_8B, kwargs), cluster
-    )
+    plan = EnginePlan("VllmEngine", "m", kwargs, accelerator, needs, sizes)
+    return check_sizes(plan, rows, shape or parse_model_config(LLAMA_8B, kwargs), cluster)
 
 
 def test_request_that_fits_has_nothing_to_say() -> None:

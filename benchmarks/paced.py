@@ -93,7 +93,7 @@ class CountedLLM(RayDataLLM):
         super().__init__(job, rows)
         self._departures = Departures(job.output_path)
 
-    def answer(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         return super().answer_requests(requests, _Counted(deliver, self._departures))
 
 
@@ -105,7 +105,7 @@ class _Counted:
     def __call__(self, answers: pa.Table) -> pa.Table:
         return self._deliver(self._departures(answers))
 
-    def blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
+    def deliver_blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
         return self._deliver.deliver_blocks(
             answers.map_batches(self._departures.__call__, batch_size=None, batch_format="pyarrow")
         )

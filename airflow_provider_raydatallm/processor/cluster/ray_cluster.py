@@ -132,7 +132,7 @@ class RayCluster:
                 name=q.job.slice_path,
                 timeout=q.job.queue_timeout,
                 say=task.queued,
-                make_room=lambda: serve_apps.stop_idle_engine(keep=q.engine.engine_to_keep),
+                make_room=lambda: serve_apps.SERVE.stop_idle_engine(keep=q.engine.engine_to_keep),
             )
         except BaseException:
             q.engine.stop()

@@ -103,7 +103,7 @@ class _Deployment:
         from transformers import AutoTokenizer
 
         self._tokenizer = AutoTokenizer.from_pretrained(model)
-        self._handle = serve.get_app_handle(app).options(method_name="answer", stream=True)
+        self._handle = serve.get_app_handle(app).options(method_name="generate", stream=True)
         self._user = user
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
@@ -133,8 +133,8 @@ def script(source: str, model: str, target: str, done: str) -> None:
     from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 
     ray.init(logging_level="warning")
-    (engine,) = serve_apps.shared_engines()
-    _, user = serve_apps.register_user(engine.name, "script")
+    (engine,) = serve_apps.SERVE.engines()
+    _, user = serve_apps.SERVE.register_user(engine.name, "script")
     rows = ray.data.read_parquet(source)
     answers = rows.map_batches(
         _Deployment,

@@ -74,7 +74,7 @@ def _stop(args: argparse.Namespace) -> int:
     stuck: list[str] = []
     for name in args.names or there:
         try:
-            (ended if serve_apps.stop_engine(name, force=args.force) else used).append(name)
+            (ended if serve_apps.SERVE.stop_engine(name, force=args.force) else used).append(name)
         except SliceError:
             stuck.append(name)
     if args.json:
@@ -108,7 +108,7 @@ def _engines() -> list[SharedEngine] | None:
         from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 
         ray.init(address, logging_level="error", log_to_driver=False)
-        return serve_apps.shared_engines()
+        return serve_apps.SERVE.engines()
     except Exception as e:
         print(f"error: no Ray cluster can be reached; is RAY_ADDRESS right? ({e})", file=sys.stderr)
         return None

@@ -12,7 +12,6 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
@@ -37,7 +36,7 @@ class RunPlan:
     #: None when there is nothing to do.
     plan: Plan | None = None
     missing_rows: int = 0
-    engine: Engine | None = None
+    engine: facts.EnginePlan | None = None
     spread: sizes.TaskSpread | None = None
     model: model_config.ModelConfig | None = None
     past_throughput: facts.PastThroughput | None = None
@@ -67,14 +66,15 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     engine = build.inference.engine
     past = newest_throughput(job)
     engine.choose_sizes(facts.SizingInputs(cluster, _token_lengths(build), past))
-    chosen, spread = engine.sizes, None
+    engine_plan = engine.plan
+    chosen, spread = engine_plan.sizes, None
     if chosen is not None:
         blocks = math.ceil(rows / chosen.block_rows)
         batch_rows = min(rows // blocks, chosen.batch_size)
         spread = sizes.spread_tasks(rows, blocks, batch_rows, chosen.workers[1])
-    model = model_config.read_model_config(job.model_source, engine.engine_kwargs)
-    findings = preflight_findings(engine, rows, cluster)
-    return RunPlan(job, cluster, build.plan, rows, engine, spread, model, past, findings)
+    model = model_config.read_model_config(job.model_source, engine_plan.engine_kwargs)
+    findings = preflight_findings(engine_plan, rows, cluster)
+    return RunPlan(job, cluster, build.plan, rows, engine_plan, spread, model, past, findings)
 
 
 def _token_lengths(build: VersionBuild) -> facts.TokenLengthSample | None:
@@ -110,9 +110,9 @@ def as_table(run: RunPlan, gpu_hour_price: float | None = None) -> str:
     return _align(lines)
 
 
-def _engine_lines(engine: Engine, run: RunPlan) -> Iterator[Line]:
+def _engine_lines(engine: facts.EnginePlan, run: RunPlan) -> Iterator[Line]:
     needs, chosen = engine.resources, engine.sizes
-    yield "engine", f"{type(engine).__name__}, {run.job.model_source}"
+    yield "engine", f"{engine.name}, {engine.model_source}"
     yield "needs at once", f"{needs.cpus:g} CPUs, {needs.gpus:g} GPUs ({needs.breakdown})"
     if run.cluster is not None:
         has = run.cluster.resources
@@ -130,7 +130,7 @@ def _engine_lines(engine: Engine, run: RunPlan) -> Iterator[Line]:
         )
 
 
-def _memory_lines(engine: Engine, model: model_config.ModelConfig | None) -> Iterator[Line]:
+def _memory_lines(engine: facts.EnginePlan, model: model_config.ModelConfig | None) -> Iterator[Line]:
     if model is None:
         yield "model", "its configuration is not on this machine: memory is not estimated"
         return

@@ -167,7 +167,7 @@ def test_idle_engine_gives_way_ends_and_comes_back_and_ends_by_force_with_its_sl
     thread.join(400)
     [error] = results
     assert isinstance(error, RayEngineDiedError)
-    assert "was ended while this slice used it" in str(error)
+    assert "was stopped while this slice used it" in str(error)
     assert engines("list") == "no shared engine is on this cluster\n"
 
 

@@ -27,16 +27,16 @@ class _CountingWorker(VllmWorker):
         async for group in super().generate(batch):
             yield group
 
-    async def _answer(self, row: int, tokens: list[int], params: str, *rest: Any) -> None:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
         asked = json.loads(params)
         if self._hold.exists() and asked["max_tokens"] >= int(self._hold.read_text()):
             # What is left of the model's length: minutes.
             params = json.dumps({**asked, "max_tokens": None})
-        await super()._answer(row, tokens, params, *rest)
+        return await super()._generate_row(tokens, params, user)
 
 
 class CountingEngine(VllmEngine):
     worker = _CountingWorker
 
-    def _arguments(self) -> dict[str, Any]:
-        return {**super()._arguments(), "output": self.job.output_path}
+    def _worker_arguments(self) -> dict[str, Any]:
+        return {**super()._worker_arguments(), "output": self.job.output_path}

@@ -31,7 +31,7 @@ class AfterTheStart(StubWorkers):
         import ray
 
         answered = super().answer_requests(requests, deliver)
-        ray.get(list(self._ready))
+        ray.get(list(self._starting))
         _take_cpus(but=self.workers[1] * self.cpus_per_worker)
         _crowded.set()
         return answered

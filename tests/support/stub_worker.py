@@ -35,7 +35,7 @@ class _StubWorker(VllmWorker):
         with open(journal, "a") as started:
             started.write(f"{os.getpid()}\n")
         self._turn = asyncio.Lock()
-        self.start = {}
+        self.startup_seconds = {}
 
     async def generate(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
         asked = zip(batch.column("tokens").to_pylist(), batch.column("params").to_pylist(), strict=True)
@@ -75,7 +75,7 @@ class _BrokenWorker(_StubWorker):
 class StubWorkers(VllmEngine):
     worker = _StubWorker
 
-    def _arguments(self) -> Any:
+    def _worker_arguments(self) -> Any:
         return f"{self.job.output_path}.workers"
 
     @property

@@ -95,14 +95,14 @@ class RayCluster:
         connect_to_ray()
         engine = inference.engine
         rows, cluster = _count(missing), cluster_probe.probe_cluster()
-        cluster_probe.raise_errors(cluster_probe.preflight_findings(engine, rows, cluster))
+        cluster_probe.raise_errors(cluster_probe.preflight_findings(engine.plan, rows, cluster))
         cluster_probe.check_model_folder(inference.job.model_source)
         lengths = None
         if engine.needs_token_lengths(raised=limit_raised):
             lengths = _sample_lengths(inference, missing)
         past_throughput = newest_throughput(inference.job) if engine.needs_past_throughput else None
         engine.choose_sizes(SizingInputs(cluster, lengths, past_throughput, limit_raised))
-        findings = cluster_probe.preflight_findings(engine, rows, cluster)
+        findings = cluster_probe.preflight_findings(engine.plan, rows, cluster)
         cluster_probe.raise_errors(findings)
         return findings
 
@@ -117,7 +117,7 @@ class RayCluster:
                 name=job.slice_path,
                 timeout_s=job.queue_timeout,
                 on_wait=run.on_wait,
-                make_room=lambda: serve_apps.stop_idle_engine(keep=engine.engine_to_keep),
+                make_room=lambda: serve_apps.SERVE.stop_idle_engine(keep=engine.engine_to_keep),
             )
         except BaseException:
             engine.stop()

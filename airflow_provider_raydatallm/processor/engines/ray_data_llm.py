@@ -1,8 +1,7 @@
 """Ray Data LLM's own processor with vLLM: the engine for every model and modality that Ray Data LLM has.
 
-Its stages (chat template, tokenize, vLLM, detokenize) are actors that hold a logical CPU each, so that a
-cluster without one for every stage and one more to read with would wait for ever: `resources` says what must
-be there.
+Its stages (chat template, tokenize, vLLM, detokenize) are actors that hold a logical CPU each. On a cluster
+with too few CPUs for them they would wait forever, so `resources` counts them.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from airflow_provider_raydatallm.processor.sizing.sizes import engine_batch_size
 if TYPE_CHECKING:
     import ray.data
 
-#: Where Ray Data LLM keeps what a row failed of; "" for a row that did not.
+#: Ray Data LLM's column for a row's error; "" for a row without one.
 _ERROR = "__inference_error__"
-#: Tokens between two outputs of a row, of which only the last is used.
+#: Tokens between two outputs of a row; only the last output is used.
 _NO_STREAM = 4096
-#: Rows in a batch: on one H200 947 short rows/s, where 128 gave 810.
+#: Rows of a batch: one H200 made 947 short rows/s with it, and 810 with 128.
 _BATCH = 256
-#: Options of `build_processor` itself.
+#: Arguments of `build_processor` itself.
 _MAP_KWARGS = ("preprocess_map_kwargs", "postprocess_map_kwargs")
-#: Options that are arguments of a slice's job, or what the provider's guarantees rest on.
-_ARGUMENTS = {
+#: Options that a job sets by other arguments, or that the provider's guarantees depend on.
+_RESERVED = {
     "model_source", "engine_kwargs", "task_type", "accelerator_type", "concurrency", "batch_size",
     "max_concurrent_batches", "should_continue_on_error",
 }  # fmt: skip
-#: Tokens of a step: vLLM's default for offline work.
+#: Tokens of a step: vLLM's default for offline inference.
 _STEP_TOKENS = 8192
 
 
@@ -49,7 +48,7 @@ class RayDataLLM(VllmEngineBase):
 
     @property
     def cpu_actors(self) -> tuple[int, int]:
-        """Actors of the stages; on GPUs twice as many, with half a CPU each."""
+        """The stages' actors; on GPUs twice as many, with half a CPU each."""
         each = 1 if self.on_cpu else 3
         return each * self.workers[0], each * self.workers[1]
 
@@ -57,14 +56,13 @@ class RayDataLLM(VllmEngineBase):
         return engine_batch_size(self.rows, self.workers[1], _BATCH)
 
     def gpus_held(self, workers: int | None) -> float | None:
-        low, high = self.workers  # a pool that scales does not say how far it did
+        low, high = self.workers  # how far a pool has scaled is not known
         return self.sizes.gpus[0] if low == high and not self.on_cpu else None
 
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         from ray.data import llm
 
         job = self.job
-        build = getattr(llm, "build_processor", None) or llm.build_llm_processor  # the name until Ray 2.54
         kwargs: dict[str, Any] = dict(self.engine_kwargs)
         options: dict[str, Any] = {}
         template: dict[str, Any] = {
@@ -72,27 +70,25 @@ class RayDataLLM(VllmEngineBase):
             "chat_template_kwargs": job.chat_template_kwargs or None,
         }
         if self.on_cpu:
-            # Without GPUs to feed, the engine process tokenizes: two processes fewer that import torch and
-            # vLLM.
+            # The engine's process tokenizes: two processes fewer import torch and vLLM.
             options |= {"tokenize_stage": False, "detokenize_stage": False}
             options["placement_group_config"] = {"bundles": [{"CPU": 1}]}
             options["runtime_env"] = {"env_vars": self.env}
-            if self.gpus_per_worker == 1:  # of more Ray Data LLM makes Ray's own actors
+            if self.gpus_per_worker == 1:  # for more, Ray Data LLM uses Ray's executor
                 kwargs.setdefault("distributed_executor_backend", SLEEPING_EXECUTOR)
         else:
             options["accelerator_type"] = job.accelerator_type
-            # A large GPU is starved by one actor for each stage, by an output object for each token, and by
-            # the small steps of vLLM's server.
+            # One actor per stage, one output object per token and the small steps of vLLM's server would
+            # each starve a large GPU.
             kwargs.setdefault("stream_interval", _NO_STREAM)
             kwargs.setdefault("max_num_batched_tokens", max(_STEP_TOKENS, self.sizes.max_num_seqs))
             pool = {"concurrency": (2 * self.workers[0], 2 * self.workers[1]), "num_cpus": 0.5}
             template |= pool
             options |= {"tokenize_stage": pool, "detokenize_stage": pool}
-        if "log_engine_metrics" in llm.vLLMEngineProcessorConfig.model_fields:
-            options["log_engine_metrics"] = False  # a quarter of what the engine's one thread does
+        options["log_engine_metrics"] = False  # a quarter of the time of the engine's only thread
         kwargs.setdefault("disable_log_stats", True)
-        given = {"chat_template_stage": template, **options, **job.processor_kwargs}
-        map_kwargs = {name: given.pop(name) for name in _MAP_KWARGS if name in given}
+        options = {"chat_template_stage": template, **options, **job.processor_kwargs}
+        map_kwargs = {name: options.pop(name) for name in _MAP_KWARGS if name in options}
         config = llm.vLLMEngineProcessorConfig(
             model_source=os.path.expanduser(job.model_source),
             engine_kwargs=kwargs,
@@ -100,15 +96,15 @@ class RayDataLLM(VllmEngineBase):
             batch_size=self.batch_size,
             max_concurrent_batches=self.sizes.batches,
             should_continue_on_error=True,
-            **given,
+            **options,
         )
-        processor = build(
+        processor = llm.build_processor(
             config,
             preprocess=partial(_to_request, defaults=sampling_defaults(job.sampling_params)),
             **map_kwargs,
         )
-        # Ray Data LLM goes on after a failing row in its engine stage only, and gives such rows another
-        # schema.
+        # Ray Data LLM itself continues after a failed row in its engine stage only, and gives such rows
+        # another schema.
         for name in ("ChatTemplateStage", "TokenizeStage"):
             if name in processor.list_stage_names():
                 stage = processor.get_stage_by_name(name)
@@ -117,48 +113,44 @@ class RayDataLLM(VllmEngineBase):
         return deliver.deliver_blocks(processor(requests))
 
 
-def _check_options(given: Mapping[str, Any]) -> None:
-    """:raises SliceError: for options that Ray Data LLM's processor does not have, or that have arguments of
-    their own."""
-    if not given:
+def _check_options(processor_kwargs: Mapping[str, Any]) -> None:
+    """:raises SliceError: for unknown options, and those that other arguments set."""
+    if not processor_kwargs:
         return
     from ray.data.llm import vLLMEngineProcessorConfig
 
-    known = {*vLLMEngineProcessorConfig.model_fields, *_MAP_KWARGS} - _ARGUMENTS
-    if unknown := sorted(given.keys() - known):
-        why = "set by another argument" if unknown[0] in _ARGUMENTS else f"none of {', '.join(sorted(known))}"
+    known = {*vLLMEngineProcessorConfig.model_fields, *_MAP_KWARGS} - _RESERVED
+    if unknown := sorted(processor_kwargs.keys() - known):
+        is_reserved = unknown[0] in _RESERVED
+        why = "set by another argument" if is_reserved else f"not one of {', '.join(sorted(known))}"
         raise SliceError(f"processor_kwargs[{unknown[0]!r}] is {why}")
 
 
 def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, Any]:
     request = json.loads(row.pop("__request"))
-    # Rows travel as one Arrow struct: a parameter that one row lacks would come out as None in it.
+    # Rows travel as one Arrow struct, in which a parameter that a row lacks would become None.
     return {"messages": request["messages"], "sampling_params": {**defaults, **request["sampling_params"]}}
 
 
 def _to_answer(row: dict[str, Any], *, data_column: str) -> dict[str, Any]:
     row = row[data_column]
     error = row.get(_ERROR) or None
-    kept = {name: row[name] for name in ("__unit", "__offset", "__row") if name in row}
-    # Ray Data LLM does not pass the others on.
-    return (
-        dict.fromkeys(f.name for f in ANSWER_FIELDS)
-        | kept
-        | {
-            "text": None if error else row["generated_text"],
-            "input_tokens": None if error else row["num_input_tokens"],
-            "output_tokens": None if error else row["num_generated_tokens"],
-            "engine_seconds": None if error else row["time_taken_llm"],
-            "finished_at": time.time(),
-            "error_type": error and error.partition(":")[0],
-            "error": error,
+    # Ray Data LLM does not report the other fields.
+    answer: dict[str, Any] = dict.fromkeys(f.name for f in ANSWER_FIELDS)
+    answer |= {name: row[name] for name in ("__unit", "__offset", "__row") if name in row}
+    answer |= {"finished_at": time.time(), "error_type": error and error.partition(":")[0], "error": error}
+    if not error:
+        answer |= {
+            "text": row["generated_text"],
+            "input_tokens": row["num_input_tokens"],
+            "output_tokens": row["num_generated_tokens"],
+            "engine_seconds": row["time_taken_llm"],
         }
-    )
+    return answer
 
 
 def _row_by_row(stage: type[Any]) -> type[Any]:
-    """A stage that marks the rows that fail in it, which the stages after it then leave alone, and does the
-    others."""
+    """A stage that marks rows that fail in it, which later stages then skip, and processes the others."""
 
     class RowByRow(stage):  # type: ignore[misc]
         async def udf(self, batch: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
@@ -171,11 +163,10 @@ def _row_by_row(stage: type[Any]) -> type[Any]:
                         outputs += [output async for output in stage.udf(self, [row])]
                     except Exception as e:
                         error = f"{type(e).__name__}: {e}"
-                        outputs.append(
-                            {self.IDX_IN_BATCH_COLUMN: row[self.IDX_IN_BATCH_COLUMN], _ERROR: error}
-                        )
+                        index = self.IDX_IN_BATCH_COLUMN
+                        outputs.append({index: row[index], _ERROR: error})
             for output in outputs:
-                # Absent, it would be null beside a failed row, which Ray Data LLM takes for an error too.
+                # Without it, it would be null beside a failed row, and Ray Data LLM takes null for an error.
                 yield {_ERROR: "", **output}
 
     return RowByRow

@@ -1,4 +1,4 @@
-"""registry."""
+"""Finds the class of the engine that a job names."""
 
 from __future__ import annotations
 
@@ -8,32 +8,29 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 
+_FOLDER = __name__.rpartition(".")[0]
 _ENGINES = {
-    "vllm": "airflow_provider_raydatallm.processor.engines.vllm.engine:VllmEngine",
-    "ray_data_llm": "airflow_provider_raydatallm.processor.engines.ray_data_llm:RayDataLLM",
+    "vllm": f"{_FOLDER}.vllm.engine:VllmEngine",
+    "ray_data_llm": f"{_FOLDER}.ray_data_llm:RayDataLLM",
 }
-
-
-_SHARED = "airflow_provider_raydatallm.processor.engines.shared.engine:SharedVllmEngine"
+_SHARED = f"{_FOLDER}.shared.engine:SharedVllmEngine"
 
 
 def load_engine(job: SliceJob) -> type[Engine]:
-    """The engine that a job names, or the class that `package.module:Class` names.
+    """The class of a job's engine: a built-in one, or the one that `package.module:Class` names.
 
-    :raises SliceError: when there is none.
+    :raises SliceError: when it cannot be loaded or is not an engine.
     """
     name = job.resolved_engine
     reference = _SHARED if job.engine_scope == "shared" else _ENGINES.get(name, name)
     module, _, attribute = reference.partition(":")
     if not attribute:
-        raise SliceError(
-            f"engine {name!r} is not known: use 'auto', {', '.join(map(repr, _ENGINES))} or "
-            "'package.module:Class'"
-        )
+        names = ", ".join(map(repr, _ENGINES))
+        raise SliceError(f"unknown engine {name!r}: use 'auto', {names} or 'package.module:Class'")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        engine = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:
         raise SliceError(f"engine {name!r} cannot be loaded on the cluster: {e}") from e
-    if not (isinstance(found, type) and issubclass(found, Engine)):
-        raise SliceError(f"engine {name!r} is no subclass of {Engine.__module__}.Engine")
-    return found
+    if not (isinstance(engine, type) and issubclass(engine, Engine)):
+        raise SliceError(f"engine {name!r} is not a subclass of {Engine.__module__}.Engine")
+    return engine

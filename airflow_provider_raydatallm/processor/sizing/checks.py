@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.errors import Kind
-from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     UTILIZATION,
     ModelConfig,
@@ -41,21 +41,16 @@ class Finding:
 
 
 def check_sizes(
-    needs: Resources,
-    sizes: Sizes | None,
-    engine_kwargs: Mapping[str, Any],
-    accelerator_type: str | None,
-    rows: int,
-    shape: ModelConfig | None,
-    cluster: ClusterFacts | None,
+    plan: EnginePlan, rows: int, shape: ModelConfig | None, cluster: ClusterFacts | None
 ) -> list[Finding]:
     """Returns all findings, errors first. None is unknown and not checked.
 
     :param rows: rows left to answer.
     """
+    sizes, engine_kwargs, accelerator_type = plan.sizes, plan.engine_kwargs, plan.accelerator_type
     findings = [*_check_parallel(sizes, engine_kwargs, accelerator_type, shape, cluster)]
     if cluster is not None:
-        findings += _check_resources(needs, accelerator_type, cluster)
+        findings += _check_resources(plan.resources, accelerator_type, cluster)
         findings += _check_memory(engine_kwargs, sizes, shape, cluster)
     if sizes is not None:
         findings += _check_batches(sizes, rows)

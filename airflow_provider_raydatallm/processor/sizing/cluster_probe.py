@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import gpu_memory
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_sizes
-from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan
 from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
 
 T = TypeVar("T")
@@ -22,22 +21,14 @@ _FOLDER_PREFIXES = ("/", "./", "../", "~")
 _PROBE_TIMEOUT_S = 25
 
 
-def preflight_findings(engine: Engine, rows: int, cluster: ClusterFacts | None) -> list[Finding]:
+def preflight_findings(plan: EnginePlan, rows: int, cluster: ClusterFacts | None) -> list[Finding]:
     """Returns everything that is wrong with a run.
 
     :param rows: rows left to answer.
     :param cluster: None to skip checks that need one.
     """
-    job = engine.job
-    return check_sizes(
-        engine.resources,
-        engine.sizes,
-        engine.engine_kwargs,
-        job.accelerator_type,
-        rows,
-        read_model_config(job.model_source, job.engine_kwargs) if engine.sizes is not None else None,
-        cluster,
-    )
+    model = read_model_config(plan.model_source, plan.engine_kwargs) if plan.sizes is not None else None
+    return check_sizes(plan, rows, model, cluster)
 
 
 def raise_errors(findings: list[Finding]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -82,3 +83,19 @@ class Resources:
     cpus: float
     gpus: float
     breakdown: str
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """How an engine will run, as far as known: what `plan`, the checks and admission read.
+
+    name: the engine's class. engine_kwargs: with chosen values in place of "auto". sizes: None for an engine
+    that does not run vLLM.
+    """
+
+    name: str
+    model_source: str
+    engine_kwargs: Mapping[str, Any]
+    accelerator_type: str | None
+    resources: Resources
+    sizes: Sizes | None

@@ -33,7 +33,7 @@ def see(monkeypatch: pytest.MonkeyPatch) -> See:
             raise SliceError("it does not end", kind="engine")
         return force or name == IDLE.name
 
-    monkeypatch.setattr(serve_apps, "stop_engine", end)
+    monkeypatch.setattr(serve_apps.SERVE, "stop_engine", end)
     return seen
 
 

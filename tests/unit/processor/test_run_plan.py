@@ -105,13 +105,15 @@ def test_published_slice_has_nothing_to_do(job: SliceJob) -> None:
 
 
 def test_engine_is_chosen_by_what_the_job_needs(job: SliceJob) -> None:
-    assert isinstance(plan_run(job, None).engine, VllmEngine)
-    for given in (
-        {"engine_kwargs": {"task_type": "embed"}},
-        {"engine_kwargs": {"tokenizer_mode": "mistral"}},
-        {"model_source": "s3://models/a"},
+    for given, name in (
+        ({}, "VllmEngine"),
+        ({"engine_kwargs": {"task_type": "embed"}}, "RayDataLLM"),
+        ({"engine_kwargs": {"tokenizer_mode": "mistral"}}, "RayDataLLM"),
+        ({"model_source": "s3://models/a"}, "RayDataLLM"),
     ):
-        assert type(plan_run(changed(job, **given), None).engine).__name__ == "RayDataLLM"
+        plan = plan_run(changed(job, **given), None).engine
+        assert plan is not None
+        assert plan.name == name
 
 
 L4 = ClusterFacts({"CPU": 8, "GPU": 1, "accelerator_type:L4": 1}, {}, 1, 24_000_000_000)
@@ -121,21 +123,19 @@ def test_limit_is_what_rows_need_and_what_the_cache_holds_at_most(job: SliceJob)
     auto = changed(job, engine_kwargs={"max_model_len": "auto"}, concurrency="auto")
     engine = VllmEngine(auto, 10_000)
     assert (engine.max_model_len, engine.workers) == (None, (1, 1))
-    assert (
-        preflight_findings(engine, 10_000, L4) == []
-    )  # the model's own limit, which does not fit, is not asked for
-    assert [
-        f.code for f in preflight_findings(VllmEngine(changed(job, engine_kwargs={}), 10_000), 10_000, L4)
-    ] == ["cache_under_one_row"]
+    # The model's own limit, which does not fit, is not checked.
+    assert preflight_findings(engine.plan, 10_000, L4) == []
+    unlimited = VllmEngine(changed(job, engine_kwargs={}), 10_000)
+    assert [f.code for f in preflight_findings(unlimited.plan, 10_000, L4)] == ["cache_under_one_row"]
     engine.choose_sizes(SizingInputs(L4, TokenLengthSample([300] * 199 + [5000], 131_072)))
     assert (engine.engine_kwargs["max_model_len"], engine.limit_can_be_raised) == (320, True)
-    assert preflight_findings(engine, 10_000, L4) == []
+    assert preflight_findings(engine.plan, 10_000, L4) == []
     # The rows that were over it: one of them is too long for any L4, and is the engine's to refuse.
     engine.choose_sizes(SizingInputs(L4, TokenLengthSample([5000, 100_000], 131_072), limit_raised=True))
     assert engine.max_model_len is not None
     assert 5000 < engine.max_model_len < 40_000
     assert not engine.limit_can_be_raised
-    assert preflight_findings(engine, 2, L4) == []
+    assert preflight_findings(engine.plan, 2, L4) == []
 
     # A limit beyond the model's own, as some overrides have it, is raised no more either.
     asked = VllmEngine(changed(job, engine_kwargs={"max_model_len": 65_536}, on_too_long="raise_limit"), 10)

@@ -1,13 +1,13 @@
-"""Answers that other slices got, and this one's for those to come: `answer_cache`, beside a slice at work.
+"""Answers that slices share by way of storage: `answer_cache`, beside a running slice.
 
-It never raises and keeps nobody waiting: storage is read and written in threads of its own, and what fails is
-said once, whereupon the slice goes on without it. What was not put when the process dies is asked again.
+It never raises and nobody waits for it: its own threads read and write storage. The first failure is logged,
+and the slice continues without the cache. Answers that were not stored when the process dies are inferred
+again by later slices.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
-from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace
+from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
 from airflow_provider_raydatallm.processor.storage import Store
 
-#: How long new answers wait to be put, unless they fill a file before.
+#: How long new answers wait for a file to fill.
 _FLUSH_SECONDS = 30.0
-#: Files' worth of new answers that wait for a store.
-_MOST_PENDING = 4
+#: New answers that may wait for a slow store; more are dropped.
+_MAX_PENDING_FILES = 4
 
 
 def check_address(url: str) -> None:
@@ -40,114 +40,108 @@ def check_address(url: str) -> None:
 
 
 class AnswerCache:
-    """For several threads."""
+    """Thread-safe."""
 
-    def __init__(self, space: CacheNamespace, files: CacheFiles) -> None:
-        self._space = space
+    def __init__(self, namespace: CacheNamespace, files: CacheFiles) -> None:
+        self._namespace = namespace
         self._files = files
         self._index = CacheIndex([])
         self._loaded = threading.Event()
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
-        self._lock, self._putting = threading.Lock(), threading.Lock()
-        self._due, self._closed = threading.Event(), threading.Event()
-        self._said = False
-        for work in (self._load, self._flush_in_time):
-            threading.Thread(target=work, name=f"ray-llm-answers{work.__name__}", daemon=True).start()
+        self._lock, self._flush_lock = threading.Lock(), threading.Lock()
+        self._flush_due, self._closed = threading.Event(), threading.Event()
+        self._has_warned = False
+        for run in (self._load, self._flush_periodically):
+            threading.Thread(target=run, name=f"ray-llm-answers{run.__name__}", daemon=True).start()
 
     @classmethod
-    def open(cls, space: CacheNamespace) -> AnswerCache | None:
-        """None when it cannot be, which is said."""
+    def open(cls, namespace: CacheNamespace) -> AnswerCache | None:
+        """Returns None, and logs why, when the store cannot be opened."""
         try:
-            return cls(space, CacheFiles(space))
+            return cls(namespace, CacheFiles(namespace))
         except Exception as e:
-            _say(space, e)
+            _warn_of_failure(namespace, e)
             return None
 
     @property
     def is_loaded(self) -> bool:
-        """Whether what there is to find is there."""
         return self._loaded.is_set()
 
     def find(self, keys: Sequence[bytes]) -> np.ndarray:
-        """`AnswerIndex.find`."""
+        """`CacheIndex.find`."""
         return self._index.find(keys)
 
-    def take(self, places: np.ndarray) -> pa.Table:
-        """`AnswerIndex.take`."""
-        return self._index.take(places)
+    def entries_at(self, positions: np.ndarray) -> pa.Table:
+        """`CacheIndex.entries_at`."""
+        return self._index.entries_at(positions)
 
     def add(self, keys: Sequence[bytes], answers: pa.Table) -> None:
-        """Take new answers, to be put soon.
+        """Takes new answers, to be stored soon. Those with an error are left out.
 
-        :param answers: a row for each key, with the columns of `ENTRY_SCHEMA` that an engine tells, and
-            `error`. Only good ones are kept.
+        :param answers: a row for each key: the engine's columns of `ENTRY_SCHEMA`, and `error`.
         """
-        good = answers.column("error").is_null()
-        if not self._space.keep_cut:
-            good = pc.and_(good, pc.fill_null(pc.not_equal(answers.column("finish_reason"), "length"), True))
-        told = {n: answers.column(n) for n in ENTRY_SCHEMA.names if n in answers.schema.names}
-        at = [int(time.time())] * len(keys)
-        made = pa.table({"key": pa.array(keys, pa.binary(16)), **told, "answered_at": at})
-        kept = made.select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA).filter(good)
+        is_good = answers.column("error").is_null()
+        if not self._namespace.keep_truncated:
+            is_whole = pc.not_equal(answers.column("finish_reason"), "length")
+            is_good = pc.and_(is_good, pc.fill_null(is_whole, True))
+        columns = {n: answers.column(n) for n in ENTRY_SCHEMA.names if n in answers.schema.names}
+        columns |= {"key": pa.array(keys, pa.binary(16)), "answered_at": [int(time.time())] * len(keys)}
+        entries = pa.table(columns).select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA).filter(is_good)
         with self._lock:
-            if self._pending_bytes >= _MOST_PENDING * self._files.file_bytes:
-                return  # the store does not answer, and memory ends
-            self._pending.append(kept)
-            self._pending_bytes += kept.nbytes
+            if self._pending_bytes >= _MAX_PENDING_FILES * self._files.file_bytes:
+                return  # the store does not respond, and memory is limited
+            self._pending.append(entries)
+            self._pending_bytes += entries.nbytes
             if self._pending_bytes >= self._files.file_bytes:
-                self._due.set()
+                self._flush_due.set()
 
     def close(self) -> None:
-        """Put what is pending."""
+        """Stores what is pending."""
         self._closed.set()
-        self._due.set()
+        self._flush_due.set()
         self._flush()
 
     def _load(self) -> None:
         tables: dict[str, pa.Table] = {}
-        with self._unless_it_fails():
-            if self._space.read:
+        with self._warn_on_failure():
+            if self._namespace.read_existing:
                 tables = self._files.read()
                 self._index = CacheIndex(list(tables.values()))
         self._loaded.set()
-        with self._unless_it_fails():
-            self._files.tidy(tables)
+        with self._warn_on_failure():
+            self._files.compact(tables)
 
-    def _flush_in_time(self) -> None:
+    def _flush_periodically(self) -> None:
         while not self._closed.is_set():
-            self._due.wait(_FLUSH_SECONDS)
-            self._due.clear()
+            self._flush_due.wait(_FLUSH_SECONDS)
+            self._flush_due.clear()
             self._flush()
 
     def _flush(self) -> None:
-        with self._putting:
+        with self._flush_lock:
             with self._lock:
                 pending, self._pending, self._pending_bytes = self._pending, [], 0
             entries = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *pending])
             if entries.num_rows:
                 files = -(-entries.nbytes // self._files.file_bytes)
                 rows = -(-entries.num_rows // files)
-                with self._unless_it_fails():
+                with self._warn_on_failure():
                     for first in range(0, entries.num_rows, rows):
                         self._files.write(entries.slice(first, rows))
-                    self._files.drop()
+                    self._files.remove_expired()
 
     @contextlib.contextmanager
-    def _unless_it_fails(self) -> Iterator[None]:
+    def _warn_on_failure(self) -> Iterator[None]:
         try:
             yield
         except Exception as e:
-            if not self._said:
-                self._said = True
-                _say(self._space, e)
+            if not self._has_warned:
+                self._has_warned = True
+                _warn_of_failure(self._namespace, e)
 
 
-def _say(space: CacheNamespace, error: Exception) -> None:
-    # The store's own error, without what a slice whose output fails is told.
-    why = error.__cause__ or error
-    print(
-        f"warning: answer_cache {space.url}: {type(why).__name__}: {why}. The slice goes on without it",
-        file=sys.stderr,
-        flush=True,
-    )
+def _warn_of_failure(namespace: CacheNamespace, error: Exception) -> None:
+    # The store's own error, without the advice for a slice whose output fails.
+    cause = error.__cause__ or error
+    warn(f"{namespace.url}: {type(cause).__name__}: {cause}. The slice continues without it")

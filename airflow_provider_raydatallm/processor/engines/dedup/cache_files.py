@@ -1,10 +1,9 @@
-"""Answers in storage, for slices to come: the files of one key space, which many jobs write, read, merge and
-remove at once.
+"""The files of one cache namespace in storage, which many jobs write, read, merge and remove at once.
 
-A file is an Arrow stream of entries. Its name says when its newest entry was answered and what its bytes
-must hash to; it is put in one step and never changed. Nobody waits for anybody: a merged file is there before
-those that it was made of go, so that what dies in between leaves entries twice, which does no harm, and a
-reader whose file went looks again.
+A file is an Arrow stream of entries, written in one step and never changed. Its name has the time of its
+newest entry and the hash of its bytes. There are no locks: a merged file is written before its sources are
+removed, so a crash in between leaves duplicate entries, which are harmless, and a reader whose file is gone
+lists the files again.
 """
 
 from __future__ import annotations
@@ -25,57 +24,61 @@ from airflow_provider_raydatallm.processor.storage import CorruptFileError, Stor
 from airflow_provider_raydatallm.processor.store.ledger import content_hash
 
 _NAME = re.compile(r"(?P<newest>\d{12})-(?P<sha>[0-9a-f]{16})\.arrow")
-#: Readers of tables skip names that begin so, should the folder lie in one's.
+#: Readers of tables skip names with a leading underscore, should the folder lie inside one.
 _FOLDER = "_answers-"
-_SPACE = b"answer_space"
+_NAMESPACE = b"answer_space"
 _DAY = 86_400
-#: Bytes of a file, at most. They are not compressed: what storage holds is what a reader's memory will.
-_FILE_BYTES = 32 << 20
-#: A store is bounded by whole files: each is at most such a share of it.
+#: A file's size at most. Files are not compressed: a reader's memory holds as many bytes as storage.
+_MAX_FILE_BYTES = 32 << 20
+#: A file's share of `max_bytes` at most: the limit is kept by removing whole files.
 _FILE_SHARE = 1 / 8
-#: So many files that are not half as large are merged.
-_MANY_SMALL = 16
-#: Files that are read at once.
+#: So many files under half of the size are merged.
+_MERGE_FILES = 16
+#: Files read in parallel.
 _READERS = 16
-#: How often a reader whose files went looks for those that they were merged into.
-_LOOKS = 3
+#: How often a reader lists the files, when some are gone because they were merged.
+_LISTINGS = 3
 
 
 @dataclass(frozen=True)
 class CacheNamespace:
-    """Which answers are kept, and where.
+    """Which answers may be shared, and where they are stored.
 
-    :param key: `SliceJob.answer_space`: answers to the same request are the same in it.
-    :param read: whether kept answers are used, or only replaced by new ones.
-    :param keep_cut: whether an answer that max_tokens cut is worth keeping: it may not have the shape that is
-        asked for, which another try may give it.
+    :param key: `SliceJob.answer_cache_key`: within it, identical requests have identical answers.
+    :param read_existing: whether to use existing answers, or only to replace them.
+    :param keep_truncated: whether to store answers that max_tokens cut: they may lack the required shape,
+        which another attempt may have.
     """
 
     url: str
     key: str
     max_bytes: int
     max_days: float
-    read: bool = True
-    keep_cut: bool = True
+    read_existing: bool = True
+    keep_truncated: bool = True
+
+
+def warn(text: str) -> None:
+    print(f"warning: answer_cache: {text}", file=sys.stderr, flush=True)
 
 
 class CacheFiles:
     """
     :param now: epoch seconds.
-    :raises SliceError: here and from all methods, when the store fails.
+    :raises SliceError: from here and all methods, when the store fails.
     """
 
-    def __init__(self, space: CacheNamespace, now: Callable[[], float] = time.time) -> None:
-        self._space = space
+    def __init__(self, namespace: CacheNamespace, now: Callable[[], float] = time.time) -> None:
+        self._namespace = namespace
         self._now = now
-        self._store = Store(space.url)
-        self._folder = f"{_FOLDER}{space.key}"
-        self.file_bytes = min(_FILE_BYTES, int(space.max_bytes * _FILE_SHARE))
+        self._store = Store(namespace.url)
+        self._folder = f"{_FOLDER}{namespace.key}"
+        self.file_bytes = min(_MAX_FILE_BYTES, int(namespace.max_bytes * _FILE_SHARE))
 
     def write(self, entries: pa.Table) -> str:
-        """Put entries (`ENTRY_SCHEMA`, at least one) as a file. Returns its name: the same for the same
-        entries, so that who merges the same files makes one."""
-        schema = ENTRY_SCHEMA.with_metadata({_SPACE: self._space.key})
+        """Writes entries (`ENTRY_SCHEMA`, at least one) as a file. Returns its name, which is equal for equal
+        entries: jobs that merge the same files write one."""
+        schema = ENTRY_SCHEMA.with_metadata({_NAMESPACE: self._namespace.key})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_table(entries.cast(schema).combine_chunks())
@@ -85,64 +88,56 @@ class CacheFiles:
         return name
 
     def read(self) -> dict[str, pa.Table]:
-        """Entries by file, without those that are too old. Files that cannot be read are left out, which is
-        said."""
-        found: dict[str, pa.Table] = {}
-        left_out: dict[str, str] = {}
+        """Entries by file, without expired ones. Files that cannot be read are skipped and logged."""
+        tables: dict[str, pa.Table] = {}
+        skipped: dict[str, str] = {}
         gone: set[str] = set()
         with ThreadPoolExecutor(_READERS) as pool:
-            for _ in range(_LOOKS):
-                kept, _, foreign = self._listed()
-                left_out |= dict.fromkeys(foreign, "its name is not of this cache")
-                new = [n for n in kept if n not in found and n not in left_out and n not in gone]
-                went = False
-                for name, table in zip(new, pool.map(self._tried, new), strict=True):
-                    if isinstance(table, pa.Table):
-                        found[name] = self._young(table)
-                    elif table is None:
-                        gone.add(name)
-                        went = True
-                    else:
-                        left_out[name] = f"{type(table).__name__}: {table}"
-                if not went:
+            for _ in range(_LISTINGS):
+                live, _, foreign = self._list_files()
+                skipped |= dict.fromkeys(foreign, "its name is not of this cache")
+                new = [n for n in live if n not in tables and n not in skipped and n not in gone]
+                results = dict(zip(new, pool.map(self._try_read, new), strict=True))
+                for name, result in results.items():
+                    if isinstance(result, pa.Table):
+                        tables[name] = self._drop_expired(result)
+                    elif result is not None:
+                        skipped[name] = f"{type(result).__name__}: {result}"
+                missing = {name for name, result in results.items() if result is None}
+                gone |= missing
+                if not missing:
                     break
-        if left_out:
-            name, why = next(iter(left_out.items()))
-            print(
-                f"warning: answer_cache: {len(left_out):,} file(s) of {self._store.path(self._folder)} are "
-                f"left out, such as {name} ({why})",
-                file=sys.stderr,
-                flush=True,
-            )
-        return found
+        if skipped:
+            name, why = next(iter(skipped.items()))
+            folder = self._store.path(self._folder)
+            warn(f"skipping {len(skipped):,} file(s) of {folder}, such as {name} ({why})")
+        return tables
 
-    def tidy(self, tables: Mapping[str, pa.Table]) -> None:
-        """Merge what is small among files that were read, and remove what is too old, or too much."""
+    def compact(self, tables: Mapping[str, pa.Table]) -> None:
+        """Merges the small ones among files that were read, and removes what is expired or over max_bytes."""
         small = [name for name in sorted(tables) if tables[name].nbytes < self.file_bytes / 2]
-        if len(small) >= _MANY_SMALL:
-            for group in self._groups(small, tables):
-                entries = CacheIndex([tables[name] for name in group]).entries()
-                made = self.write(entries) if entries.num_rows else None
-                self._remove(self._folder, (name for name in group if name != made))
-        self.drop()
+        if len(small) >= _MERGE_FILES:
+            for group in self._merge_groups(small, tables):
+                entries = CacheIndex([tables[name] for name in group]).all_entries()
+                merged = self.write(entries) if entries.num_rows else None
+                self._remove(self._folder, (name for name in group if name != merged))
+        self.remove_expired()
         for folder in self._store.names():
-            if (
-                folder.startswith(_FOLDER) and folder != self._folder
-            ):  # of a model that nobody may ask any more
-                self._remove(folder, (f.name for f in self._store.files(folder) if self._is_old(f.name)))
+            if folder.startswith(_FOLDER) and folder != self._folder:  # its model may be out of use
+                self._remove(folder, (f.name for f in self._store.files(folder) if self._is_expired(f.name)))
                 self._store.remove_empty(folder)
         self._store.remove_scratch(self._folder, older_than=_DAY)
 
-    def drop(self) -> None:
-        """Remove what is too old, or too much."""
-        _, dropped, _ = self._listed()
-        self._remove(self._folder, dropped)
+    def remove_expired(self) -> None:
+        """Removes what is expired or over max_bytes."""
+        _, expired, _ = self._list_files()
+        self._remove(self._folder, expired)
 
-    def _listed(self) -> tuple[list[str], list[str], list[str]]:
-        """Names of files that count, the newest first; of those that are too old, or too much; and of those
-        that are none of ours."""
-        kept: list[str] = []
-        dropped: list[str] = []
+    def _list_files(self) -> tuple[list[str], list[str], list[str]]:
+        """Names of live files, the newest first; of files that are expired or over max_bytes; and of files
+        that do not belong to the cache."""
+        live: list[str] = []
+        expired: list[str] = []
         foreign: list[str] = []
         size = 0
         for file in reversed(self._store.files(self._folder)):
@@ -150,44 +145,45 @@ class CacheFiles:
                 foreign.append(file.name)
                 continue
             size += file.size
-            (dropped if self._is_old(file.name) or size > self._space.max_bytes else kept).append(file.name)
-        return kept, dropped, foreign
+            is_over = size > self._namespace.max_bytes
+            (expired if is_over or self._is_expired(file.name) else live).append(file.name)
+        return live, expired, foreign
 
     @property
     def _oldest(self) -> float:
-        return self._now() - self._space.max_days * _DAY
+        return self._now() - self._namespace.max_days * _DAY
 
-    def _is_old(self, name: str) -> bool:
+    def _is_expired(self, name: str) -> bool:
         match = _NAME.fullmatch(name)
         return match is not None and int(match["newest"]) < self._oldest
 
-    def _young(self, table: pa.Table) -> pa.Table:
-        young = pc.greater_equal(table.column("answered_at"), self._oldest)
-        return table if pc.all(young, min_count=0).as_py() else table.filter(young)
+    def _drop_expired(self, table: pa.Table) -> pa.Table:
+        is_live = pc.greater_equal(table.column("answered_at"), self._oldest)
+        return table if pc.all(is_live, min_count=0).as_py() else table.filter(is_live)
 
-    def _tried(self, name: str) -> pa.Table | Exception | None:
+    def _try_read(self, name: str) -> pa.Table | Exception | None:
         try:
             return self._read(name)
-        except Exception as e:  # whatever a file is that somebody put there
+        except Exception as e:  # users may put any file there
             return e
 
     def _read(self, name: str) -> pa.Table | None:
-        """None when it is gone."""
+        """None when the file is gone."""
         path = f"{self._folder}/{name}"
         content = self._store.read(path)
         if content is None:
             return None
         match = _NAME.fullmatch(name)
         if match is None or content_hash(content) != match["sha"]:
-            raise CorruptFileError(self._store, path, "its content is not what its name says")
+            raise CorruptFileError(self._store, path, "its content does not match the hash in its name")
         with pa.ipc.open_stream(pa.BufferReader(content)) as stream:
             table = stream.read_all()
-        if (table.schema.metadata or {}).get(_SPACE) != self._space.key.encode():
-            raise CorruptFileError(self._store, path, "it holds answers to other questions")
+        if (table.schema.metadata or {}).get(_NAMESPACE) != self._namespace.key.encode():
+            raise CorruptFileError(self._store, path, "it belongs to another cache namespace")
         return table.replace_schema_metadata().select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA)
 
-    def _groups(self, names: Iterable[str], tables: Mapping[str, pa.Table]) -> Iterator[list[str]]:
-        """Names of what fits one file together, more than one each."""
+    def _merge_groups(self, names: Iterable[str], tables: Mapping[str, pa.Table]) -> Iterator[list[str]]:
+        """Groups of two or more files that fit into one."""
         group: list[str] = []
         size = 0
         for name in names:

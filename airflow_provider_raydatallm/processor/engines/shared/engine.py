@@ -1,4 +1,4 @@
-"""vLLM behind Ray Serve: slices that ask for the same engine have the same one, which outlives their jobs."""
+"""vLLM behind Ray Serve: slices that need equal engines share one, which outlives their jobs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,35 +32,40 @@ from airflow_provider_raydatallm.processor.sizing.sizes import (
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-#: Of a job's environment, what is its own: code that the engine does not run, and what changes with each.
+#: Parts of a job's environment that are its own: code that the engine does not run, and variables that differ
+#: between jobs.
 _NOT_SHARED = ("py_modules",)
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
-#: Of the options of a worker's actor, what Serve does not see to.
-_NEEDS = ("num_cpus", "num_gpus", "accelerator_type")
+#: Options of a worker's actor that Serve does not set itself.
+_RESOURCE_OPTIONS = ("num_cpus", "num_gpus", "accelerator_type")
 
-#: Looks, a second apart, at which an engine is not there before that is believed.
-_ABSENT_LOOKS = 3
-#: And at which a worker waits for its place: where there is room, it has it by then.
-_WORKERLESS_LOOKS = 10
-#: Failed starts that are seen of an engine that was there before: memory may not be free again at the first.
-_FAILED_STARTS = 2
-_TELL_SECONDS = 10
+#: Polls, a second apart, after which an engine that cannot be seen is taken for stopped.
+_ABSENT_POLLS = 3
+#: Polls after which a worker without resources is taken for blocked: where there is room, it has started.
+_WORKERLESS_POLLS = 10
+#: Failed starts of an engine that ran before. At the first, its memory may not be free yet.
+_MAX_FAILED_STARTS = 2
+_READY_SECONDS = 10
+
+
+@dataclass
+class _Observations:
+    """What a round has seen of the engine. Between rounds others may stop it."""
+
+    deployed: bool = False
+    was_running: bool = False
+    was_polled: bool = False
+    engine: SharedEngine | None = None
+    absent_polls: int = 0
+    workerless_polls: int = 0
+    failed_starts: set[str] = field(default_factory=set)
 
 
 class SharedVllmEngine(VllmEngine):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         self._user: tuple[ActorHandle[Any], str] | None = None
-        self._know_nothing()
-
-    def _know_nothing(self) -> None:
-        """Of the engine, as before a round: it may have been ended since the last one."""
-        self._was_there = False
-        self._seen: SharedEngine | None = None
-        self._absent = self._workerless = 0
-        self._failed_starts: set[str] = set()
-        self._deployed = False
-        self._waited_for = False
+        self._seen = _Observations()
 
     @property
     def needs_past_throughput(self) -> bool:
@@ -68,21 +74,21 @@ class SharedVllmEngine(VllmEngine):
     def choose_sizes(self, facts: SizingInputs) -> None:
         super().choose_sizes(facts)
         if facts.cluster is not None and not self.on_cpu:
-            # All that there are: Serve starts those that there is work for.
-            there = int(facts.cluster.gpus_of(self.job.accelerator_type))
-            self._workers_auto = default_workers(there, self.gpus_per_worker, sys.maxsize)
-        self._eager = self.on_cpu  # it lives for long enough to be compiled
+            # As many as the cluster has: Serve starts those that there is work for.
+            cluster_gpus = int(facts.cluster.gpus_of(self.job.accelerator_type))
+            self._workers_auto = default_workers(cluster_gpus, self.gpus_per_worker, sys.maxsize)
+        self._eager = self.on_cpu  # it lives long enough for compiling to pay off
 
     @cached_property
     def name(self) -> str:
         """Equal for slices that can share an engine."""
-        decides = {
-            "arguments": self._arguments(),
+        identity = {
+            "arguments": self._worker_arguments(),
             "files": model_files(self.job.model_source),
             "accelerator_type": self.job.accelerator_type,
             "runtime_env": self._runtime_env(),
         }
-        text = json.dumps(decides, sort_keys=True, default=str)
+        text = json.dumps(identity, sort_keys=True, default=str)
         return serve_apps.engine_name(self.job.model_source, hashlib.sha256(text.encode()).hexdigest()[:12])
 
     @property
@@ -91,133 +97,130 @@ class SharedVllmEngine(VllmEngine):
 
     @property
     def resources_needed_now(self) -> Resources:
-        """Without its workers, when those are there: it is not ended by others then, whose turn it is not."""
-        if not self._is_there:
+        """Without its workers, if the engine is running: then this job does not wait for another's engine to
+        stop."""
+        if not self._is_running:
             return self.resources
-        beside = self.resources.cpus - self.workers[0] * self.cpus_per_worker
-        return Resources(beside, 0, "beside a shared engine that is there")
+        cpus = self.resources.cpus - self.workers[0] * self.cpus_per_worker
+        return Resources(cpus, 0, "beside a running shared engine")
 
     @property
-    def _is_there(self) -> bool:
-        """Whether this slice will have the engine as it is."""
-        there = serve_apps.shared_engine(self.name)
-        if there is None or not there.is_alive or not serve_apps.has_workers(there):
+    def _is_running(self) -> bool:
+        """Whether this slice can use the engine as it is."""
+        engine = serve_apps.SERVE.engine(self.name)
+        if engine is None or not engine.is_alive or not serve_apps.SERVE.has_workers(engine):
             return False
-        is_right = there.deployment == self._scaling.name and not there.fails_to_start
-        return is_right or bool(there.users)  # else it is started anew
+        is_right = engine.deployment == self._scaling.name and not engine.fails_to_start
+        return is_right or bool(engine.users)  # without users it would be restarted
 
     @property
     def engine_to_keep(self) -> str | None:
-        return self.name if self._is_there else None
+        return self.name if self._is_running else None
 
     def on_admitted(self) -> None:
-        # Until this job's turn is over nobody ends it for its place.
-        self._user = serve_apps.register_user(self.name, self.job.slice_path)
+        # While no other job is admitted, nobody stops it to make room.
+        self._user = serve_apps.SERVE.register_user(self.name, self.job.slice_path)
 
     def blocking_engines(self) -> list[str]:
-        most = self.job.max_shared_engines
-        if most is None:
+        limit = self.job.max_shared_engines
+        if limit is None:
             return []
-        # One that is used is there, also while its worker is replaced.
-        there = [e.name for e in serve_apps.shared_engines() if e.workers or e.users]
-        if self.name in there or len(there) < most:
+        # An engine in use counts also while its worker is replaced.
+        engines = [e.name for e in serve_apps.SERVE.engines() if e.workers or e.users]
+        if self.name in engines or len(engines) < limit:
             return []
-        return [f"shared engine {name}" for name in there]
+        return [f"shared engine {name}" for name in engines]
 
     @property
     def _scaling(self) -> Scaling:
-        # By what any slice may ask, not by what this one does: a larger one may come after it.
-        most, batch = self.sizes.max_num_seqs, self.job.batch_size or engine_batch_size(sys.maxsize, 1)
-        batches = self.job.max_concurrent_batches or batches_in_flight(batch, most)
+        # Sized for any slice, not only for this one: a larger one may come later.
+        batch_size = self.job.batch_size or engine_batch_size(sys.maxsize, 1)
+        batches = self.job.max_concurrent_batches or batches_in_flight(batch_size, self.sizes.max_num_seqs)
         return Scaling(self.workers, batches, self.job.engine_idle_timeout)
 
     def _start(self) -> OpenWorkerPool:
         assert self._user is not None
-        own = self._options()
-        serve_apps.ensure_running(
+        options = self._worker_options()
+        serve_apps.SERVE.ensure_running(
             self.name,
             self._scaling,
             SharedVllmReplica,
-            (self._arguments(),),
-            **{name: own[name] for name in _NEEDS if own.get(name) is not None},
+            (self._worker_arguments(),),
+            **{name: options[name] for name in _RESOURCE_OPTIONS if options.get(name) is not None},
             runtime_env=self._runtime_env(),
         )
-        self._deployed = True
+        self._seen.deployed = True
         return partial(SharedWorkerPool, self.name, self._user[1])
 
     def _runtime_env(self) -> dict[str, Any]:
-        """Of its workers, said in full: they would have that of the job that started them."""
+        """Its workers' own, complete: otherwise they would inherit that of the job that starts them."""
         import ray
 
-        env = {
-            name: value
-            for name, value in dict(ray.get_runtime_context().runtime_env).items()
-            if name not in _NOT_SHARED and not name.startswith("_")
-        }
-        variables = {
-            name: value
-            for name, value in env.get("env_vars", {}).items()
-            if not name.startswith(_NOT_SHARED_VARIABLES)
-        }
-        env["env_vars"] = {**variables, **self.env}
+        job_env = dict(ray.get_runtime_context().runtime_env)
+        env = {n: v for n, v in job_env.items() if n not in _NOT_SHARED and not n.startswith("_")}
+        variables = env.get("env_vars", {})
+        shared = {n: v for n, v in variables.items() if not n.startswith(_NOT_SHARED_VARIABLES)}
+        env["env_vars"] = {**shared, **self.env}
         if (package := _package_of_this_code()) is not None:
             env["py_modules"] = [package]
         return env
 
     @property
     def is_ready(self) -> bool:
-        return self._was_there
+        return self._seen.was_running
 
     def raise_if_broken(self) -> None:
-        deployed = self._deployed  # before it is looked at: one that failed another slice is started anew
-        engine = self._look()
-        if not self._was_there and engine is not None and engine.workers.get("RUNNING"):
-            self._was_there = True
-            if self._waited_for:
-                self.startup_seconds = _start_of(self.name)
-        self._waited_for = True
-        if deployed and engine is not None and self._gives_up(engine):
-            serve_apps.stop_engine(engine.name, force=True, only_failed=True)
-            # Text, in which the cause is looked for as in any other error of Ray's.
+        seen = self._seen
+        deployed = seen.deployed  # before the poll, which could see a failed engine that is then restarted
+        engine = self._poll()
+        if not seen.was_running and engine is not None and engine.workers.get("RUNNING"):
+            seen.was_running = True
+            if seen.was_polled:
+                self.startup_seconds = _startup_seconds(self.name)
+        seen.was_polled = True
+        if deployed and engine is not None and self._cannot_start(engine):
+            serve_apps.SERVE.stop_engine(engine.name, force=True, only_failed=True)
+            # The message is searched for the cause, as those of Ray's own errors are.
             raise RuntimeError(f"the shared engine could not be started: {engine.message}")
-        is_there = not self._deployed or (engine is not None and engine.is_alive)
-        self._absent = 0 if is_there else self._absent + 1
-        if self._absent >= _ABSENT_LOOKS:  # who asks it now would wait for ever
+        is_there = not seen.deployed or (engine is not None and engine.is_alive)
+        seen.absent_polls = 0 if is_there else seen.absent_polls + 1
+        if seen.absent_polls >= _ABSENT_POLLS:  # requests to it would wait forever
             raise SliceError(
-                f"the shared engine {self.name} was ended while this slice used it: somebody stopped it, or "
-                "it could not be started. Finished rows are kept, and a retry goes on with the others",
+                f"the shared engine {self.name} was stopped while this slice used it, by a user or because "
+                "it could not be started. Finished rows are kept, and a retry continues with the others",
                 kind="engine",
             )
-        self._keep_its_place(engine)
+        self._make_room_for_worker(engine)
 
-    def _gives_up(self, engine: SharedEngine) -> bool:
-        """By this look and those before: it cannot be started."""
+    def _cannot_start(self, engine: SharedEngine) -> bool:
+        failed_starts = self._seen.failed_starts
         if engine.workers.get("RUNNING"):
-            self._failed_starts.clear()
+            failed_starts.clear()
         elif engine.fails_to_start:
-            self._failed_starts.add(engine.message)  # in which Serve counts them
-        return engine.status == "DEPLOY_FAILED" or len(self._failed_starts) >= _FAILED_STARTS
+            failed_starts.add(engine.message)  # in which Serve counts them
+        return engine.status == "DEPLOY_FAILED" or len(failed_starts) >= _MAX_FAILED_STARTS
 
-    def _keep_its_place(self, engine: SharedEngine | None) -> None:
-        """An engine that lost its worker may find that another took its place: that one gives way when nobody
-        uses it, as it does to a job whose turn it is."""
-        workers: Mapping[str, int] = engine.workers if engine is not None and self._deployed else {}
+    def _make_room_for_worker(self, engine: SharedEngine | None) -> None:
+        """Stops an idle engine that took the resources of a worker that this engine lost, as admission does
+        for a job."""
+        seen = self._seen
+        workers: Mapping[str, int] = engine.workers if engine is not None and seen.deployed else {}
         if engine is None or workers.get("RUNNING") or not workers.get("STARTING"):
-            self._workerless = 0
+            seen.workerless_polls = 0
             return
-        self._workerless += 1
-        if self._workerless % _WORKERLESS_LOOKS == 0 and not serve_apps.has_workers(engine):
-            serve_apps.stop_idle_engine()
+        seen.workerless_polls += 1
+        if seen.workerless_polls % _WORKERLESS_POLLS == 0 and not serve_apps.SERVE.has_workers(engine):
+            serve_apps.SERVE.stop_idle_engine()
 
     def is_starting(self) -> bool:
-        engine = self._look()
-        return engine is not None and serve_apps.has_workers(engine)
+        engine = self._poll()
+        return engine is not None and serve_apps.SERVE.has_workers(engine)
 
-    def _look(self) -> SharedEngine | None:
-        """What was seen last, when it cannot be told: Serve's controller is started anew, too."""
+    def _poll(self) -> SharedEngine | None:
+        """The engine as it is, or as it was seen last if Serve's controller does not respond."""
         with contextlib.suppress(Exception):
-            self._seen = serve_apps.shared_engine(self.name)
-        return self._seen
+            self._seen.engine = serve_apps.SERVE.engine(self.name)
+        return self._seen.engine
 
     def stop(self) -> None:
         import ray
@@ -226,16 +229,17 @@ class SharedVllmEngine(VllmEngine):
         if self._user is not None:
             ray.kill(self._user[0])
             self._user = None
-        self._know_nothing()
+        self._seen = _Observations()
 
 
 class SharedWorkerPool:
-    """The workers behind Serve, which chooses who is asked: of two the less busy one."""
+    """The workers behind Serve, which picks the less busy one of two."""
 
     process: Mapping[str, Any] = {}
 
     def __init__(self, engine: str, user: str) -> None:
-        self._handle = serve_apps.get_handle(engine).options(method_name="generate", stream=True)
+        handle = serve_apps.SERVE.handle(engine)
+        self._generate = handle.options(method_name="generate", stream=True)
         self._user = user
 
     @contextlib.contextmanager
@@ -245,23 +249,21 @@ class SharedWorkerPool:
     def generate(self, batch: pa.Table) -> Iterator[pa.Table]:
         from ray.exceptions import RayActorError
 
-        try:
-            yield from self._handle.remote(batch, self._user)
-        except RayActorError:  # it died; Serve starts another
-            return
+        with contextlib.suppress(RayActorError):  # the worker died; Serve starts another
+            yield from self._generate.remote(batch, self._user)
 
 
-def _start_of(engine: str) -> Mapping[str, float]:
-    """What the start of one of its workers took; nothing where it does not say."""
+def _startup_seconds(engine: str) -> Mapping[str, float]:
+    """Of one of its workers; {} if that does not respond."""
     try:
-        ready = serve_apps.get_handle(engine).options(method_name="ready")
-        told: Mapping[str, Mapping[str, float]] = ready.remote().result(timeout_s=_TELL_SECONDS)
-    except Exception:  # it died, or is busy: the slice goes on
+        ready = serve_apps.SERVE.handle(engine).options(method_name="ready")
+        worker: Mapping[str, Mapping[str, float]] = ready.remote().result(timeout_s=_READY_SECONDS)
+    except Exception:  # it died, or is busy; the slice does not depend on it
         return {}
-    return told["start"]
+    return worker["startup_seconds"]
 
 
 def _package_of_this_code() -> str | None:
-    """Where Ray has the package that this code came in; None when it is installed on the nodes."""
+    """Ray's URI of the package that brought this code; None if it is installed on the nodes."""
     parts = Path(__file__).parts
     return next((f"gcs://{p}.zip" for p in parts if p.startswith("_ray_pkg_")), None)

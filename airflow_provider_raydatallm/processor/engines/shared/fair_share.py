@@ -1,4 +1,4 @@
-"""Places in an engine that slices have by turns, so that a small one does not wait behind a large one."""
+"""Round-robin request slots of an engine, so that a large slice cannot starve a small one."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from collections.abc import AsyncIterator
 
 
 class FairShare:
-    """A number of places. When they are all taken, who waits gets them in rotation: one to each user."""
+    """A number of slots. When all are taken, waiting users get free ones in rotation."""
 
-    def __init__(self, places: int) -> None:
-        self._free = places
-        #: Of each user that waits, the next in turn first.
+    def __init__(self, slots: int) -> None:
+        self._free = slots
+        #: Waiting requests by user, the next user first.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @contextlib.asynccontextmanager
-    async def place(self, user: str) -> AsyncIterator[None]:
-        await self._take(user)
+    async def slot(self, user: str) -> AsyncIterator[None]:
+        await self._acquire(user)
         try:
             yield
         finally:
-            self._give_back()
+            self._release()
 
-    async def _take(self, user: str) -> None:
+    async def _acquire(self, user: str) -> None:
         if self._free > 0:
             self._free -= 1
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(user, deque()).append(turn)
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user, deque()).append(granted)
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it had been given the place already
-                self._give_back()
+            if granted.done() and not granted.cancelled():
+                self._release()
             raise
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         while self._waiting:
             user = next(iter(self._waiting))
-            turns = self._waiting.pop(user)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[user] = turns  # now the last in turn
-            if not turn.done():
-                turn.set_result(None)
+            requests = self._waiting.pop(user)
+            granted = requests.popleft()
+            if requests:
+                self._waiting[user] = requests  # moves the user to the end
+            if not granted.done():
+                granted.set_result(None)
                 return
         self._free += 1

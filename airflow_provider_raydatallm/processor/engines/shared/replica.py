@@ -1,5 +1,5 @@
-"""A vLLM worker that slices share, as Ray Serve hosts it: it gives them places in its engine by turns, and
-drops the rows of a slice whose job is gone."""
+"""A vLLM worker that slices share, as a Ray Serve replica: it shares its request slots fairly, and drops the
+rows of slices whose job is gone."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
-from airflow_provider_raydatallm.processor.engines.shared.serve_apps import users
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import from_worker
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import add_worker_name
 
-#: Rows that vLLM is given for each that it runs at once: it must never wait for the next.
-_ROWS_PER_SEQUENCE = 2
-_LOOK_SECONDS = 3.0
-#: Seconds without an answer from vLLM's process, which it gives between two steps, after which it hangs. That
-#: is vLLM's own limit of a step, which it has only for workers in processes of their own.
+#: Slots for each row that vLLM runs at once: it must never wait for the next row.
+_SLOTS_PER_SEQUENCE = 2
+_USERS_POLL_SECONDS = 3.0
+#: vLLM's process answers pings between two steps; after so long without an answer it hangs. vLLM itself has
+#: the same limit for a step, but only for workers in processes of their own.
 _HUNG_SECONDS = 300.0
 
 
 @contextlib.contextmanager
 def _serve_logging_kept() -> Iterator[None]:
-    """Importing vLLM closes every handler there is. Serve's controller asks for the file of one when it has
-    been started anew, and ends a replica that cannot tell."""
+    """Restores Serve's log handlers after vLLM's import, which closes every handler. A restarted Serve
+    controller asks for the log file of one, and stops replicas that cannot name it."""
     handlers = [
         h for h in logging.getLogger("ray.serve").handlers if isinstance(h, logging.handlers.MemoryHandler)
     ]
@@ -50,75 +50,72 @@ class SharedVllmReplica(VllmWorker):
             super().__init__(arguments)
         self._app = app
         self._name = serve.get_replica_context().replica_id.unique_id
-        most = self._engine.vllm_config.scheduler_config.max_num_seqs
-        self._share = FairShare(_ROWS_PER_SEQUENCE * most)
-        self._asking: Counter[str] = Counter()
-        self._gone: dict[str, asyncio.Event] = {}
-        self._watching: asyncio.Task[None] | None = None
-        self._heard = time.monotonic()
-        self._asked: asyncio.Future[bool] | None = None
+        max_num_seqs = self._engine.vllm_config.scheduler_config.max_num_seqs
+        self._share = FairShare(_SLOTS_PER_SEQUENCE * max_num_seqs)
+        self._batches: Counter[str] = Counter()  # running ones by user
+        self._user_gone: dict[str, asyncio.Event] = {}
+        self._user_watch: asyncio.Task[None] | None = None
+        self._ping: asyncio.Future[bool] | None = None
+        self._ping_sent_at = time.monotonic()
 
     async def generate(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
         groups = super().generate(batch, user)
-        async with self._while_there(user) as gone:
-            left = asyncio.ensure_future(gone.wait())
+        async with self._watched(user) as user_gone:
+            gone = asyncio.ensure_future(user_gone.wait())
             try:
                 while True:
-                    more = asyncio.ensure_future(anext(groups, None))
-                    await asyncio.wait({more, left}, return_when=asyncio.FIRST_COMPLETED)
-                    if not more.done():
+                    next_group = asyncio.ensure_future(anext(groups, None))
+                    await asyncio.wait({next_group, gone}, return_when=asyncio.FIRST_COMPLETED)
+                    if not next_group.done() or (group := await next_group) is None:
                         return
-                    if (group := await more) is None:
-                        return
-                    yield from_worker(group, self._name)
+                    yield add_worker_name(group, self._name)
             finally:
-                left.cancel()
-                more.cancel()
+                gone.cancel()
+                next_group.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
-                    await more
-                # By this its rows are cancelled, and vLLM aborts them.
-                await groups.aclose()
+                    await next_group
+                await groups.aclose()  # cancels its rows, which vLLM then aborts
 
-    def _place(self, user: str) -> contextlib.AbstractAsyncContextManager[None]:
-        return self._share.place(user)
+    def _slot(self, user: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._share.slot(user)
 
     @contextlib.asynccontextmanager
-    async def _while_there(self, user: str) -> AsyncIterator[asyncio.Event]:
-        """An event for the time when the user is there no more."""
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch())
-        self._asking[user] += 1
+    async def _watched(self, user: str) -> AsyncIterator[asyncio.Event]:
+        """Yields an event that is set when the user's job is gone."""
+        if self._user_watch is None:
+            self._user_watch = asyncio.create_task(self._watch_users())
+        self._batches[user] += 1
         try:
-            yield self._gone.setdefault(user, asyncio.Event())
+            yield self._user_gone.setdefault(user, asyncio.Event())
         finally:
-            self._asking[user] -= 1
-            if not self._asking[user]:
-                del self._asking[user], self._gone[user]
+            self._batches[user] -= 1
+            if not self._batches[user]:
+                del self._batches[user], self._user_gone[user]
 
-    async def _watch(self) -> None:
+    async def _watch_users(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            if not self._asking:
+            await asyncio.sleep(_USERS_POLL_SECONDS)
+            if not self._batches:
                 continue
             try:
-                there = await asyncio.to_thread(users, self._app)
-            except Exception:  # who is there is not known for now
+                users = await asyncio.to_thread(serve_apps.SERVE.users, self._app)
+            except Exception:  # unknown for now
                 continue
-            for user in self._asking.keys() - set(there):
-                self._gone[user].set()
+            for user in self._batches.keys() - set(users):
+                self._user_gone[user].set()
 
     async def check_health(self) -> None:
-        """For Ray Serve, which replaces a worker for which this raises, or that ends."""
+        """Called by Ray Serve, which replaces a replica for which this raises, or that ends."""
         await self._engine.check_health()
-        if self._asked is None or self._asked.done():
-            self._heard = time.monotonic()
-            # Any question that vLLM's process answers itself.
-            self._asked = asyncio.ensure_future(self._engine.is_sleeping())
-        elif time.monotonic() - self._heard > _HUNG_SECONDS:
-            # Serve would wait for the rows that it has.
-            print(f"the engine hangs: it did not answer for {_HUNG_SECONDS:g} s", file=sys.stderr, flush=True)
+        if self._ping is None or self._ping.done():
+            self._ping_sent_at = time.monotonic()
+            # Any call that vLLM's process answers itself.
+            self._ping = asyncio.ensure_future(self._engine.is_sleeping())
+        elif time.monotonic() - self._ping_sent_at > _HUNG_SECONDS:
+            # Raising would have Serve wait for the rows in it.
+            print(f"the engine hangs: no answer for {_HUNG_SECONDS:g} s", file=sys.stderr, flush=True)
             os._exit(1)
 
     def __del__(self) -> None:
-        # Ray Serve calls this, and no other, when a worker is to end.
-        self.end()
+        # Ray Serve calls nothing else when it stops a replica.
+        self.kill_processes()

@@ -1,9 +1,8 @@
-"""Engines that outlive a job, hosted by Ray Serve: which there are, who uses them, starting and ending them.
+"""Engines that outlive a job, as Ray Serve applications: listed, used, started and stopped.
 
-Each is a Serve application with one deployment. Serve keeps its workers alive, replaces those that die, and
-scales between none and the most that was asked for. What it does not know is kept here: which jobs use an
-engine (an actor each, which ends with its job), that no two jobs start the same one, and which may be ended
-when another needs its place.
+Each is an application with one deployment. Serve keeps its workers alive, replaces those that die, and scales
+between none and the most. This module adds what Serve does not know: which jobs use an engine (a named actor
+per job, which ends with it), that no two jobs start the same one, and which may stop to make room.
 """
 
 from __future__ import annotations
@@ -18,36 +17,33 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.ray_runtime.named_actors import (
-    cluster_lock,
-    create_named_actor,
-    named_actors,
-)
+from airflow_provider_raydatallm.processor.ray_runtime import named_actors
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-#: How the names of the applications begin that are this provider's.
+T = TypeVar("T")
+
+#: Name prefix of the provider's applications.
 PREFIX = "ray-llm-"
 _USER = "user "
 _LOCK = "shared engines"
-#: Serve's own limits, made for web services: batches wait in the worker, which knows whose turn it is.
-_MOST_BATCHES = 100_000
-_FINISH_SECONDS = 3600.0
+_SERVE_NAMESPACE = "serve"
+#: Serve's own limits are for web services: here batches wait in the worker, which shares its slots fairly.
+_MAX_BATCHES = 100_000
+_DRAIN_SECONDS = 3600.0
 _DELETE_SECONDS = 60.0
 _START_SECONDS = 180.0
-_SERVE = "serve"
-#: `serve.run` would open a port. A worker that does not answer does not finish what it has either: by default
-#: Serve would leave it its GPU for `_FINISH_SECONDS`.
+#: `serve.run` would open a port. By default, Serve would leave a hanging worker its GPU for `_DRAIN_SECONDS`.
 _START_SERVE = (
     "import ray; ray.init(logging_level='error', log_to_driver=False, runtime_env={'env_vars': "
     "{'RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS': '1'}}); from ray import serve; "
     "serve.start(proxy_location='Disabled')"
 )
-#: Seconds in which Serve's controller is started anew when it died.
+#: How long a restart of Serve's controller may take.
 _CONTROLLER_SECONDS = 30
 _HEALTH_SECONDS = 5.0
 _UPSCALE_SECONDS = 10.0
@@ -55,8 +51,8 @@ _UPSCALE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class SharedEngine:
-    """workers: how many are there by state (RUNNING, STARTING, ...). users: slices that have it now. trigger:
-    what made Serve give it its status."""
+    """workers: their number by state (RUNNING, STARTING, ...). users: slices that use it now. trigger: what
+    made Serve set the status."""
 
     name: str
     status: str
@@ -72,15 +68,17 @@ class SharedEngine:
 
     @property
     def fails_to_start(self) -> bool:
-        """It has no worker, and the last one could not start. Serve gives up an engine that never
-        had one, and tries again without end where there was one before."""
+        """It has no worker, and the last one could not start. Serve gives up only engines that never had a
+        worker, and retries others without end."""
         return self.trigger == "REPLICA_STARTUP_FAILED" and not self.workers.get("RUNNING")
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The fewest workers that it begins with, the most, batches that keep one busy, and seconds without work
-    after which it has none; None: it keeps the fewest."""
+    """:param workers: at the start, and at most.
+    :param batches: that keep a worker busy.
+    :param idle_timeout: seconds without work before the engine scales to zero; None: never.
+    """
 
     workers: tuple[int, int]
     batches: int
@@ -94,192 +92,201 @@ class Scaling:
 
     def options(self) -> dict[str, Any]:
         low, high = self.workers
-        idle = self.idle_timeout if self.idle_timeout is not None else 600.0
         return {
             "min_replicas": low if self.idle_timeout is None else 0,
             "initial_replicas": low,
             "max_replicas": high,
             "target_ongoing_requests": self.batches,
             "upscale_delay_s": _UPSCALE_SECONDS,
-            "downscale_delay_s": idle,
+            "downscale_delay_s": 600.0 if self.idle_timeout is None else self.idle_timeout,
         }
 
 
-def shared_engines() -> list[SharedEngine]:
-    """Those of the cluster that this process is connected to."""
-    if not _serve_runs():
-        return []
-    found, claims = [], named_actors(_USER)
-    for name, app in _status().applications.items():
-        if not name.startswith(PREFIX):
-            continue
-        [(deployment, overview)] = list(app.deployments.items())[:1] or [("", None)]
-        states = overview.replica_states if overview is not None else {}
-        workers = {getattr(state, "value", str(state)): count for state, count in states.items() if count}
-        message = " ".join(filter(None, (app.message, overview.message if overview is not None else "")))
-        using = tuple(c.split(" ", 2)[2] for c in claims if c.startswith(f"{name} "))
-        trigger = str(overview.status_trigger.value) if overview is not None else ""
-        found.append(SharedEngine(name, str(app.status.value), message, deployment, workers, using, trigger))
-    return found
+class ServeApps:
+    """The shared engines of the cluster that this process is connected to."""
 
+    def engines(self) -> list[SharedEngine]:
+        if not _is_serve_running():
+            return []
+        engines, claims = [], named_actors.named_actors(_USER)
+        for name, app in self._status().applications.items():
+            if not name.startswith(PREFIX):
+                continue
+            [(deployment, overview)] = list(app.deployments.items())[:1] or [("", None)]
+            states = overview.replica_states if overview is not None else {}
+            workers = {getattr(state, "value", str(state)): count for state, count in states.items() if count}
+            message = " ".join(filter(None, (app.message, overview.message if overview is not None else "")))
+            users = tuple(c.split(" ", 2)[2] for c in claims if c.startswith(f"{name} "))
+            trigger = str(overview.status_trigger.value) if overview is not None else ""
+            status = str(app.status.value)
+            engines.append(SharedEngine(name, status, message, deployment, workers, users, trigger))
+        return engines
 
-def shared_engine(name: str) -> SharedEngine | None:
-    return next((e for e in shared_engines() if e.name == name), None)
+    def engine(self, name: str) -> SharedEngine | None:
+        return next((e for e in self.engines() if e.name == name), None)
 
+    def users(self, engine: str) -> list[str]:
+        """The jobs that use it: an id and the slice."""
+        return named_actors.named_actors(f"{_USER}{engine} ")
 
-def users(engine: str) -> list[str]:
-    """The jobs that use it: a number and the slice."""
-    return named_actors(f"{_USER}{engine} ")
+    def register_user(self, engine: str, slice_path: str) -> tuple[ActorHandle[Any], str]:
+        """Marks an engine as used by this job. Returns the actor that keeps the mark while it lives, and the
+        user's name."""
+        user = f"{uuid.uuid4().hex[:8]} {slice_path}"
+        actor = named_actors.create_named_actor(f"{_USER}{engine} {user}")
+        assert actor is not None
+        return actor, user
 
+    def handle(self, engine: str) -> Any:
+        """The Serve handle that calls its workers."""
+        from ray import serve
 
-def register_user(engine: str, slice_path: str) -> tuple[ActorHandle[Any], str]:
-    """Have the others see that this job uses an engine, which is not ended before the actor is; and who this
-    is for the engine."""
-    user = f"{uuid.uuid4().hex[:8]} {slice_path}"
-    actor = create_named_actor(f"{_USER}{engine} {user}")
-    assert actor is not None
-    return actor, user
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        return _ask_controller(lambda: serve.get_app_handle(engine))
 
+    def has_workers(self, engine: SharedEngine) -> bool:
+        """Whether a worker runs or loads its model. One that only waits for resources does not count."""
+        from ray.util.state import list_actors
 
-def ensure_running(
-    name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...], **options: Any
-) -> None:
-    """Have an engine there, or on its way. One that others use stays as it is; else it is started anew when
-    its scaling is another.
-
-    :param options: of the worker's actor.
-    """
-    from ray import serve
-    from ray.serve.api import RunTarget, run_many
-
-    with cluster_lock(_LOCK):
-        there = shared_engine(name)
-        if there is not None:
-            others_use_it = len(there.users) > 1
-            is_right = there.deployment == scaling.name and not there.fails_to_start
-            if there.is_alive and (is_right or others_use_it):
-                return
-            _delete(name, at_once=there.fails_to_start)
-        _start_serve()
-        _forget_unused()
-        deployment = serve.deployment(
-            worker,
-            name=scaling.name,
-            max_ongoing_requests=_MOST_BATCHES,
-            autoscaling_config=scaling.options(),
-            # One that is too many finishes what it has; one without work ends at once.
-            graceful_shutdown_timeout_s=_FINISH_SECONDS,
-            graceful_shutdown_wait_loop_s=0.5,
-            health_check_period_s=_HEALTH_SECONDS,
-            max_constructor_retry_count=1,
-            ray_actor_options=options,
-            logging_config={"enable_access_log": False, "log_level": "WARNING"},
-        )
-        run_many(
-            [RunTarget(target=deployment.bind(name, *arguments), name=name, route_prefix=None)],
-            wait_for_applications_running=False,
-        )
-
-
-def stop_engine(name: str, *, force: bool = False, only_failed: bool = False) -> bool:
-    """End an engine that nobody uses; whether it is gone.
-
-    :param force: also one in use, without waiting for what it answers.
-    :param only_failed: only one that could not be started: since that was seen, another may have been.
-    """
-    with cluster_lock(_LOCK):
-        there = shared_engine(name)
-        if there is None:
+        if not engine.workers.get("STARTING"):
+            return any(state != "STOPPING" for state in engine.workers)
+        try:
+            actors = list_actors(
+                detail=True, limit=10_000, filters=[("ray_namespace", "=", _SERVE_NAMESPACE)]
+            )
+        except Exception:  # no dashboard
             return True
-        if there.users and not force:
-            return False
-        if only_failed and there.status != "DEPLOY_FAILED" and not there.fails_to_start:
-            return False
-        _delete(name, at_once=force)
-        return True
+        prefix = actor_prefix(engine.name)
+        return any(a.pid for a in actors if a.name.startswith(prefix) and a.state != "DEAD")
 
+    def ensure_running(
+        self, name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...], **options: Any
+    ) -> None:
+        """Starts an engine unless it runs or starts already. Restarts one with another scaling, unless others
+        use it.
 
-def stop_idle_engine(*, keep: str | None = None) -> None:
-    """Make room: end one that has workers and no users, if there is one.
+        :param options: of the worker's actor.
+        """
+        from ray import serve
+        from ray.serve.api import RunTarget, run_many
 
-    :param keep: the name of one that stays.
-    """
-    try:
-        there = shared_engines()
-    except Exception:  # Serve's controller cannot tell for now
-        return
-    for engine in there:
-        with contextlib.suppress(SliceError):
-            if engine.name != keep and engine.workers and not engine.users and stop_engine(engine.name):
-                return
+        with self._lock():
+            engine = self.engine(name)
+            if engine is not None:
+                others_use_it = len(engine.users) > 1
+                is_right = engine.deployment == scaling.name and not engine.fails_to_start
+                if engine.is_alive and (is_right or others_use_it):
+                    return
+                self._delete(name, force=engine.fails_to_start)
+            self._start_serve()
+            self._delete_unused()
+            deployment = serve.deployment(
+                worker,
+                name=scaling.name,
+                max_ongoing_requests=_MAX_BATCHES,
+                autoscaling_config=scaling.options(),
+                # A surplus worker finishes its batches; one without any stops at once.
+                graceful_shutdown_timeout_s=_DRAIN_SECONDS,
+                graceful_shutdown_wait_loop_s=0.5,
+                health_check_period_s=_HEALTH_SECONDS,
+                max_constructor_retry_count=1,
+                ray_actor_options=options,
+                logging_config={"enable_access_log": False, "log_level": "WARNING"},
+            )
+            run_many(
+                [RunTarget(target=deployment.bind(name, *arguments), name=name, route_prefix=None)],
+                wait_for_applications_running=False,
+            )
 
+    def stop_engine(self, name: str, *, force: bool = False, only_failed: bool = False) -> bool:
+        """Stops an engine that nobody uses. Returns whether it is gone.
 
-def has_workers(engine: SharedEngine) -> bool:
-    """Whether it has what it needs: a worker that is there, or that loads its model. One that only waits for
-    its place counts as none."""
-    from ray.util.state import list_actors
+        :param force: also one in use, without waiting for its batches.
+        :param only_failed: only one that could not start: another may have been started since that was seen.
+        """
+        with self._lock():
+            engine = self.engine(name)
+            if engine is None:
+                return True
+            if engine.users and not force:
+                return False
+            if only_failed and engine.status != "DEPLOY_FAILED" and not engine.fails_to_start:
+                return False
+            self._delete(name, force=force)
+            return True
 
-    if not engine.workers.get("STARTING"):
-        return any(state != "STOPPING" for state in engine.workers)
-    try:
-        found = list_actors(detail=True, limit=10_000, filters=[("ray_namespace", "=", _SERVE)])
-    except Exception:  # no dashboard to ask
-        return True
-    mine = [a for a in found if a.name.startswith(actor_prefix(engine.name)) and a.state != "DEAD"]
-    return any(a.pid for a in mine)
+    def stop_idle_engine(self, *, keep: str | None = None) -> None:
+        """Makes room: stops one engine that has workers but no users, if there is one.
 
-
-def actor_prefix(engine: str) -> str:
-    """How the names of its workers' actors begin."""
-    return f"SERVE_REPLICA::{engine}#"
-
-
-def _delete(name: str, *, at_once: bool = False) -> None:
-    """:raises SliceError: when it does not end."""
-    import ray
-    from ray import serve
-    from ray.util import list_named_actors
-
-    serve.delete(name, _blocking=False)
-    if at_once:
-        for actor in list_named_actors(all_namespaces=True):
-            if actor["namespace"] == _SERVE and actor["name"].startswith(actor_prefix(name)):
-                with contextlib.suppress(ValueError):
-                    ray.kill(ray.get_actor(actor["name"], namespace=_SERVE))
-    deadline = time.monotonic() + _DELETE_SECONDS
-    while shared_engine(name) is not None:
-        if time.monotonic() > deadline:
-            raise SliceError(f"the shared engine {name} does not end", kind="engine")
-        time.sleep(0.5)
-
-
-def _forget_unused() -> None:
-    """Remove what scaled to zero and nobody uses: Serve would keep it, and tell of it, for ever."""
-    for engine in shared_engines():
-        if not engine.workers and not engine.users:
+        :param keep: name of an engine not to stop.
+        """
+        try:
+            engines = self.engines()
+        except Exception:  # Serve's controller is restarting
+            return
+        for engine in engines:
             with contextlib.suppress(SliceError):
-                _delete(engine.name)
+                is_idle = engine.workers and not engine.users and engine.name != keep
+                if is_idle and self.stop_engine(engine.name):
+                    return
+
+    def _lock(self) -> contextlib.AbstractContextManager[None]:
+        return named_actors.cluster_lock(_LOCK)
+
+    def _status(self) -> Any:
+        from ray import serve
+
+        return _ask_controller(serve.status)
+
+    def _delete(self, name: str, *, force: bool = False) -> None:
+        """:raises SliceError: when the engine does not stop in time."""
+        import ray
+        from ray import serve
+        from ray.util import list_named_actors
+
+        serve.delete(name, _blocking=False)
+        if force:
+            for actor in list_named_actors(all_namespaces=True):
+                if actor["namespace"] == _SERVE_NAMESPACE and actor["name"].startswith(actor_prefix(name)):
+                    with contextlib.suppress(ValueError):
+                        ray.kill(ray.get_actor(actor["name"], namespace=_SERVE_NAMESPACE))
+        deadline = time.monotonic() + _DELETE_SECONDS
+        while self.engine(name) is not None:
+            if time.monotonic() > deadline:
+                message = f"the shared engine {name} did not stop within {_DELETE_SECONDS:g} s"
+                raise SliceError(message, kind="engine")
+            time.sleep(0.5)
+
+    def _delete_unused(self) -> None:
+        """Removes engines that scaled to zero and have no users: Serve would keep and list them forever."""
+        for engine in self.engines():
+            if not engine.workers and not engine.users:
+                with contextlib.suppress(SliceError):
+                    self._delete(engine.name)
+
+    def _start_serve(self) -> None:
+        """Starts Serve by a job of its own, unless it runs: Serve's controller inherits the environment of
+        the job that starts it, with its secrets, and passes it on to every engine."""
+        import ray
+
+        if _is_serve_running():
+            return
+        context = ray.get_runtime_context()
+        own = {*dict(context.runtime_env).get("env_vars", {}), "RAY_JOB_CONFIG_JSON_ENV_VAR"}
+        environment = {name: value for name, value in os.environ.items() if name not in own}
+        process = subprocess.run(
+            [sys.executable, "-c", _START_SERVE],
+            env=environment | {"RAY_ADDRESS": context.gcs_address},
+            capture_output=True,
+            text=True,
+            timeout=_START_SECONDS,
+        )
+        if process.returncode:
+            raise SliceError(f"Ray Serve could not be started: {process.stderr[-1000:]}", kind="cluster")
 
 
-def _start_serve() -> None:
-    """Start Serve, unless it is there, by a job of its own: its controller has the environment of the job
-    that starts it, with all that is secret there, and hands it on to every engine."""
-    import ray
-
-    if _serve_runs():
-        return
-    context = ray.get_runtime_context()
-    own = {*dict(context.runtime_env).get("env_vars", {}), "RAY_JOB_CONFIG_JSON_ENV_VAR"}
-    environment = {name: value for name, value in os.environ.items() if name not in own}
-    done = subprocess.run(
-        [sys.executable, "-c", _START_SERVE],
-        env=environment | {"RAY_ADDRESS": context.gcs_address},
-        capture_output=True,
-        text=True,
-        timeout=_START_SECONDS,
-    )
-    if done.returncode:
-        raise SliceError(f"Ray Serve could not be started: {done.stderr[-1000:]}", kind="cluster")
+#: Looked up at each use, so that tests can replace it.
+SERVE = ServeApps()
 
 
 def engine_name(model_source: str, fingerprint: str) -> str:
@@ -287,23 +294,13 @@ def engine_name(model_source: str, fingerprint: str) -> str:
     return f"{PREFIX}{model}-{fingerprint}"
 
 
-def _status() -> Any:
-    from ray import serve
-
-    return _from_controller(serve.status)
-
-
-def get_handle(engine: str) -> Any:
-    """To ask its workers by."""
-    from ray import serve
-
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    return _from_controller(lambda: serve.get_app_handle(engine))
+def actor_prefix(engine: str) -> str:
+    """Name prefix of its workers' actors."""
+    return f"SERVE_REPLICA::{engine}#"
 
 
-def _from_controller(ask: Callable[[], Any]) -> Any:
-    """What Serve's controller says, which is started anew when it died, and then learns again what there
-    is."""
+def _ask_controller(ask: Callable[[], T]) -> T:
+    """Retries while Serve's controller restarts and recovers its state."""
     from ray.exceptions import RayError
     from ray.serve.exceptions import RayServeException
 
@@ -317,11 +314,11 @@ def _from_controller(ask: Callable[[], Any]) -> Any:
             time.sleep(1)
 
 
-def _serve_runs() -> bool:
+def _is_serve_running() -> bool:
     import ray
 
     try:
-        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace=_SERVE)
+        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace=_SERVE_NAMESPACE)
     except ValueError:
         return False
     return True

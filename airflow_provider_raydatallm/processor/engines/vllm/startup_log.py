@@ -1,4 +1,4 @@
-"""What vLLM tells of its start. It does so in its log and nowhere else: the times stay in its own process."""
+"""Reads what parts of vLLM's start took. vLLM reports it in its log only."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import os
 import re
 import stat
 
-#: Of the model with all that is done to its weights, where that is told; by each process that has a part.
+#: Time to load the model, with the processing of its weights where vLLM reports that; a line per process.
 _LOAD = re.compile(r"(?:Model loading took \S+ GiB memory and|Loading weights took) ([\d.]+) seconds")
 _INIT = re.compile(r"init engine \([^)]*\) took ([\d.]+) s\w*(?: \(compilation: ([\d.]+) s)?")
 _STDOUT = 1
 
 
-def startup_seconds(log: str) -> dict[str, float]:
-    """Seconds by `load`, `compile` and `warm_up` (profiling, the cache, CUDA graphs), as far as they stand in
-    a log."""
-    told = {}
-    if loads := [float(seconds) for seconds in _LOAD.findall(log)]:
-        told["load"] = max(loads)
+def parse_startup_seconds(log: str) -> dict[str, float]:
+    """Seconds by `load`, `compile` and `warm_up` (profiling, the cache, CUDA graphs), as far as a log has
+    them."""
+    seconds = {}
+    if loads := [float(load) for load in _LOAD.findall(log)]:
+        seconds["load"] = max(loads)
     if inits := _INIT.findall(log):
-        whole, compiling = inits[-1]
-        told["compile"] = float(compiling or 0)  # left out where there was none
-        told["warm_up"] = float(whole) - told["compile"]
-    return told
+        total, compilation = inits[-1]
+        seconds["compile"] = float(compilation or 0)  # the log leaves out a time of zero
+        seconds["warm_up"] = float(total) - seconds["compile"]
+    return seconds
 
 
-def process_log() -> str:
-    """What this process and its children wrote to stdout, which Ray keeps in a file; "" elsewhere."""
+def read_process_log() -> str:
+    """What this process and its children wrote to stdout, which Ray redirects to a file; "" elsewhere."""
     if not stat.S_ISREG(os.fstat(_STDOUT).st_mode):
         return ""
     with open(f"/proc/self/fd/{_STDOUT}", errors="replace") as log:

@@ -1,7 +1,7 @@
 """vLLM's AsyncLLM in a process of its own: batches of token ids in, groups of finished answers out.
 
-It is the part that a GPU waits for, so it does nothing else: prompts come as token ids, and answers leave as
-Arrow tables. It knows nothing of slices; whoever calls it keeps count of the rows.
+The GPU waits for this process, so it does nothing else: prompts come as token ids, and answers leave as Arrow
+tables. It knows nothing of slices; its callers keep count of the rows.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
-from airflow_provider_raydatallm.processor.engines.vllm.startup_log import process_log, startup_seconds
+from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
+    parse_startup_seconds,
+    read_process_log,
+)
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
-#: Seconds between two groups of one batch, at least; and at most, when few of its rows finish meanwhile.
+#: Shortest and longest time between two groups of a batch; the longest when few of its rows finish.
 GROUP_SECONDS = 0.25
 _SLOW_GROUP_SECONDS = 1.0
-#: A group of so many rows, or of so large a share of its batch, need not wait for more. Where rows repeat,
-#: batches are of those few that nobody asked before.
+#: A group of this many rows, or of this share of its batch, does not wait for more. With deduplication,
+#: batches are small.
 _GROUP_ROWS = 16
 _GROUP_SHARE = 1 / 8
-_PLENTY = contextlib.nullcontext()
 
 
 class VllmWorker:
-    """One engine. An actor: Ray restarts it when its engine died, and whoever waited for it is told."""
+    """One engine, as an actor. Ray restarts it when its engine dies, and its callers see that."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         """:param arguments: of vLLM's `AsyncEngineArgs`."""
@@ -54,48 +56,53 @@ class VllmWorker:
             arguments = {"distributed_executor_backend": SLEEPING_EXECUTOR, **arguments}
         imported = time.monotonic()
         self._guard = ProcessGuard()
-        args = AsyncEngineArgs(**arguments)
-        # The defaults of vLLM's offline engine: larger batches than those of its server.
-        self._engine = AsyncLLM.from_engine_args(args, usage_context=UsageContext.LLM_CLASS)
-        self.start = {
+        # With the defaults of vLLM's offline engine, whose batches are larger than its server's.
+        self._engine = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS
+        )
+        self.startup_seconds = {
             "worker_imports": imported - began,
             "engine": time.monotonic() - imported,
-            **startup_seconds(process_log()),
+            **parse_startup_seconds(read_process_log()),
         }
 
     async def ready(self) -> dict[str, Any]:
-        """When the engine is there: which `process` it is (`node_id`, `pid`), and what its `start` took
-        (`Engine.start`)."""
+        """Returns when the engine has started: its `process` (`node_id`, `pid`) and `startup_seconds`."""
         import ray
 
         process = {"node_id": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
-        return {"process": process, "start": self.start}
+        return {"process": process, "startup_seconds": self.startup_seconds}
 
     async def generate(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
-        """Groups of `GROUP_SCHEMA`, as the rows of a batch finish, with the `gpus` that the engine holds.
+        """Yields groups of `GROUP_SCHEMA` as the rows of a batch finish, with the `gpus` of the engine.
 
         :param batch: `tokens` (list of int32) and `params` (JSON text of vLLM's sampling parameters).
-        :param user: who asks.
+        :param user: who shares the engine's slots with others.
         """
         finished: list[tuple[Any, ...]] = []
-        some = asyncio.Event()
+        any_finished = asyncio.Event()
+
+        async def generate_row(row: int, tokens: list[int], params: str) -> None:
+            finished.append((row, *await self._generate_row(tokens, params, user)))
+            any_finished.set()
+
         rows = zip(batch.column("tokens").to_pylist(), batch.column("params").to_pylist(), strict=True)
         tasks = [
-            asyncio.create_task(self._answer(row, tokens, params, user, finished, some))
+            asyncio.create_task(generate_row(row, tokens, params))
             for row, (tokens, params) in enumerate(rows)
         ]
         try:
-            left, said = len(tasks), time.monotonic()
-            while left:
-                await some.wait()
-                enough = min(left, max(_GROUP_ROWS, int(len(tasks) * _GROUP_SHARE)))
-                await asyncio.sleep(said + GROUP_SECONDS - time.monotonic())
-                while len(finished) < enough and time.monotonic() < said + _SLOW_GROUP_SECONDS:
+            remaining, last_group = len(tasks), time.monotonic()
+            while remaining:
+                await any_finished.wait()
+                enough = min(remaining, max(_GROUP_ROWS, int(len(tasks) * _GROUP_SHARE)))
+                await asyncio.sleep(last_group + GROUP_SECONDS - time.monotonic())
+                while len(finished) < enough and time.monotonic() < last_group + _SLOW_GROUP_SECONDS:
                     await asyncio.sleep(GROUP_SECONDS / 5)
                 group, finished[:] = list(finished), []
-                some.clear()
-                left -= len(group)
-                said = time.monotonic()
+                any_finished.clear()
+                remaining -= len(group)
+                last_group = time.monotonic()
                 columns = zip(*group, strict=True)
                 table = pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
                 yield table.append_column("gpus", pa.array([held_gpus()] * len(group), pa.string()))
@@ -103,60 +110,52 @@ class VllmWorker:
             for task in tasks:
                 task.cancel()
 
-    async def _answer(
-        self,
-        row: int,
-        tokens: list[int],
-        params: str,
-        user: str,
-        finished: list[tuple[Any, ...]],
-        some: asyncio.Event,
-    ) -> None:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+        """The columns of `GROUP_SCHEMA` after `row`."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         began = time.time()
         try:
-            async with self._place(user):
+            async with self._slot(user):
                 began = time.time()
-                output = await self._finish(tokens, _sampling_params(params))
+                output = await self._final_output(tokens, _sampling_params(params))
             answer = output.outputs[0]
-            if answer.finish_reason == "abort":  # nobody else aborts: its process was told to end
+            if answer.finish_reason == "abort":  # only an engine that was told to end aborts rows
                 raise EngineDeadError
             if answer.finish_reason == "error":
-                raise RuntimeError("vLLM could not finish it (finish_reason 'error'); its log says why")
-            values: tuple[Any, ...] = (
+                raise RuntimeError(
+                    "vLLM could not finish the request (finish_reason 'error'): see the worker's log"
+                )
+            return (
                 answer.text, len(tokens), len(answer.token_ids), output.num_cached_tokens,
                 answer.finish_reason, time.time() - began, time.time(), None, None,
             )  # fmt: skip
         except EngineDeadError as e:
-            # Nothing can be answered here any more. Ray restarts an actor that dies, not one whose call
-            # fails.
+            # Ray restarts an actor that dies, not one whose call fails.
             print(f"the engine died: {e}", file=sys.stderr, flush=True)
             os._exit(1)
         except Exception as e:
             cause = e.__cause__ or e
-            values = (*[None] * 5, time.time() - began, time.time(), type(cause).__name__, f"{cause}")
-        finished.append((row, *values))
-        some.set()
+            return (*[None] * 5, time.time() - began, time.time(), type(cause).__name__, f"{cause}")
 
-    def _place(self, user: str) -> contextlib.AbstractAsyncContextManager[None]:
-        """Held while one request is in the engine."""
-        return _PLENTY
+    def _slot(self, user: str) -> contextlib.AbstractAsyncContextManager[None]:
+        """Held while a request is in the engine."""
+        return contextlib.nullcontext()
 
-    async def _finish(self, tokens: list[int], params: SamplingParams) -> RequestOutput:
+    async def _final_output(self, tokens: list[int], params: SamplingParams) -> RequestOutput:
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.generate(prompt, params, uuid.uuid4().hex):
             last = output
         return last
 
     async def stop(self) -> None:
-        self.end()
+        self.kill_processes()
 
-    def end(self) -> None:
-        """End the engine's processes, which would outlive a killed actor, at once: vLLM's own way takes
-        seconds, in which a slice would not be published."""
+    def kill_processes(self) -> None:
+        """Kills the engine's processes, which would outlive a killed actor. vLLM's own way takes seconds,
+        which would delay the slice's publication."""
         logging.disable()  # vLLM watches its processes
-        self._guard.end()
+        self._guard.kill()
 
 
 @lru_cache(1024)
@@ -164,7 +163,7 @@ def _sampling_params(text: str) -> SamplingParams:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    given = json.loads(text)
-    if shape := given.pop("structured_outputs", None):
-        given["structured_outputs"] = StructuredOutputsParams(**shape)
-    return SamplingParams(**given, output_kind=RequestOutputKind.FINAL_ONLY)
+    params = json.loads(text)
+    if shape := params.pop("structured_outputs", None):
+        params["structured_outputs"] = StructuredOutputsParams(**shape)
+    return SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY)

@@ -1,4 +1,4 @@
-"""The workers of an engine, as those see them that feed it."""
+"""An engine's workers, as its feeders reach them."""
 
 from __future__ import annotations
 
@@ -18,75 +18,75 @@ if TYPE_CHECKING:
 class Worker(Protocol):
     @property
     def process(self) -> Mapping[str, Any]:
-        """Which one it is (`node_id`, `pid`), where that is known."""
+        """`node_id` and `pid`, where they are known."""
 
     def generate(self, batch: pa.Table) -> Iterator[pa.Table]:
-        """Groups of answers (`GROUP_SCHEMA`, and `worker`: who answered), until the batch is finished or the
+        """Yields groups of answers (`GROUP_SCHEMA` and `worker`, its name) until the batch is finished or the
         worker dies."""
 
 
 class WorkerPool(Protocol):
     def least_busy(self, rows: int) -> contextlib.AbstractContextManager[Worker]:
-        """The worker to ask next, as soon as there is one.
+        """Waits for a worker, and counts so many rows as its own meanwhile.
 
         :raises RayActorError: when the last one has died for good.
         """
 
 
-#: Called where they are needed; picklable.
+#: Opens the pool in a feeder; picklable.
 OpenWorkerPool = Callable[[], WorkerPool]
 
 
-def from_worker(group: pa.Table, name: str) -> pa.Table:
+def add_worker_name(group: pa.Table, name: str) -> pa.Table:
     return group.append_column("worker", pa.array([name] * group.num_rows))
 
 
-def ready(worker: ActorHandle[Any]) -> ObjectRef[Any]:
-    """What it says when its engine is there (`VllmWorker.ready`); an error when it never will be. A worker
-    that dies before is started again."""
+def ready_ref(worker: ActorHandle[Any]) -> ObjectRef[Any]:
+    """The result of `VllmWorker.ready`; an error when the engine will never start. A worker that dies before
+    is restarted."""
     ref: ObjectRef[Any] = worker.ready.options(max_task_retries=-1).remote()
     return ref
 
 
 class OwnWorkerPool:
-    """The slice's own. Each feeder asks the one that has the fewest rows of it."""
+    """The slice's own workers. Each feeder picks the one that has the fewest of its rows."""
 
     def __init__(self, handles: Sequence[ActorHandle[Any]]) -> None:
-        # An engine that is started once more, for what is left, has the same workers.
+        # Names stay the same when the engine is started again for the remaining rows.
         self._workers = [_OwnWorker(str(number), handle) for number, handle in enumerate(handles)]
-        # Of those that are equally busy the first is asked: another one by each feeder.
+        # The first of equally busy workers is picked: in each feeder another one.
         random.shuffle(self._workers)
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def least_busy(self, rows: int) -> Iterator[_OwnWorker]:
-        found = self._take(rows)
+        worker = self._reserve(rows)
         try:
-            yield found
+            yield worker
         finally:
             with self._lock:
-                found.rows -= rows
+                worker.rows -= rows
 
-    def _take(self, rows: int) -> _OwnWorker:
+    def _reserve(self, rows: int) -> _OwnWorker:
         import ray
         from ray.exceptions import RayActorError
 
         while True:
-            ready = {w.ready: w for w in self._workers}
-            ray.wait(list(ready), num_returns=1)
-            there, _ = ray.wait(list(ready), num_returns=len(ready), timeout=0)
+            workers = {w.ready: w for w in self._workers}
+            ray.wait(list(workers), num_returns=1)
+            ready, _ = ray.wait(list(workers), num_returns=len(workers), timeout=0)
             with self._lock:
-                found = min((ready[ref] for ref in there), key=lambda w: w.rows)
-                found.rows += rows
+                worker = min((workers[ref] for ref in ready), key=lambda w: w.rows)
+                worker.rows += rows
             try:
-                found.process = ray.get(found.ready)["process"]
-                return found
+                worker.process = ray.get(worker.ready)["process"]
+                return worker
             except RayActorError:
                 with self._lock:
-                    found.rows -= rows
-                    if self._workers == [found]:
+                    worker.rows -= rows
+                    if self._workers == [worker]:
                         raise
-                    self._workers = [w for w in self._workers if w is not found]
+                    self._workers = [w for w in self._workers if w is not worker]
 
 
 class _OwnWorker:
@@ -95,11 +95,7 @@ class _OwnWorker:
         self._handle = handle
         self.process: dict[str, Any] = {}
         self.rows = 0
-        self.wait_for_start()
-
-    def wait_for_start(self) -> None:
-        """`ready` is there when the engine has started, also when that is not for the first time."""
-        self.ready = ready(self._handle)
+        self.ready = ready_ref(handle)
 
     def generate(self, batch: pa.Table) -> Iterator[pa.Table]:
         import ray
@@ -107,6 +103,6 @@ class _OwnWorker:
 
         try:
             for group in self._handle.generate.options(num_returns="streaming").remote(batch):
-                yield from_worker(ray.get(group), self.name)
+                yield add_worker_name(ray.get(group), self.name)
         except RayActorError:
-            self.wait_for_start()
+            self.ready = ready_ref(self._handle)  # Ray restarts it

@@ -1,4 +1,4 @@
-"""Engine `ray_data_llm`: what of Ray Data LLM's rows becomes an answer."""
+"""Engine `ray_data_llm`: how its rows become answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ROW = {
 
 
 @pytest.mark.parametrize("error", ["", "ValueError: too long"])
-def test_answer_has_every_field_that_answers_have(error: str) -> None:
+def test_answer_has_every_answer_field(error: str) -> None:
     answer = _to_answer({"row": {**_ROW, "__inference_error__": error}}, data_column="row")
     assert set(answer) == {"__unit", "__offset", *(field.name for field in ANSWER_FIELDS)}
-    told = ("__unit", "__offset", "text", "input_tokens", "error_type")
+    names = ("__unit", "__offset", "text", "input_tokens", "error_type")
     expected = (1, 2, None, None, "ValueError") if error else (1, 2, "Law Firm", 7, None)
-    assert tuple(answer[name] for name in told) == expected
+    assert tuple(answer[name] for name in names) == expected

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_sizes
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import raise_errors
-from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import ModelConfig, parse_model_config
 from tests.support.llama import LLAMA_8B, LLAMA_70B
 
@@ -24,8 +24,8 @@ def findings(
     gpus = (workers[0] * each, workers[1] * each)
     sizes = Sizes(workers, gpus, batch_size, batches, seqs, block_rows or batch_size)
     needs = Resources(cpus=cpus, gpus=gpus[0], breakdown="parts")
-    model = shape or parse_model_config(LLAMA_8B, kwargs)
-    return check_sizes(needs, sizes, kwargs, accelerator, rows, model, cluster)
+    plan = EnginePlan("VllmEngine", "m", kwargs, accelerator, needs, sizes)
+    return check_sizes(plan, rows, shape or parse_model_config(LLAMA_8B, kwargs), cluster)
 
 
 def test_run_that_fits_has_no_findings() -> None:

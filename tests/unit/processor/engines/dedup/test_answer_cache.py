@@ -1,4 +1,4 @@
-"""What is kept of answers is found again, whoever writes, merges, removes, dies or breaks meanwhile."""
+"""Cached answers are found again, whichever jobs write, merge, remove, die or break meanwhile."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ from airflow_provider_raydatallm.processor.engines.dedup import coordinator
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache, check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
-from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
-    SENT_COLUMNS,
-    DedupCoordinator,
-    request_key,
-)
+from airflow_provider_raydatallm.processor.engines.dedup.client import request_key
+from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDED_COLUMNS, DedupCoordinator
 from airflow_provider_raydatallm.processor.storage import Store
 
 MB = 1 << 20
@@ -34,59 +31,61 @@ NOW = 1_800_000_000
 
 
 def entries(texts: dict[str, str], at: int = NOW) -> pa.Table:
-    """What was answered to some requests."""
+    """:param texts: of answers, by request."""
     rows = [
-        {"key": request_key(asked), "text": text, "finish_reason": "stop", "shortened": False,
+        {"key": request_key(request), "text": text, "finish_reason": "stop", "shortened": False,
          "input_tokens": 3, "output_tokens": 2, "answered_at": at}
-        for asked, text in texts.items()
+        for request, text in texts.items()
     ]  # fmt: skip
     return pa.Table.from_pylist(rows, ENTRY_SCHEMA)
 
 
-def told(*texts: str, **columns: list[Any]) -> pa.Table:
-    """What an engine tells of its answers."""
-    made: dict[str, list[Any]] = {name: [None] * len(texts) for name in SENT_COLUMNS}
-    made |= {"text": list(texts), "finish_reason": ["stop"] * len(texts), "shortened": [False] * len(texts)}
-    made |= {"input_tokens": [3] * len(texts), "output_tokens": [2] * len(texts), **columns}
+def new_answers(*texts: str, **columns: list[Any]) -> pa.Table:
+    """As an engine adds them."""
+    values: dict[str, list[Any]] = {name: [None] * len(texts) for name in ADDED_COLUMNS}
+    values |= {"text": list(texts), "finish_reason": ["stop"] * len(texts), "shortened": [False] * len(texts)}
+    values |= {"input_tokens": [3] * len(texts), "output_tokens": [2] * len(texts), **columns}
     fields = {f.name: f.type for f in ENTRY_SCHEMA}
-    return pa.table({n: pa.array(v, fields.get(n, pa.string())) for n, v in made.items()})
+    return pa.table({n: pa.array(v, fields.get(n, pa.string())) for n, v in values.items()})
 
 
-def answers_in(tables: Sequence[pa.Table], *asked: str) -> list[str | None]:
+def answers_in(tables: Sequence[pa.Table], *requests: str) -> list[str | None]:
     index = CacheIndex(tables)
-    places = index.find([request_key(a) for a in asked])
-    found = iter(index.take(places[places >= 0]).column("text").to_pylist())
-    return [next(found) if place >= 0 else None for place in places]
+    positions = index.find([request_key(r) for r in requests])
+    texts = iter(index.entries_at(positions[positions >= 0]).column("text").to_pylist())
+    return [next(texts) if position >= 0 else None for position in positions]
+
+
+def namespace(url: Path | str, **options: Any) -> CacheNamespace:
+    return CacheNamespace(**{"url": str(url), "key": "k", "max_bytes": 64 * MB, "max_days": 30.0} | options)
 
 
 @pytest.fixture(params=["local", "memory"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "kept") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+    return str(tmp_path / "cache") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
 
 
-class Kept:
-    """The files of a key space, and a clock."""
+class Cache:
+    """The files of a namespace, and a clock."""
 
-    def __init__(self, url: str, **given: Any) -> None:
-        self.space = CacheNamespace(
-            **{"url": url, "key": "k", "max_bytes": 64 * MB, "max_days": 30.0} | given
-        )
+    def __init__(self, url: str, **options: Any) -> None:
+        self.namespace = namespace(url, **options)
         self.now = NOW
-        self.files = CacheFiles(self.space, now=lambda: self.now)
+        self.files = CacheFiles(self.namespace, now=lambda: self.now)
         self.store = Store(url)
 
     @property
     def names(self) -> list[str]:
-        return self.store.names(f"_answers-{self.space.key}")
+        return self.store.names(f"_answers-{self.namespace.key}")
 
-    def asked(self, *requests: str) -> list[str | None]:
+    def answers(self, *requests: str) -> list[str | None]:
         return answers_in(list(self.files.read().values()), *requests)
 
 
 # In memory
 
 
-def test_what_is_looked_up_is_what_was_put_and_the_newest_of_it() -> None:
+def test_index_finds_the_newest_entry_of_each_key() -> None:
     random = np.random.default_rng(7)
     # Keys that begin alike, and that end in zeros.
     keys = [bytes(k) for k in random.integers(0, 3, (400, 16), np.uint8)]
@@ -97,43 +96,43 @@ def test_what_is_looked_up_is_what_was_put_and_the_newest_of_it() -> None:
         for key in {keys[i] for i in random.integers(0, len(keys), 60)}:
             at, text = int(random.integers(0, 10**6)), uuid.uuid4().hex
             rows.append({"key": key, "text": text, "answered_at": at})
-        # As they come from files, and from parts of such.
+        # As they come from files, and from parts of them.
         tables.append(pa.Table.from_pylist(rows, ENTRY_SCHEMA).slice(1))
     tables = [*tables, ENTRY_SCHEMA.empty_table()]
     expected: dict[bytes, tuple[int, str]] = {}
     for row in pa.concat_tables(tables).to_pylist():
         expected[row["key"]] = max(expected.get(row["key"], (-1, "")), (row["answered_at"], row["text"]))
     index = CacheIndex(tables)
-    places = index.find(keys)
-    assert [place >= 0 for place in places] == [key in expected for key in keys]
-    there = [key for key in keys if key in expected]
-    found = index.take(places[places >= 0])
-    assert found.column("key").to_pylist() == there
-    assert found.column("text").to_pylist() == [expected[key][1] for key in there]
-    assert len(index) == index.entries().num_rows == len(expected)
+    positions = index.find(keys)
+    assert [position >= 0 for position in positions] == [key in expected for key in keys]
+    known = [key for key in keys if key in expected]
+    entries = index.entries_at(positions[positions >= 0])
+    assert entries.column("key").to_pylist() == known
+    assert entries.column("text").to_pylist() == [expected[key][1] for key in known]
+    assert len(index) == index.all_entries().num_rows == len(expected)
 
 
-def test_nothing_is_known_of_nothing() -> None:
+def test_empty_index_finds_nothing() -> None:
     index = CacheIndex([])
     assert index.find([]).tolist() == []
     assert index.find([request_key("a")]).tolist() == [-1]
-    assert index.take(index.find([])).num_rows == index.entries().num_rows == 0
+    assert index.entries_at(index.find([])).num_rows == index.all_entries().num_rows == 0
 
 
 # In storage
 
 
-def test_answers_are_read_by_others_of_the_same_key_space_only(url: str) -> None:
-    Kept(url).files.write(entries({"a": "is a", "b": "is b"}))
-    assert Kept(url).asked("b", "c", "a") == ["is b", None, "is a"]
-    assert Kept(url, key="other").asked("a") == [None]
+def test_answers_are_shared_within_their_namespace_only(url: str) -> None:
+    Cache(url).files.write(entries({"a": "is a", "b": "is b"}))
+    assert Cache(url).answers("b", "c", "a") == ["is b", None, "is a"]
+    assert Cache(url, key="other").answers("a") == [None]
 
 
-def test_files_that_are_damaged_or_not_its_own_are_left_out_with_one_word(
+def test_damaged_and_foreign_files_are_skipped_with_one_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept, other = Kept(str(tmp_path)), Kept(str(tmp_path), key="other")
-    names = [kept.files.write(entries({a: f"is {a}"})) for a in "abc"]
+    cache, other = Cache(str(tmp_path)), Cache(str(tmp_path), key="other")
+    names = [cache.files.write(entries({a: f"is {a}"})) for a in "abc"]
     foreign = other.files.write(entries({"d": "of another model"}))
     folder = tmp_path / "_answers-k"
     (folder / names[0]).write_bytes((folder / names[0]).read_bytes()[:-9])
@@ -143,67 +142,67 @@ def test_files_that_are_damaged_or_not_its_own_are_left_out_with_one_word(
     (tmp_path / "_answers-other" / foreign).rename(folder / foreign)
     (folder / "notes.txt").write_text("mine")
     (folder / "_tmp-half").write_bytes(b"what a killed writer left")
-    assert kept.asked(*"abcd") == [None, None, "is c", None]
+    assert cache.answers(*"abcd") == [None, None, "is c", None]
     [line] = capsys.readouterr().err.splitlines()
-    assert f"4 file(s) of {folder} are left out" in line
-    kept.files.tidy(kept.files.read())
-    assert (folder / "notes.txt").exists()  # somebody else's
+    assert f"skipping 4 file(s) of {folder}" in line
+    cache.files.compact(cache.files.read())
+    assert (folder / "notes.txt").exists()  # a user's own
 
 
-def test_oldest_files_go_first_when_there_are_too_many(url: str) -> None:
-    kept = Kept(url, max_bytes=MB)
+def test_oldest_files_are_removed_over_the_limit(url: str) -> None:
+    cache = Cache(url, max_bytes=MB)
     for i in range(12):
-        kept.files.write(entries({f"{i}": "x" * 150_000}, at=NOW + i))
-    assert [a is not None for a in kept.asked(*map(str, range(12)))] == [False] * 6 + [True] * 6
-    kept.files.drop()
-    assert len(kept.names) == 6
-    kept.files.write(entries({"12": "y"}, at=NOW + 12))
-    assert kept.asked("12", "11", "0") == ["y", "x" * 150_000, None]
+        cache.files.write(entries({f"{i}": "x" * 150_000}, at=NOW + i))
+    assert [a is not None for a in cache.answers(*map(str, range(12)))] == [False] * 6 + [True] * 6
+    cache.files.remove_expired()
+    assert len(cache.names) == 6
+    cache.files.write(entries({"12": "y"}, at=NOW + 12))
+    assert cache.answers("12", "11", "0") == ["y", "x" * 150_000, None]
 
 
-def test_answers_are_forgotten_when_they_are_old_also_of_models_that_nobody_asks(url: str) -> None:
-    kept, gone = Kept(url), Kept(url, key="gone")
+def test_old_answers_expire_also_in_unused_namespaces(url: str) -> None:
+    cache, gone = Cache(url), Cache(url, key="gone")
     gone.files.write(entries({"a": "is a"}))
-    kept.files.write(entries({"a": "is a"}, at=NOW))
+    cache.files.write(entries({"a": "is a"}, at=NOW))
     mixed = pa.concat_tables([entries({"b": "is b"}, at=NOW), entries({"c": "is c"}, at=NOW + 9 * DAY)])
-    kept.files.write(mixed)
-    kept.now = NOW + 30 * DAY
-    assert kept.asked(*"abc") == ["is a", "is b", "is c"]
-    kept.now += 1
-    assert kept.asked(*"abc") == [None, None, "is c"]
-    kept.files.tidy(kept.files.read())
-    assert (len(kept.names), gone.names) == (1, [])
-    kept.now += 9 * DAY
-    kept.files.tidy(kept.files.read())
-    assert kept.names == []
+    cache.files.write(mixed)
+    cache.now = NOW + 30 * DAY
+    assert cache.answers(*"abc") == ["is a", "is b", "is c"]
+    cache.now += 1
+    assert cache.answers(*"abc") == [None, None, "is c"]
+    cache.files.compact(cache.files.read())
+    assert (len(cache.names), gone.names) == (1, [])
+    cache.now += 9 * DAY
+    cache.files.compact(cache.files.read())
+    assert cache.names == []
 
 
-def many(kept: Kept, count: int = 20) -> list[str]:
+def write_many(cache: Cache, count: int = 20) -> list[str]:
     """So many small files."""
     for i in range(count):
-        kept.files.write(entries({f"{i}": f"is {i}", "same": f"the {i}th"}, at=NOW + i))
+        cache.files.write(entries({f"{i}": f"is {i}", "same": f"the {i}th"}, at=NOW + i))
     return [f"{i}" for i in range(count)]
 
 
-def test_small_files_are_merged_and_nothing_is_lost(url: str) -> None:
-    kept = Kept(url)
-    asked = many(kept)
-    before = kept.files.read()
-    kept.files.tidy(before)
-    assert len(kept.names) == 1
-    assert kept.asked(*asked, "same") == [f"is {a}" for a in asked] + ["the 19th"]
-    kept.files.tidy(before)  # of another job, which had read the same files
-    assert len(kept.names) == 1
-    kept.files.tidy(kept.files.read())
-    assert len(kept.names) == 1
+def test_merging_small_files_loses_nothing(url: str) -> None:
+    cache = Cache(url)
+    requests = write_many(cache)
+    before = cache.files.read()
+    cache.files.compact(before)
+    assert len(cache.names) == 1
+    assert cache.answers(*requests, "same") == [f"is {r}" for r in requests] + ["the 19th"]
+    cache.files.compact(before)  # of another job, which had read the same files
+    assert len(cache.names) == 1
+    cache.files.compact(cache.files.read())
+    assert len(cache.names) == 1
 
 
-def test_merged_files_are_no_larger_than_they_may_be(url: str) -> None:
-    kept = Kept(url, max_bytes=8 * MB)
+def test_merged_files_stay_under_the_size_limit(url: str) -> None:
+    cache = Cache(url, max_bytes=8 * MB)
     for i in range(20):
-        kept.files.write(entries({f"{i}": "x" * 300_000}, at=NOW + i))
-    kept.files.tidy(kept.files.read())
-    sizes = [f.size for f in kept.store.files("_answers-k")]
+        cache.files.write(entries({f"{i}": "x" * 300_000}, at=NOW + i))
+    cache.files.compact(cache.files.read())
+    sizes = [f.size for f in cache.store.files("_answers-k")]
     assert len(sizes) == 7
     assert max(sizes) < 1.01 * MB
 
@@ -213,11 +212,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", range(22))
-def test_whoever_is_killed_while_merging_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    kept = Kept(str(tmp_path))
-    asked = many(kept)
+def test_kill_while_merging_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    cache = Cache(str(tmp_path))
+    requests = write_many(cache)
     done = 0
 
     def killed_at(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,43 +230,43 @@ def test_whoever_is_killed_while_merging_loses_nothing(
     with monkeypatch.context() as patch, contextlib.suppress(Killed):
         patch.setattr(Store, "create", killed_at(Store.create))
         patch.setattr(Store, "remove", killed_at(Store.remove))
-        kept.files.tidy(kept.files.read())
-    assert done == min(step, 21)  # one file is made, and 20 go
-    assert kept.asked(*asked, "same") == [f"is {a}" for a in asked] + ["the 19th"]
+        cache.files.compact(cache.files.read())
+    assert done == min(step, 21)  # one file is written, and 20 are removed
+    assert cache.answers(*requests, "same") == [f"is {r}" for r in requests] + ["the 19th"]
 
 
-def test_reader_whose_files_are_merged_meanwhile_finds_what_they_held(
+def test_reader_finds_answers_of_files_that_are_merged_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Kept(str(tmp_path))
-    asked = many(kept)
+    cache = Cache(str(tmp_path))
+    requests = write_many(cache)
     read = CacheFiles._read
-    tables = kept.files.read()
+    tables = cache.files.read()
     first = threading.Lock()
 
     def read_after_they_went(self: CacheFiles, name: str) -> pa.Table | None:
         if first.acquire(blocking=False):
-            kept.files.tidy(tables)
+            cache.files.compact(tables)
             went.set()
         assert went.wait(60)
         return read(self, name)
 
     went = threading.Event()
     monkeypatch.setattr(CacheFiles, "_read", read_after_they_went)
-    assert kept.asked(*asked) == [f"is {a}" for a in asked]
+    assert cache.answers(*requests) == [f"is {r}" for r in requests]
 
 
 def write_and_merge(url: str, me: int, barrier: Any) -> None:
     """A process among others."""
-    kept = Kept(url)
+    cache = Cache(url)
     barrier.wait(60)
     for i in range(12):
-        kept.files.write(entries({f"{me}-{i}": f"{me} says {i}", "same": "same"}))
+        cache.files.write(entries({f"{me}-{i}": f"{me} says {i}", "same": "same"}))
         if i % 4 == 3:
-            kept.files.tidy(kept.files.read())
+            cache.files.compact(cache.files.read())
 
 
-def test_many_at_once_write_and_merge_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_concurrent_writers_and_merges_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(3)
     url = str(tmp_path)
@@ -280,60 +277,54 @@ def test_many_at_once_write_and_merge_and_nothing_is_lost(tmp_path: Path) -> Non
         process.join(120)
     assert [p.exitcode for p in others] == [0, 0, 0]
     expected = {f"{n}-{i}": f"{n} says {i}" for n in range(3) for i in range(12)}
-    assert Kept(url).asked(*expected) == list(expected.values())
-    assert len(Kept(url).names) < 36
+    assert Cache(url).answers(*expected) == list(expected.values())
+    assert len(Cache(url).names) < 36
 
 
 # Beside a slice
 
 
-def space(tmp_path: Path, **given: Any) -> CacheNamespace:
-    return CacheNamespace(
-        **{"url": str(tmp_path), "key": "k", "max_bytes": 64 * MB, "max_days": 30.0} | given
-    )
-
-
-def opened(of: CacheNamespace) -> AnswerCache:
-    """Loaded."""
-    cache = AnswerCache.open(of)
+def open_cache(url: Path, **options: Any) -> AnswerCache:
+    """Returns it loaded."""
+    cache = AnswerCache.open(namespace(url, **options))
     assert cache is not None
     assert cache._loaded.wait(60)
     return cache
 
 
-def test_good_answers_of_a_slice_are_there_for_the_next(tmp_path: Path) -> None:
-    first = opened(space(tmp_path))
-    first.add([request_key("a"), request_key("b")], told("is a", "?", error=[None, "too long"]))
-    first.add([request_key("c")], told("is cut", finish_reason=["length"]))
-    assert (first.find([request_key("a")]) < 0).all()  # this slice remembers it by itself
+def test_good_answers_of_a_slice_are_stored_for_the_next(tmp_path: Path) -> None:
+    first = open_cache(tmp_path)
+    first.add([request_key("a"), request_key("b")], new_answers("is a", "?", error=[None, "too long"]))
+    first.add([request_key("c")], new_answers("is cut", finish_reason=["length"]))
+    assert (first.find([request_key("a")]) < 0).all()  # the coordinator has this slice's own
     first.close()
-    second = opened(space(tmp_path))
+    second = open_cache(tmp_path)
     assert (second.find([request_key(a) for a in "abc"]) >= 0).tolist() == [True, False, True]
-    [found] = second.take(second.find([request_key("a")])).to_pylist()
-    assert (found["text"], found["input_tokens"], found["output_tokens"]) == ("is a", 3, 2)
+    [answer] = second.entries_at(second.find([request_key("a")])).to_pylist()
+    assert (answer["text"], answer["input_tokens"], answer["output_tokens"]) == ("is a", 3, 2)
 
 
-def test_answer_that_may_have_lost_its_shape_is_not_kept(tmp_path: Path) -> None:
-    first = opened(space(tmp_path, keep_cut=False))
-    answers = told("{", "{}", "{ }", finish_reason=["length", "stop", None])
+def test_truncated_answer_that_needs_a_shape_is_not_stored(tmp_path: Path) -> None:
+    first = open_cache(tmp_path, keep_truncated=False)
+    answers = new_answers("{", "{}", "{ }", finish_reason=["length", "stop", None])
     first.add([request_key(a) for a in "abc"], answers)
     first.close()
-    second = opened(space(tmp_path))
+    second = open_cache(tmp_path)
     assert (second.find([request_key(a) for a in "abc"]) >= 0).tolist() == [False, True, True]
 
 
-def test_slice_that_is_forced_to_ask_again_replaces_what_is_kept(tmp_path: Path) -> None:
-    kept = Kept(str(tmp_path))
-    kept.files.write(entries({"a": "before"}, at=NOW - 400 * DAY))
-    forced = opened(space(tmp_path, read=False, max_days=10_000.0))
+def test_forced_slice_replaces_stored_answers(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path))
+    cache.files.write(entries({"a": "before"}, at=NOW - 400 * DAY))
+    forced = open_cache(tmp_path, read_existing=False, max_days=10_000.0)
     assert (forced.find([request_key("a")]) < 0).all()
-    forced.add([request_key("a")], told("now"))
+    forced.add([request_key("a")], new_answers("now"))
     forced.close()
-    later = opened(space(tmp_path, max_days=10_000.0))
-    assert later.take(later.find([request_key("a")])).column("text").to_pylist() == ["now"]
+    later = open_cache(tmp_path, max_days=10_000.0)
+    assert later.entries_at(later.find([request_key("a")])).column("text").to_pylist() == ["now"]
 
 
-def test_answers_are_put_while_the_slice_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_stored_while_the_slice_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = threading.Event()
     write = CacheFiles.write
 
@@ -343,79 +334,79 @@ def test_answers_are_put_while_the_slice_is_at_work(tmp_path: Path, monkeypatch:
         return name
 
     monkeypatch.setattr(CacheFiles, "write", noted)
-    cache = opened(space(tmp_path, max_bytes=MB))
-    cache.add([request_key("a")], told("x" * MB))  # enough for a file
+    cache = open_cache(tmp_path, max_bytes=MB)
+    cache.add([request_key("a")], new_answers("x" * MB))  # enough for a file
     assert put.wait(60)
     cache.close()
 
 
-def test_store_that_does_not_answer_is_waited_for_with_a_few_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers, sizes = threading.Event(), []
+def test_slow_store_limits_pending_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes, store_responds, sizes = threading.Event(), threading.Event(), []
     write = CacheFiles.write
 
     def late(self: CacheFiles, table: pa.Table) -> str:
         sizes.append(table.nbytes)
-        assert answers.wait(60)
+        writes.set()
+        assert store_responds.wait(60)
         return write(self, table)
 
     monkeypatch.setattr(CacheFiles, "write", late)
-    cache = opened(space(tmp_path, max_bytes=8 * MB))  # files of a MiB
+    cache = open_cache(tmp_path, max_bytes=8 * MB)  # files of a MiB
     for n in range(100):
-        cache.add([request_key(str(n))], told("x" * (MB // 10)))
-    answers.set()
+        cache.add([request_key(str(n))], new_answers("x" * (MB // 10)))
+        assert n != 10 or writes.wait(60)  # enough for a file
+    store_responds.set()
     cache.close()
     assert sum(sizes) < 6 * MB
     assert max(sizes) <= 1.2 * MB
     assert len(cache._files.read()) == len(sizes) > 3
 
 
-def test_storage_that_is_away_costs_one_line_and_no_answer(
+def test_unreachable_storage_costs_one_warning_and_no_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("where the folder should be")
-    cache = opened(space(tmp_path / "file" / "kept"))
-    for asked in "ab":
-        cache.add([request_key(asked)], told(f"is {asked}"))
+    cache = open_cache(tmp_path / "file" / "cache")
+    for request in "ab":
+        cache.add([request_key(request)], new_answers(f"is {request}"))
         cache._flush()
     cache.close()
     assert cache.find([request_key("a")]).tolist() == [-1]
     [line] = capsys.readouterr().err.splitlines()
     assert "NotADirectoryError" in line
-    assert line.endswith("The slice goes on without it")
+    assert line.endswith("The slice continues without it")
 
 
-def test_address_that_no_store_has_is_refused_before_anything_is_spent() -> None:
+def test_unknown_address_is_refused_at_the_start() -> None:
     with pytest.raises(SliceError, match=r"answer_cache: s4://lake cannot be opened: .*Give an address such"):
         check_address("s4://lake")
-    assert AnswerCache.open(CacheNamespace("s4://lake", "k", MB, 1.0)) is None
+    assert AnswerCache.open(namespace("s4://lake")) is None
 
 
-def test_request_that_another_slice_asked_is_nobodys_to_answer(tmp_path: Path) -> None:
-    Kept(str(tmp_path)).files.write(entries({"a": "is a", "b": "is b"}, at=2 * NOW))
+def test_request_answered_by_another_slice_is_not_inferred(tmp_path: Path) -> None:
+    Cache(str(tmp_path)).files.write(entries({"a": "is a", "b": "is b"}, at=2 * NOW))
 
-    async def play() -> None:
-        hub = DedupCoordinator(space(tmp_path))
+    async def run() -> None:
+        dedup = DedupCoordinator(namespace(tmp_path))
         a, b, c = (request_key(k) for k in "abc")
-        assert await hub.claim("one", "1", [c, a]) == [True, False]
-        await hub.put([c], told("is c"))
-        known, found, lost = await hub.take([a, c, b])
-        by_key = dict(zip(known, found.to_pylist(), strict=True))
+        assert await dedup.claim("one", "1", [c, a]) == [True, False]
+        await dedup.add_answers([c], new_answers("is c"))
+        known, copies, lost = await dedup.wait_for_answers([a, c, b])
+        by_key = dict(zip(known, copies.to_pylist(), strict=True))
         assert (sorted(by_key), lost) == ([0, 1, 2], [])
         assert [by_key[i]["text"] for i in range(3)] == ["is a", "is c", "is b"]
         assert [by_key[i]["cached"] for i in range(3)] == [True, False, True]
         assert [by_key[i]["saved_tokens"] for i in range(3)] == [5, 0, 5]
-        await hub.close()
+        await dedup.close()
 
-    asyncio.run(play())
-    assert (opened(space(tmp_path)).find([request_key("c")]) >= 0).all()
+    asyncio.run(run())
+    assert (open_cache(tmp_path).find([request_key("c")]) >= 0).all()
 
 
-def test_slice_waits_for_what_is_kept_but_not_for_long(
+def test_slice_waits_for_the_cache_to_load_but_not_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Kept(str(tmp_path)).files.write(entries({"a": "is a", "b": "is b"}, at=2 * NOW))
+    Cache(str(tmp_path)).files.write(entries({"a": "is a", "b": "is b"}, at=2 * NOW))
     may_read = threading.Event()
     read = CacheFiles.read
 
@@ -425,24 +416,24 @@ def test_slice_waits_for_what_is_kept_but_not_for_long(
 
     monkeypatch.setattr(CacheFiles, "read", slow)
 
-    async def play() -> None:
-        hub = DedupCoordinator(space(tmp_path))
-        claiming = asyncio.ensure_future(hub.claim("one", "1", [request_key("a")]))
+    async def run() -> None:
+        dedup = DedupCoordinator(namespace(tmp_path))
+        claiming = asyncio.ensure_future(dedup.claim("one", "1", [request_key("a")]))
         await asyncio.sleep(0)  # it begins to wait
         monkeypatch.setattr(coordinator, "_LOAD_SECONDS", 0.0)
-        late = DedupCoordinator(space(tmp_path))
-        assert await late.claim("one", "1", [request_key("a")]) == [True]  # it goes without
+        late = DedupCoordinator(namespace(tmp_path))
+        assert await late.claim("one", "1", [request_key("a")]) == [True]  # without the cache
         assert not claiming.done()
         may_read.set()
         assert await asyncio.wait_for(claiming, 60) == [False]
         assert late._cache is not None
         assert late._cache._loaded.wait(60)
-        assert await late.claim("one", "2", [request_key("b")]) == [False]  # and with it from then on
+        assert await late.claim("one", "2", [request_key("b")]) == [False]  # the cache has loaded by now
 
-    asyncio.run(play())
+    asyncio.run(run())
 
 
-def test_cache_that_breaks_before_it_is_there_is_gone_without(
+def test_slice_continues_when_the_cache_fails_to_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(self: CacheFiles) -> None:
@@ -450,12 +441,12 @@ def test_cache_that_breaks_before_it_is_there_is_gone_without(
 
     monkeypatch.setattr(CacheFiles, "read", broken)
 
-    async def play() -> None:
-        hub = DedupCoordinator(space(tmp_path))
-        assert await hub.claim("one", "1", [request_key("a")]) == [True]
-        await hub.put([request_key("a")], told("is a"))
-        assert (await hub.take([request_key("a")]))[0] == [0]
-        await hub.close()
+    async def run() -> None:
+        dedup = DedupCoordinator(namespace(tmp_path))
+        assert await dedup.claim("one", "1", [request_key("a")]) == [True]
+        await dedup.add_answers([request_key("a")], new_answers("is a"))
+        assert (await dedup.wait_for_answers([request_key("a")]))[0] == [0]
+        await dedup.close()
 
-    asyncio.run(play())
+    asyncio.run(run())
     assert "no such bucket" in capsys.readouterr().err

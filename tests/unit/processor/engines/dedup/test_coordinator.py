@@ -8,12 +8,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.processor.engines.dedup import coordinator
-from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
-    ANSWER_COLUMNS,
-    DedupCoordinator,
-    is_deterministic,
-    request_key,
-)
+from airflow_provider_raydatallm.processor.engines.dedup.client import is_deterministic, request_key
+from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ANSWER_COLUMNS, DedupCoordinator
 
 A, B, C = (request_key(c) for c in "abc")
 
@@ -23,11 +19,11 @@ def answers(*texts: str) -> pa.Table:
     return pa.table(columns | {"text": list(texts)})
 
 
-def texts(found: pa.Table) -> list[str]:
-    return found.column("text").to_pylist()
+def texts(answers: pa.Table) -> list[str]:
+    return answers.column("text").to_pylist()
 
 
-def test_only_answers_that_would_be_the_same_again_are_shared() -> None:
+def test_only_deterministic_requests_share_answers() -> None:
     def request(**params: Any) -> str:
         return json.dumps({"messages": [], "sampling_params": params})
 
@@ -38,87 +34,87 @@ def test_only_answers_that_would_be_the_same_again_are_shared() -> None:
     assert not is_deterministic(request())  # vLLM's own temperature is 1
 
 
-def test_request_is_answered_by_the_first_who_claims_it() -> None:
-    async def play() -> None:
-        hub = DedupCoordinator()
-        assert await hub.claim("one", "1", [A, B]) == [True, True]
-        assert await hub.claim("two", "1", [B, C]) == [False, True]
-        await hub.put([A, B], answers("is a", "is b"))
-        known, found, lost = await hub.take([B, A])
-        assert (known, texts(found), lost) == ([0, 1], ["is b", "is a"], [])
-        assert await hub.claim("two", "1", [A]) == [False]
+def test_request_is_inferred_by_its_first_claimant() -> None:
+    async def run() -> None:
+        dedup = DedupCoordinator()
+        assert await dedup.claim("one", "1", [A, B]) == [True, True]
+        assert await dedup.claim("two", "1", [B, C]) == [False, True]
+        await dedup.add_answers([A, B], answers("is a", "is b"))
+        known, copies, lost = await dedup.wait_for_answers([B, A])
+        assert (known, texts(copies), lost) == ([0, 1], ["is b", "is a"], [])
+        assert await dedup.claim("two", "1", [A]) == [False]
 
-    asyncio.run(play())
+    asyncio.run(run())
 
 
-def test_row_that_failed_is_one_rows_bad_luck_until_another_fails_too() -> None:
+def test_error_is_shared_only_after_a_second_row_failed() -> None:
     failed = answers("", "is b").set_column(
-        ANSWER_COLUMNS.index("error"), "error", pa.array(["vLLM could not finish it", None])
+        ANSWER_COLUMNS.index("error"), "error", pa.array(["too long", None])
     )
 
-    async def play() -> None:
-        hub = DedupCoordinator()
-        assert await hub.claim("one", "1", [A, B]) == [True, True]
-        await hub.put([A, B], failed)
-        known, _, lost = await hub.take([A, B])
+    async def run() -> None:
+        dedup = DedupCoordinator()
+        assert await dedup.claim("one", "1", [A, B]) == [True, True]
+        await dedup.add_answers([A, B], failed)
+        known, _, lost = await dedup.wait_for_answers([A, B])
         assert (known, lost) == ([1], [0])
-        assert await hub.claim("two", "1", [A, B]) == [True, False]
-        await hub.put([A], failed.slice(0, 1))
-        known, found, lost = await hub.take([A])
-        assert (known, found.column("error").to_pylist(), lost) == ([0], ["vLLM could not finish it"], [])
+        assert await dedup.claim("two", "1", [A, B]) == [True, False]
+        await dedup.add_answers([A], failed.slice(0, 1))
+        known, copies, lost = await dedup.wait_for_answers([A])
+        assert (known, copies.column("error").to_pylist(), lost) == ([0], ["too long"], [])
 
-    asyncio.run(play())
-
-
-def test_claim_that_ray_makes_again_is_told_the_same() -> None:
-    async def play() -> None:
-        hub = DedupCoordinator()
-        assert await hub.claim("one", "1", [A]) == [True]
-        assert await hub.claim("one", "1", [A]) == [True]
-        assert await hub.claim("one", "2", [A]) == [False]  # of another thread
-
-    asyncio.run(play())
+    asyncio.run(run())
 
 
-def test_who_takes_waits_for_who_answers() -> None:
-    async def play() -> None:
-        hub = DedupCoordinator()
-        await hub.claim("one", "1", [A])
-        taking = asyncio.ensure_future(hub.take([A]))
+def test_repeated_call_gets_the_same_claims() -> None:
+    async def run() -> None:
+        dedup = DedupCoordinator()
+        assert await dedup.claim("one", "1", [A]) == [True]
+        assert await dedup.claim("one", "1", [A]) == [True]
+        assert await dedup.claim("one", "2", [A]) == [False]  # of another thread
+
+    asyncio.run(run())
+
+
+def test_copies_wait_for_the_answer() -> None:
+    async def run() -> None:
+        dedup = DedupCoordinator()
+        await dedup.claim("one", "1", [A])
+        waiting = asyncio.ensure_future(dedup.wait_for_answers([A]))
         await asyncio.sleep(0.05)
-        assert not taking.done()
-        await hub.put([A], answers("is a"))
-        known, found, _ = await asyncio.wait_for(taking, 60)
-        assert (known, texts(found)) == ([0], ["is a"])
+        assert not waiting.done()
+        await dedup.add_answers([A], answers("is a"))
+        known, copies, _ = await asyncio.wait_for(waiting, 60)
+        assert (known, texts(copies)) == ([0], ["is a"])
 
-    asyncio.run(play())
+    asyncio.run(run())
 
 
-def test_what_is_given_up_or_whose_feeder_died_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play() -> None:
-        hub = DedupCoordinator()
-        await hub.claim("one", "1", [A, B])
-        taking = asyncio.ensure_future(hub.take([A]))
+def test_request_is_free_again_when_released_or_its_feeder_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        dedup = DedupCoordinator()
+        await dedup.claim("one", "1", [A, B])
+        waiting = asyncio.ensure_future(dedup.wait_for_answers([A]))
         await asyncio.sleep(0.05)
-        await hub.release([A])
-        known, _, lost = await asyncio.wait_for(taking, 60)
+        await dedup.release([A])
+        known, _, lost = await asyncio.wait_for(waiting, 60)
         assert (known, lost) == ([], [0])
-        assert await hub.claim("two", "1", [A, B]) == [True, False]
+        assert await dedup.claim("two", "1", [A, B]) == [True, False]
         monkeypatch.setattr(coordinator, "_DEAD_SECONDS", 0.0)
-        assert (await hub.take([B]))[2] == [0]
-        assert await hub.claim("two", "1", [B]) == [True]
+        assert (await dedup.wait_for_answers([B]))[2] == [0]
+        assert await dedup.claim("two", "1", [B]) == [True]
 
-    asyncio.run(play())
+    asyncio.run(run())
 
 
-def test_oldest_answers_are_forgotten_when_there_are_too_many() -> None:
-    async def play() -> None:
-        hub = DedupCoordinator(most_bytes=3000)
-        await hub.claim("one", "1", [A, B, C])
+def test_oldest_answers_are_evicted_over_the_limit() -> None:
+    async def run() -> None:
+        dedup = DedupCoordinator(max_bytes=3000)
+        await dedup.claim("one", "1", [A, B, C])
         for key, text in ((A, "a" * 1000), (B, "b" * 1000), (C, "c")):
-            await hub.put([key], answers(text))
-        known, _, lost = await hub.take([A, B, C])
+            await dedup.add_answers([key], answers(text))
+        known, _, lost = await dedup.wait_for_answers([A, B, C])
         assert (known, lost) == ([1, 2], [0])
-        assert await hub.claim("two", "1", [A, B]) == [True, False]
+        assert await dedup.claim("two", "1", [A, B]) == [True, False]
 
-    asyncio.run(play())
+    asyncio.run(run())

@@ -8,16 +8,16 @@ from airflow_provider_raydatallm.processor.engines.shared.fair_share import Fair
 
 
 class Engine:
-    """Notes who gets a place, in which order; places are left when told."""
+    """Records who gets a slot, in which order; `leave` frees one."""
 
-    def __init__(self, places: int) -> None:
-        self.share = FairShare(places)
+    def __init__(self, slots: int) -> None:
+        self.share = FairShare(slots)
         self.began: list[str] = []
         self._leave: dict[str, asyncio.Event] = {}
 
     async def ask(self, user: str, number: int) -> None:
         name = f"{user}{number}"
-        async with self.share.place(user):
+        async with self.share.slot(user):
             self.began.append(name)
             await self._leave.setdefault(name, asyncio.Event()).wait()
 
@@ -35,7 +35,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(work())
 
 
-def test_small_user_gets_every_second_place_beside_a_large_one() -> None:
+def test_small_user_gets_every_second_slot_beside_a_large_one() -> None:
     async def work() -> None:
         engine = Engine(2)
         tasks = [asyncio.create_task(engine.ask("a", n)) for n in range(6)]
@@ -53,7 +53,7 @@ def test_small_user_gets_every_second_place_beside_a_large_one() -> None:
     run(work)
 
 
-def test_who_stops_waiting_keeps_no_place() -> None:
+def test_cancelled_request_keeps_no_slot() -> None:
     async def work() -> None:
         engine = Engine(1)
         first, second, third = (asyncio.create_task(engine.ask("a", n)) for n in range(3))
@@ -65,7 +65,7 @@ def test_who_stops_waiting_keeps_no_place() -> None:
         fourth = asyncio.create_task(engine.ask("b", 0))
         await settle()
         engine._leave["a2"].set()
-        await asyncio.sleep(0)  # the place was given to the fourth, which has not taken it yet
+        await asyncio.sleep(0)  # the slot was granted to the fourth, which has not resumed yet
         assert engine.began == ["a0", "a2"]
         fourth.cancel()
         await settle()

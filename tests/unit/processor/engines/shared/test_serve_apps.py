@@ -1,5 +1,4 @@
-"""The shared engines of a cluster as this provider keeps them: listed, started and ended, by what Serve says
-and whom it sees."""
+"""The shared engines of a cluster: listed, started and stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +14,12 @@ from ray.exceptions import RayActorError
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
-from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
+from airflow_provider_raydatallm.processor.engines.shared.serve_apps import (
+    Scaling,
+    ServeApps,
+    SharedEngine,
+    engine_name,
+)
 from airflow_provider_raydatallm.processor.ray_runtime import named_actors
 
 #: Ray's own, while it imports.
@@ -33,41 +37,43 @@ class State(Enum):
     RUNNING = "RUNNING"
 
 
-class Cluster:
-    """Of a cluster, the engines that are there; whoever starts or ends one must be alone."""
+class FakeApps(ServeApps):
+    """Has the engines that a test gives it. Whoever starts or stops one must hold the lock."""
 
-    def __init__(self) -> None:
-        self.there: list[SharedEngine] = []
+    def __init__(self, *engines: SharedEngine) -> None:
+        self.present = list(engines)
         self.deleted: list[tuple[str, bool]] = []
-        self.deployed: list[Any] = []
         self.is_locked = False
 
+    def engines(self) -> list[SharedEngine]:
+        return self.present
+
     @contextlib.contextmanager
-    def cluster_lock(self, name: str) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         self.is_locked = True
         yield
         self.is_locked = False
 
-    def delete(self, name: str, *, at_once: bool = False) -> None:
+    def _delete(self, name: str, *, force: bool = False) -> None:
         assert self.is_locked
-        self.deleted.append((name, at_once))
-        self.there = [e for e in self.there if e.name != name]
+        self.deleted.append((name, force))
+        self.present = [e for e in self.present if e.name != name]
 
-    def deploy(self, targets: list[Any], **options: Any) -> None:
+    def _start_serve(self) -> None:
         assert self.is_locked
-        assert options == {"wait_for_applications_running": False}
-        self.deployed += targets
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    made = Cluster()
-    monkeypatch.setattr(serve_apps, "shared_engines", lambda: made.there)
-    monkeypatch.setattr(serve_apps, "cluster_lock", made.cluster_lock)
-    monkeypatch.setattr(serve_apps, "_delete", made.delete)
-    monkeypatch.setattr(serve_apps, "_start_serve", lambda: None)
-    monkeypatch.setattr("ray.serve.api.run_many", made.deploy)
-    return made
+def deployed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What Serve is given to deploy."""
+    targets: list[Any] = []
+
+    def run_many(apps: list[Any], *, wait_for_applications_running: bool) -> None:
+        assert not wait_for_applications_running
+        targets.extend(apps)
+
+    monkeypatch.setattr("ray.serve.api.run_many", run_many)
+    return targets
 
 
 class Worker:
@@ -75,12 +81,12 @@ class Worker:
         pass
 
 
-def ensure(scaling: Scaling) -> None:
-    serve_apps.ensure_running("ray-llm-m-0", scaling, Worker, ({"model": "m"},), num_cpus=1, runtime_env={})
+def ensure(apps: ServeApps, scaling: Scaling) -> None:
+    apps.ensure_running("ray-llm-m-0", scaling, Worker, ({"model": "m"},), num_cpus=1, runtime_env={})
 
 
 @pytest.mark.parametrize(
-    ("there", "scaling", "is_deployed"),
+    ("engine", "scaling", "is_deployed"),
     [
         (None, SCALING, True),
         (replace(ENGINE, users=("me",)), SCALING, False),
@@ -92,33 +98,33 @@ def ensure(scaling: Scaling) -> None:
         (replace(FAILING, users=("me",), workers={"RUNNING": 1}), SCALING, False),  # another one started
     ],
 )
-def test_engine_is_started_anew_unless_it_is_as_asked_for_or_others_use_it(
-    cluster: Cluster, there: SharedEngine | None, scaling: Scaling, is_deployed: bool
+def test_engine_is_restarted_unless_it_has_the_scaling_or_others_use_it(
+    deployed: list[Any], engine: SharedEngine | None, scaling: Scaling, is_deployed: bool
 ) -> None:
-    cluster.there = [there] if there is not None else []
-    ensure(scaling)
-    assert bool(cluster.deployed) == is_deployed
-    deleted = [("ray-llm-m-0", there.fails_to_start)] if there is not None and is_deployed else []
-    assert cluster.deleted == deleted
+    apps = FakeApps(engine) if engine is not None else FakeApps()
+    ensure(apps, scaling)
+    assert bool(deployed) == is_deployed
+    deleted = [("ray-llm-m-0", engine.fails_to_start)] if engine is not None and is_deployed else []
+    assert apps.deleted == deleted
 
 
-def test_engine_is_deployed_as_serve_takes_it(cluster: Cluster) -> None:
-    ensure(SCALING)
-    [target] = cluster.deployed
-    assert (target.name, target.route_prefix) == ("ray-llm-m-0", None)  # no way in from outside
+def test_engine_is_deployed_with_its_options(deployed: list[Any]) -> None:
+    ensure(FakeApps(), SCALING)
+    [target] = deployed
+    assert (target.name, target.route_prefix) == ("ray-llm-m-0", None)  # not reachable by HTTP
     deployment = target.target._bound_deployment
     assert deployment.name == SCALING.name
     assert deployment.init_args == ("ray-llm-m-0", {"model": "m"})
     assert deployment.ray_actor_options == {"num_cpus": 1, "runtime_env": {}}
     config = deployment._deployment_config
     assert config.autoscaling_config.initial_replicas == 1
-    # Batches wait in the worker, and one that is too many finishes what it has.
+    # Batches wait in the worker, and a surplus worker finishes them.
     assert (config.max_ongoing_requests, config.graceful_shutdown_timeout_s) == (100_000, 3600)
     assert config.max_constructor_retry_count == 1
 
 
 @pytest.mark.parametrize(
-    ("there", "how", "is_ended"),
+    ("engine", "options", "is_stopped"),
     [
         (None, {}, True),
         (ENGINE, {}, True),
@@ -129,55 +135,55 @@ def test_engine_is_deployed_as_serve_takes_it(cluster: Cluster) -> None:
         (FAILING, {"only_failed": True}, True),
     ],
 )
-def test_engine_in_use_is_ended_by_force_only(
-    cluster: Cluster, there: SharedEngine | None, how: dict[str, bool], is_ended: bool
+def test_engine_in_use_is_stopped_by_force_only(
+    engine: SharedEngine | None, options: dict[str, bool], is_stopped: bool
 ) -> None:
-    cluster.there = [there] if there is not None else []
-    assert serve_apps.stop_engine("ray-llm-m-0", **how) == is_ended
-    is_deleted = is_ended and there is not None
-    assert cluster.deleted == ([("ray-llm-m-0", how.get("force", False))] if is_deleted else [])
+    apps = FakeApps(engine) if engine is not None else FakeApps()
+    assert apps.stop_engine("ray-llm-m-0", **options) == is_stopped
+    is_deleted = is_stopped and engine is not None
+    assert apps.deleted == ([("ray-llm-m-0", options.get("force", False))] if is_deleted else [])
 
 
-def test_room_is_made_by_one_idle_engine(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def engine(name: str, **given: Any) -> SharedEngine:
-        return replace(ENGINE, name=name, **given)
+def test_one_idle_engine_makes_room() -> None:
+    def engine(name: str, **fields: Any) -> SharedEngine:
+        return replace(ENGINE, name=name, **fields)
 
     idle = [engine("b"), engine("c")]
-    cluster.there = [engine("none", workers={}), engine("used", users=("a",)), *idle]
-    serve_apps.stop_idle_engine(keep="b")  # what it is asked for would be started anew
-    serve_apps.stop_idle_engine()
-    assert cluster.deleted == [("c", False), ("b", False)]
+    apps = FakeApps(engine("none", workers={}), engine("used", users=("a",)), *idle)
+    apps.stop_idle_engine(keep="b")
+    apps.stop_idle_engine()
+    assert apps.deleted == [("c", False), ("b", False)]
 
-    def stuck(name: str, *, at_once: bool = False) -> None:
-        if name == "b":
-            raise SliceError("it does not end", kind="engine")
-        cluster.deleted.append((name, at_once))
+    class StuckApps(FakeApps):
+        def _delete(self, name: str, *, force: bool = False) -> None:
+            if name == "b":
+                raise SliceError("it does not stop", kind="engine")
+            super()._delete(name, force=force)
 
-    monkeypatch.setattr(serve_apps, "_delete", stuck)
-    cluster.there = idle
-    serve_apps.stop_idle_engine()  # one that does not end keeps no other
-    assert cluster.deleted[2:] == [("c", False)]
+    apps = StuckApps(*idle)
+    apps.stop_idle_engine()
+    assert apps.deleted == [("c", False)]
 
-    def unknown() -> list[SharedEngine]:
-        raise RayActorError
+    class UnreachableApps(FakeApps):
+        def engines(self) -> list[SharedEngine]:
+            raise RayActorError
 
-    monkeypatch.setattr(serve_apps, "shared_engines", unknown)
-    serve_apps.stop_idle_engine()  # whoever waits for room waits on
+    UnreachableApps().stop_idle_engine()  # raises nothing
 
 
-def test_engine_that_scaled_to_none_is_forgotten_when_another_starts(cluster: Cluster) -> None:
+def test_unused_engines_are_removed_when_another_starts(deployed: list[Any]) -> None:
     unused = replace(ENGINE, name="unused", workers={})
-    cluster.there = [unused, replace(unused, name="claimed", users=("a",)), replace(ENGINE, name="idle")]
-    ensure(SCALING)
-    assert cluster.deleted == [("unused", False)]
-    assert [target.name for target in cluster.deployed] == ["ray-llm-m-0"]
+    apps = FakeApps(unused, replace(unused, name="claimed", users=("a",)), replace(ENGINE, name="idle"))
+    ensure(apps, SCALING)
+    assert apps.deleted == [("unused", False)]
+    assert [target.name for target in deployed] == ["ray-llm-m-0"]
 
 
 def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    prefixes: list[str] = []
 
-    def claimed(prefix: str) -> list[str]:
-        asked.append(prefix)
+    def named(prefix: str) -> list[str]:
+        prefixes.append(prefix)
         return ["ray-llm-a-0 1f s3://out/ds=b c", "ray-llm-a-01 2f other", "ray-llm-gone 3f x"]
 
     def app(status: str, *overviews: Any, message: str = "") -> Any:
@@ -197,23 +203,23 @@ def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.Mon
         ),
         "ray-llm-b-0": app("DELETING"),
     }
-    monkeypatch.setattr(serve_apps, "named_actors", claimed)
-    monkeypatch.setattr(serve_apps, "_status", lambda: SimpleNamespace(applications=apps))
-    monkeypatch.setattr(serve_apps, "_serve_runs", lambda: True)
+    monkeypatch.setattr(named_actors, "named_actors", named)
+    monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications=apps))
+    monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: True)
     workers = {"RUNNING": 2, "STARTING": 1}
-    assert serve_apps.shared_engines() == [
+    assert serve_apps.SERVE.engines() == [
         SharedEngine(
             "ray-llm-a-0", "DEPLOYING", "on its way: slow", "d0", workers, ("s3://out/ds=b c",), "RUNNING"
         ),
         SharedEngine("ray-llm-b-0", "DELETING", "", "", {}, ()),
     ]
-    assert len(asked) == 1
-    monkeypatch.setattr(serve_apps, "_serve_runs", lambda: False)
-    assert serve_apps.shared_engines() == []
+    assert len(prefixes) == 1
+    monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: False)
+    assert serve_apps.SERVE.engines() == []
 
 
 @pytest.mark.parametrize(
-    ("workers", "actors", "has"),
+    ("workers", "actors", "has_workers"),
     [
         ({}, [], False),
         ({"RUNNING": 1}, [], True),
@@ -221,33 +227,33 @@ def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.Mon
         ({"STARTING": 1}, [("SERVE_REPLICA::ray-llm-m-0#d#1", "PENDING_CREATION", 17)], True),
         ({"STARTING": 1}, [("SERVE_REPLICA::ray-llm-m-0#d#1", "DEAD", 17)], False),
         ({"STARTING": 1}, [("SERVE_REPLICA::ray-llm-m-01#d#1", "ALIVE", 17)], False),
-        ({"STARTING": 1}, None, True),  # it cannot be told
+        ({"STARTING": 1}, None, True),  # without a dashboard
     ],
 )
-def test_worker_that_waits_for_its_place_counts_as_none(
-    monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], actors: list[Any] | None, has: bool
+def test_worker_that_waits_for_resources_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], actors: list[Any] | None, has_workers: bool
 ) -> None:
-    def list_actors(**asked: Any) -> list[Any]:
+    def list_actors(**options: Any) -> list[Any]:
         if actors is None:
             raise ConnectionError
         return [SimpleNamespace(name=name, state=state, pid=pid) for name, state, pid in actors]
 
     monkeypatch.setattr("ray.util.state.list_actors", list_actors)
-    assert serve_apps.has_workers(replace(ENGINE, workers=workers)) == has
+    assert serve_apps.SERVE.has_workers(replace(ENGINE, workers=workers)) == has_workers
 
 
-def test_only_names_of_this_provider_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_actors_of_this_provider_are_users(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [(named_actors.NAMESPACE, "user b 2"), ("serve", "user c"), (named_actors.NAMESPACE, "user a 1")]
-    found = [
+    actors = [
         {"namespace": namespace, "name": name}
         for namespace, name in [*names, (named_actors.NAMESPACE, "turn")]
     ]
-    monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: found)
+    monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: actors)
     assert named_actors.named_actors("user ") == ["a 1", "b 2"]
-    assert serve_apps.users("a") == ["1"]
+    assert serve_apps.SERVE.users("a") == ["1"]
 
 
-def test_who_comes_second_waits_for_the_first_and_a_failure_keeps_nobody_out(
+def test_lock_waits_for_its_holder_and_is_released_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     claims: list[Any] = [None, None, "lock", "lock"]
@@ -262,28 +268,36 @@ def test_who_comes_second_waits_for_the_first_and_a_failure_keeps_nobody_out(
     assert killed == ["lock", "lock"]
 
 
-def test_engine_that_does_not_end_is_told_and_force_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_that_does_not_stop_is_an_error_and_force_kills_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Apps(ServeApps):
+        present: tuple[SharedEngine, ...] = ()
+
+        def engines(self) -> list[SharedEngine]:
+            return list(self.present)
+
     ours, others = (f"SERVE_REPLICA::ray-llm-m-{n}#d#1" for n in ("0", "01"))
     names = [("serve", ours), ("serve", others), ("mine", ours)]
-    found = [{"namespace": namespace, "name": name} for namespace, name in names]
+    actors = [{"namespace": namespace, "name": name} for namespace, name in names]
     deleted: list[str] = []
     killed: list[tuple[str, str]] = []
     monkeypatch.setattr("ray.serve.delete", lambda name, _blocking: deleted.append(name))
-    monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: found)
+    monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: actors)
     monkeypatch.setattr("ray.get_actor", lambda name, namespace: (namespace, name))
     monkeypatch.setattr("ray.kill", killed.append)
     monkeypatch.setattr(serve_apps, "_DELETE_SECONDS", -1)
-    monkeypatch.setattr(serve_apps, "shared_engines", list)
-    serve_apps._delete(ENGINE.name)
+    apps = Apps()
+    apps._delete(ENGINE.name)
     assert killed == []
-    monkeypatch.setattr(serve_apps, "shared_engines", lambda: [ENGINE])
-    with pytest.raises(SliceError, match="does not end"):
-        serve_apps._delete(ENGINE.name, at_once=True)
+    apps.present = (ENGINE,)
+    with pytest.raises(SliceError, match="did not stop"):
+        apps._delete(ENGINE.name, force=True)
     assert killed == [("serve", ours)]
     assert deleted == [ENGINE.name] * 2
 
 
-def test_serve_is_started_without_what_is_the_jobs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_starts_without_the_jobs_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[dict[str, Any]] = []
     done = SimpleNamespace(returncode=0, stderr="")
 
@@ -296,37 +310,65 @@ def test_serve_is_started_without_what_is_the_jobs_own(monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", "/of/the/node")
     context = SimpleNamespace(runtime_env={"env_vars": {"SECRET": "of the job"}}, gcs_address="head:6379")
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
-    monkeypatch.setattr(serve_apps, "_serve_runs", lambda: False)
+    monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: False)
     monkeypatch.setattr("subprocess.run", run)
-    serve_apps._start_serve()
+    serve_apps.SERVE._start_serve()
     [environment] = runs
     assert (environment["HOME"], environment["RAY_ADDRESS"]) == ("/of/the/node", "head:6379")
     assert not environment.keys() & {"SECRET", "RAY_JOB_CONFIG_JSON_ENV_VAR"}
     done.returncode, done.stderr = 1, "no ray[serve]"
     with pytest.raises(SliceError, match=r"Ray Serve could not be started: no ray\[serve\]"):
-        serve_apps._start_serve()
-    monkeypatch.setattr(serve_apps, "_serve_runs", lambda: True)
-    serve_apps._start_serve()
+        serve_apps.SERVE._start_serve()
+    monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: True)
+    serve_apps.SERVE._start_serve()
     assert len(runs) == 2
 
 
-def test_serve_that_is_started_anew_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[Any] = [RayActorError(), RayActorError(), "there"]
+def test_restarting_controller_is_asked_again_but_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.serve.exceptions import RayServeException
+
+    results: list[Any] = []
     now = 0
 
     def sleep(seconds: float) -> None:
         nonlocal now
         now += 20
 
-    def status() -> Any:
-        if isinstance(answer := answers.pop(0), Exception):
-            raise answer
-        return answer
+    def ask(*arguments: str) -> Any:
+        if isinstance(result := results.pop(0), Exception):
+            raise result
+        return (result, *arguments)
 
-    monkeypatch.setattr("ray.serve.status", status)
+    monkeypatch.setattr("ray.serve.status", ask)
+    monkeypatch.setattr("ray.serve.get_app_handle", ask)
     monkeypatch.setattr(serve_apps, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
-    assert serve_apps._status() == "there"
-    answers = [RayActorError()] * 3
+    results += [RayActorError(), RayActorError(), "status"]
+    assert serve_apps.SERVE._status() == ("status",)
+    results += [RayActorError(), RayServeException("Application 'e' does not exist."), "handle"]
+    assert serve_apps.SERVE.handle("e") == ("handle", "e")
+    results += [RayActorError()] * 3
     with pytest.raises(RayActorError):
-        serve_apps._status()
-    assert answers == []
+        serve_apps.SERVE._status()
+    assert results == []
+
+
+def test_engines_scale_to_zero_unless_they_are_kept() -> None:
+    scaling = Scaling((2, 4), 32, 90)
+    assert scaling.name == "workers-2-to-4-idle-90-s"
+    assert {k: v for k, v in scaling.options().items() if k.endswith("replicas")} == {
+        "min_replicas": 0, "initial_replicas": 2, "max_replicas": 4,
+    }  # fmt: skip
+    assert (scaling.options()["target_ongoing_requests"], scaling.options()["downscale_delay_s"]) == (32, 90)
+    kept = Scaling((2, 4), 32, None)
+    assert (kept.name, kept.options()["min_replicas"]) == ("workers-2-to-4-idle-kept", 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "ray-llm-Llama-3.1-8B-Instruct-0123"),
+        ("/models/mine#1 (new)/", "ray-llm-mine-1-new--0123"),
+    ],
+)
+def test_engines_are_named_after_their_model(model: str, name: str) -> None:
+    assert engine_name(model, "0123") == name

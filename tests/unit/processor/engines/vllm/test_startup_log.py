@@ -1,4 +1,4 @@
-"""What the report says of a run's start, from where it is known."""
+"""The parts of a run's start in its report."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ GPU = """\
 (EngineCore pid=8) INFO 11-22 02:50:20 [core.py:360] init engine (profile, create kv cache, warmup model) \
 took 30.50 s (compilation: 20.25 s)
 """
+GPU_SECONDS = {"load": 4.25, "compile": 20.25, "warm_up": 10.25}  # of the slower process
 CPU = """\
 (EngineCore pid=8) INFO 11-22 02:49:51 [default_loader.py:430] Loading weights took 0.50 seconds
 (EngineCore pid=8) INFO 11-22 02:49:51 [core.py:367] init engine (profile, create kv cache, warmup model) \
@@ -38,36 +39,34 @@ took 1.50 s
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "seconds"),
     [
-        (GPU, {"load": 4.25, "compile": 20.25, "warm_up": 10.25}),  # by the slower of its processes
-        (GPU.replace("20.25 s)", "20.25 s — language_model: 20.00 s, encoder: 0.25 s)"), None),
+        (GPU, GPU_SECONDS),
+        (GPU.replace("20.25 s)", "20.25 s — language_model: 20.00 s, encoder: 0.25 s)"), GPU_SECONDS),
         (GPU.replace(" s (compilation: 20.25 s)", " seconds"), {"load": 4.25, "compile": 0, "warm_up": 30.5}),
         (CPU, {"load": 0.5, "compile": 0, "warm_up": 1.5}),
         ("INFO something else took 3.00 seconds\n", {}),
         ("", {}),
     ],
 )
-def test_parts_of_an_engines_start_are_what_vllm_tells(log: str, told: dict[str, float] | None) -> None:
-    assert startup_log.startup_seconds(log) == (
-        told if told is not None else startup_log.startup_seconds(GPU)
-    )
+def test_parts_of_an_engines_start_are_read_from_vllms_log(log: str, seconds: dict[str, float]) -> None:
+    assert startup_log.parse_startup_seconds(log) == seconds
 
 
 def test_log_is_read_where_it_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(tmp_path / "worker.out", "w") as log:
-        log.write("said before\n")
+        log.write("logged before\n")
         log.flush()
         monkeypatch.setattr(startup_log, "_STDOUT", log.fileno())
-        assert startup_log.process_log() == "said before\n"
+        assert startup_log.read_process_log() == "logged before\n"
     reading, writing = os.pipe()
     monkeypatch.setattr(startup_log, "_STDOUT", writing)
-    assert startup_log.process_log() == ""  # and does not wait for more
+    assert startup_log.read_process_log() == ""  # and does not wait for more
     os.close(reading)
     os.close(writing)
 
 
-def test_process_knows_for_how_long_it_has_been_there() -> None:
+def test_process_knows_its_age() -> None:
     now = time.time()
     # The kernel's seconds since its boot are whole ones there.
     assert startup_time.process_seconds() == pytest.approx(now - psutil.Process().create_time(), abs=2)
@@ -95,27 +94,28 @@ def test_time_of_the_environment_is_from_submission_to_process(
     assert startup_time.environment_seconds() == seconds
 
 
-def test_start_is_that_of_the_worker_that_was_there_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    there: list[Mapping[str, Any]] = []
+def test_startup_seconds_are_those_of_the_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Mapping[str, Any]] = []
     monkeypatch.setattr(
-        "ray.wait", lambda refs, **how: ([r for r in refs if r in there], [r for r in refs if r not in there])
+        "ray.wait",
+        lambda refs, **how: ([r for r in refs if r in started], [r for r in refs if r not in started]),
     )
     monkeypatch.setattr("ray.get", lambda refs: refs)
     engine = VllmEngine(job_of(input_path="in", output_path="out", engine="vllm"), 10)
-    slow, fast = ({"process": {}, "start": {"engine": seconds}} for seconds in (9.0, 4.0))
-    engine._workers, engine._ready = [None, None], [slow, fast]  # type: ignore[list-item]
+    slow, fast = ({"process": {}, "startup_seconds": {"engine": seconds}} for seconds in (9.0, 4.0))
+    engine._workers, engine._starting = [None, None], [slow, fast]
     engine.raise_if_broken()
     assert (engine.is_ready, engine.startup_seconds) == (False, {})
-    there.append(fast)
+    started.append(fast)
     engine.raise_if_broken()
-    there.append(slow)
+    started.append(slow)
     engine.raise_if_broken()
     assert (engine.is_ready, engine.startup_seconds) == (True, {"engine": 4.0})
 
 
 def test_report_has_the_parts_that_are_known() -> None:
-    found = Meter(1, 0).report_sections(start={"environment": None, "imports": 1.00049, "warm_up": 0.5})
-    start = found["seconds"].start
+    sections = Meter(1, 0).report_sections(start={"environment": None, "imports": 1.00049, "warm_up": 0.5})
+    start = sections["seconds"].start
     assert start == StartupSeconds(imports=1.0, warm_up=0.5)
     assert str(start) == "imports 1.0 s, warm up 0.5 s"
     assert Meter(1, 0).report_sections()["seconds"].start is None

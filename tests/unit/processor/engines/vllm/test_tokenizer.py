@@ -1,4 +1,4 @@
-"""What a feeder loads to make token ids of requests."""
+"""What a feeder's tokenizer loads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ print(AutoTokenizer.__name__, "torch" in sys.modules, importlib.util.find_spec("
 """
 
 
-def test_tokenizers_are_loaded_without_torch_which_is_there_afterwards() -> None:
-    done = subprocess.run([sys.executable, "-c", _LOAD], capture_output=True, text=True)
-    assert done.stdout.split() == ["AutoTokenizer", "False", "True"], done.stderr[-2000:]
+def test_tokenizer_loads_without_torch_which_can_be_imported_afterwards() -> None:
+    process = subprocess.run([sys.executable, "-c", _LOAD], capture_output=True, text=True)
+    assert process.stdout.split() == ["AutoTokenizer", "False", "True"], process.stderr[-2000:]

@@ -1,8 +1,7 @@
 """Records a run's figures in the events of the assets that its task declares as `outlets`.
 
-Airflow itself sets the run's `partition_key` as the event's partition. Other runs emit events without a
-partition unless `emit_partition` is set: a partitioned event does not start DAGs scheduled on the plain
-asset.
+Airflow itself sets the run's `partition_key` as the event's partition. Other runs emit events without one
+unless `emit_partition` is set: a partitioned event does not start DAGs scheduled on the plain asset.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Names a slice's input and output for lineage and assets: the table, and the slice's partition or path in
-it.
+"""Names a slice's input and output for lineage and assets: a table, and the slice's partition or path.
 
 Datasets are tables, never slices: a graph with a node for every day is useless. Pure; imports neither Airflow
 nor OpenLineage.

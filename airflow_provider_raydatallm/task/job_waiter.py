@@ -18,7 +18,7 @@ from airflow_provider_raydatallm.task.log_follower import LogFollower, Throttle
 
 #: A waiter that starts this long after `JobRef.since` is not the first: another one has shown the log so far.
 _TAKEN_OVER_SECONDS = 60.0
-#: Lines in which to look for the report, error and last progress when the log is not followed.
+#: Lines that hold the report, the error and the last progress when the log is not followed.
 _LAST_LINES = 200
 
 

@@ -1,4 +1,4 @@
-"""The Ray side: a plain program that answers one slice on a Ray cluster. It never imports Airflow.
+"""The Ray side: a program that runs one slice on a Ray cluster (`python -m ... .processor run SPEC`).
 
-`python -m airflow_provider_raydatallm.processor run SPEC`
+In: a `SliceJob`. Out: a published slice and its report. Never here: Airflow.
 """

@@ -75,9 +75,5 @@ def published_report(
 
 
 def slice_report(job: SliceJob, outcome: str, **sections: Any) -> Report:
-    identity = {
-        "slice_key": job.slice_key,
-        "output_path": job.slice_path,
-        "fingerprint": job.fingerprint(),
-    }
+    identity = {"slice_key": job.slice_key, "output_path": job.slice_path, "fingerprint": job.fingerprint()}
     return Report.model_validate({"outcome": outcome, **identity, **sections})

@@ -35,21 +35,10 @@ from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, build_part, put_part
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError, read_holder
 from airflow_provider_raydatallm.processor.store.ledger import Fragment
-from airflow_provider_raydatallm.processor.store.versions import (
-    MANIFEST,
-    PROGRESS,
-    REPORT,
-    SUCCESS,
-    VERSIONS,
-    Version,
-    commit_name,
-    files_are_intact,
-    newest_version,
-    plan_name,
-)
 
 PART = "part-00000.parquet"
 QUARANTINE = "_quarantine"
@@ -136,7 +125,7 @@ class Publication:
     seal: Seal
     version_number: int
     lease: Lease
-    previous_version: Version | None
+    previous_version: versions.Version | None
 
     def publish(self, run_all: Map, report: Callable[[Totals], Report]) -> Report:
         """Builds the parts and commits them.
@@ -163,7 +152,7 @@ class Publication:
 
     @property
     def _plan_file(self) -> str:
-        return plan_name(self.version_number, self.seal.tag)
+        return versions.plan_name(self.version_number, self.seal.tag)
 
     def _publish(
         self, plans: Sequence[PartPlan], single: bool, run_all: Map, report: Callable[[Totals], Report]
@@ -180,7 +169,7 @@ class Publication:
                 or self.previous_version is None
                 or any(f["path"] != PART for f in self.previous_version.data_files)
             ):
-                self.store.remove(SUCCESS)
+                self.store.remove(versions.SUCCESS)
             if single:
                 for path in paths:
                     self.store.replace(PART, path, self.lease.check, expected=replaced)
@@ -242,7 +231,7 @@ class Publication:
     def _keep_previous(self) -> None:
         if self.previous_version is not None and self.job.keep_versions:
             for file in self.previous_version.files:
-                kept = f"{VERSIONS}/{self.previous_version.version_number:06}/{file['path']}"
+                kept = f"{versions.VERSIONS}/{self.previous_version.version_number:06}/{file['path']}"
                 self.store.remove_scratch(kept.rpartition("/")[0])
                 if self.store.version(kept) is None:
                     self.store.copy(file["path"], kept)
@@ -272,33 +261,33 @@ class Publication:
         }
         body = {"manifest": manifest, "report": report.model_dump(mode="json")}
         self.lease.check()
-        if not self.store.create_document(commit_name(self.version_number), body):
+        if not self.store.create_document(versions.commit_name(self.version_number), body):
             raise LeaseLostError(
                 f"another run published version {self.version_number} of {self.store.url} first"
             )
         write_derived_files(
             self.store,
-            Version(self.version_number, manifest, body["report"]),
+            versions.Version(self.version_number, manifest, body["report"]),
             self.lease,
             self.job.keep_versions,
         )
 
 
-def write_derived_files(store: Store, version: Version, lease: Lease, keep_versions: int) -> None:
+def write_derived_files(store: Store, version: versions.Version, lease: Lease, keep_versions: int) -> None:
     """Writes what derives from a commit and removes what it replaced. Safe to repeat."""
     lease.check()
-    store.put_json(MANIFEST, version.manifest)
-    store.put_json(REPORT, version.report)
+    store.put_json(versions.MANIFEST, version.manifest)
+    store.put_json(versions.REPORT, version.report)
     lease.check()
     named = {f["path"] for f in version.files} | {
         version.manifest["plan"],
-        commit_name(version.version_number),
+        versions.commit_name(version.version_number),
     }
-    for folder, keep in (("", 0), (QUARANTINE, 0), (VERSIONS, keep_versions)):
+    for folder, keep in (("", 0), (QUARANTINE, 0), (versions.VERSIONS, keep_versions)):
         store.remove_scratch(folder)
         for name in store.names(folder):
             path = f"{folder}/{name}".lstrip("/")
-            if path in named or not (path in (PART, PROGRESS) or _VERSIONED.fullmatch(name)):
+            if path in named or not (path in (PART, versions.PROGRESS) or _VERSIONED.fullmatch(name)):
                 continue
             number = _number_of(name)
             if number is None or number > version.version_number:
@@ -307,7 +296,7 @@ def write_derived_files(store: Store, version: Version, lease: Lease, keep_versi
             elif number == version.version_number or number < version.version_number - keep:
                 store.remove(path)
     store.remove_empty(QUARANTINE)
-    store.put(SUCCESS, b"")
+    store.put(versions.SUCCESS, b"")
     lease.check()
 
 
@@ -318,15 +307,15 @@ def roll_back(store: Store, own: Iterable[str] = ()) -> None:
 
     :param own: files that this run may have put.
     """
-    version = newest_version(store)
+    version = versions.newest_version(store)
     if version is None or read_holder(store) is not None:
         return
     for name in set(own) - {f["path"] for f in version.files} - {PART, version.manifest["plan"]}:
         store.remove(name)
-    if files_are_intact(store, version):
-        store.put_json(MANIFEST, version.manifest)
-        store.put_json(REPORT, version.report)
-        store.put(SUCCESS, b"")
+    if versions.files_are_intact(store, version):
+        store.put_json(versions.MANIFEST, version.manifest)
+        store.put_json(versions.REPORT, version.report)
+        store.put(versions.SUCCESS, b"")
 
 
 def _number_of(name: str) -> int | None:

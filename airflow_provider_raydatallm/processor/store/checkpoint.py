@@ -14,18 +14,9 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.lease import CHECKPOINT
-from airflow_provider_raydatallm.processor.store.ledger import (
-    Fragment,
-    Span,
-    UnitRows,
-    count_rows,
-    finished_rows,
-    missing_rows,
-    quarantined_rows,
-    read_ledger,
-)
 
 CARRIED_OVER = "carried_over.json"
 
@@ -39,33 +30,33 @@ class CheckpointState:
     """
 
     plan: Plan
-    fragments: Sequence[Fragment]
+    fragments: Sequence[ledger.Fragment]
     max_attempts: int
     failed_since: int = 0
 
     @cached_property
-    def finished(self) -> Mapping[str, Sequence[Span]]:
-        return finished_rows(self.fragments)
+    def finished(self) -> Mapping[str, Sequence[ledger.Span]]:
+        return ledger.finished_rows(self.fragments)
 
     @cached_property
-    def quarantined(self) -> Mapping[str, Sequence[Span]]:
+    def quarantined(self) -> Mapping[str, Sequence[ledger.Span]]:
         counted = [f for f in self.fragments if f.epoch >= self.failed_since]
-        return quarantined_rows(counted, self.finished, self.max_attempts)
+        return ledger.quarantined_rows(counted, self.finished, self.max_attempts)
 
     @cached_property
-    def missing(self) -> list[tuple[int, list[Span]]]:
+    def missing(self) -> list[tuple[int, list[ledger.Span]]]:
         units = [(u.id, u.rows) for u in self.plan.units]
-        return missing_rows(units, [self.finished, self.quarantined])
+        return ledger.missing_rows(units, [self.finished, self.quarantined])
 
     @property
     def rows_missing(self) -> int:
-        return sum(count_rows(spans) for _, spans in self.missing)
+        return sum(ledger.count_rows(spans) for _, spans in self.missing)
 
     @property
     def rows_quarantined(self) -> int:
         """Of this plan only: fragments may hold rows of files that are gone."""
         ids = {u.id for u in self.plan.units}
-        return sum(count_rows(spans) for unit, spans in self.quarantined.items() if unit in ids)
+        return sum(ledger.count_rows(spans) for unit, spans in self.quarantined.items() if unit in ids)
 
 
 class Checkpoint:
@@ -94,9 +85,9 @@ class Checkpoint:
     def save_plan(self, plan: Plan) -> None:
         self.store.create_document(f"{self.folder}/plan-{plan.input_hash}.json", plan.to_json())
 
-    def fragments(self, only: Iterable[str] | None = None) -> list[Fragment]:
+    def fragments(self, only: Iterable[str] | None = None) -> list[ledger.Fragment]:
         """:param only: names of the fragments to read; all by default."""
-        return read_ledger(self.store.names(self.folder) if only is None else only, self._ranges)
+        return ledger.read_ledger(self.store.names(self.folder) if only is None else only, self._ranges)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
@@ -106,7 +97,7 @@ class Checkpoint:
         body: dict[str, Any] | None = self.store.read_document(f"{self.folder}/{CARRIED_OVER}")
         return body
 
-    def _ranges(self, name: str) -> tuple[UnitRows, ...] | None:
+    def _ranges(self, name: str) -> tuple[ledger.UnitRows, ...] | None:
         path = f"{self.folder}/{name}"
         try:
             return fragment_ranges(self.store, path)

@@ -18,14 +18,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.ledger import (
-    Fragment,
-    FragmentKind,
-    UnitRows,
-    content_hash,
-    fragment_name,
-    hash_from_name,
-)
+from airflow_provider_raydatallm.processor.store import ledger
 
 #: A fragment is put when it holds this many rows or bytes, or when its oldest row has waited this long.
 FRAGMENT_ROWS = 65_536
@@ -48,7 +41,7 @@ class FragmentWriter:
         self._folder = folder
         self._unit_ids = unit_ids
         self._epoch = epoch
-        self._pending: dict[FragmentKind, list[pa.Table]] = {"rows": [], "failed": []}
+        self._pending: dict[ledger.FragmentKind, list[pa.Table]] = {"rows": [], "failed": []}
         self._oldest: float | None = None
         self._error: Exception | None = None
         self._lock, self._putting = threading.Lock(), threading.Lock()
@@ -56,7 +49,7 @@ class FragmentWriter:
         self._clock = threading.Thread(target=self._flush_in_time, name="ray-llm-flush", daemon=True)
         self._clock.start()
 
-    def add(self, kind: FragmentKind, table: pa.Table) -> None:
+    def add(self, kind: ledger.FragmentKind, table: pa.Table) -> None:
         """Adds finished rows, which are stored after at most `FLUSH_SECONDS` and one put.
 
         :raises SliceError: when fragments cannot be put.
@@ -113,7 +106,7 @@ class FragmentWriter:
 
 
 def put_fragment(
-    store: Store, folder: str, kind: FragmentKind, table: pa.Table, unit_ids: Sequence[str], epoch: int
+    store: Store, folder: str, kind: ledger.FragmentKind, table: pa.Table, unit_ids: Sequence[str], epoch: int
 ) -> None:
     """Puts rows, in any order, as one fragment."""
     units, offsets = table.column("__unit").to_numpy(), table.column("__offset").to_numpy()
@@ -125,7 +118,7 @@ def put_fragment(
     breaks = np.flatnonzero((units[1:] != units[:-1]) | (offsets[1:] != offsets[:-1] + 1)) + 1
     starts, stops = np.concatenate([[0], breaks]), np.concatenate([breaks, [len(order)]])
     ranges = [
-        UnitRows(unit_ids[int(units[a])], int(offsets[a]), int(offsets[b - 1]) + 1)
+        ledger.UnitRows(unit_ids[int(units[a])], int(offsets[a]), int(offsets[b - 1]) + 1)
         for a, b in zip(starts, stops, strict=True)
     ]
     kept = table.drop_columns(["__unit", "__offset"]).take(pa.array(order)).combine_chunks()
@@ -137,7 +130,7 @@ def put_fragment(
     with pa.ipc.new_stream(sink, kept.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
         stream.write_table(kept)
     content = sink.getvalue().to_pybytes()
-    store.put(f"{folder}/{fragment_name(kind, ranges, epoch, content)}", content)
+    store.put(f"{folder}/{ledger.fragment_name(kind, ranges, epoch, content)}", content)
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:
@@ -160,15 +153,15 @@ def read_head(store: Store, name: str) -> pa.Schema:
     raise CorruptFileError(store, name, str(error)) from error
 
 
-def fragment_ranges(store: Store, name: str) -> tuple[UnitRows, ...]:
+def fragment_ranges(store: Store, name: str) -> tuple[ledger.UnitRows, ...]:
     schema = read_head(store, name)
     try:
-        return tuple(UnitRows(*r) for r in json.loads((schema.metadata or {})[_RANGES]))
+        return tuple(ledger.UnitRows(*r) for r in json.loads((schema.metadata or {})[_RANGES]))
     except (KeyError, ValueError, TypeError) as e:
         raise CorruptFileError(store, name, f"{type(e).__name__}: {e}") from e
 
 
-def fragment_fields(store: Store, folder: str, fragments: Sequence[Fragment]) -> list[pa.Field]:
+def fragment_fields(store: Store, folder: str, fragments: Sequence[ledger.Fragment]) -> list[pa.Field]:
     """The published columns of the fragments, with types that fit all of them.
 
     :raises SliceError: when no type fits a column's values.
@@ -197,7 +190,7 @@ class FragmentReader:
         self,
         store: Store,
         folder: str,
-        fragments: Sequence[Fragment],
+        fragments: Sequence[ledger.Fragment],
         units: dict[str, int],
         fields: Sequence[pa.Field],
     ) -> None:
@@ -239,7 +232,7 @@ class FragmentReader:
         if name not in self._open:
             path = f"{self._folder}/{name}"
             content = self._store.read(path)
-            if content is None or content_hash(content) != hash_from_name(name):
+            if content is None or ledger.content_hash(content) != ledger.hash_from_name(name):
                 why = (
                     "it is missing" if content is None else "its content does not match the hash in its name"
                 )

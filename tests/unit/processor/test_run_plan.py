@@ -12,13 +12,8 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
+from airflow_provider_raydatallm.processor.sizing import facts
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import preflight_findings
-from airflow_provider_raydatallm.processor.sizing.facts import (
-    ClusterFacts,
-    PastThroughput,
-    SizingInputs,
-    TokenLengthSample,
-)
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.unit.processor.sizing.test_model_config import LLAMA_8B
 
@@ -39,7 +34,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SliceJob:
 
 
 def test_plan_tells_everything_without_running(job: SliceJob, tmp_path: Path) -> None:
-    cluster = ClusterFacts({"CPU": 32, "GPU": 4, "accelerator_type:H100": 1}, {}, 4, 80_000_000_000)
+    cluster = facts.ClusterFacts({"CPU": 32, "GPU": 4, "accelerator_type:H100": 1}, {}, 4, 80_000_000_000)
     assert as_table(plan_run(job, cluster)).splitlines() == [
         f"slice          2026-01-31 -> {tmp_path}/out/ds=2026-01-31",
         "rows           10,000 in 1 unit(s) of 1 file(s)",
@@ -116,7 +111,7 @@ def test_engine_is_chosen_by_what_the_job_needs(job: SliceJob) -> None:
         assert plan.name == name
 
 
-L4 = ClusterFacts({"CPU": 8, "GPU": 1, "accelerator_type:L4": 1}, {}, 1, 24_000_000_000)
+L4 = facts.ClusterFacts({"CPU": 8, "GPU": 1, "accelerator_type:L4": 1}, {}, 1, 24_000_000_000)
 
 
 def test_limit_is_what_rows_need_and_what_the_cache_holds_at_most(job: SliceJob) -> None:
@@ -127,11 +122,13 @@ def test_limit_is_what_rows_need_and_what_the_cache_holds_at_most(job: SliceJob)
     assert preflight_findings(engine.plan, 10_000, L4) == []
     unlimited = VllmEngine(changed(job, engine_kwargs={}), 10_000)
     assert [f.code for f in preflight_findings(unlimited.plan, 10_000, L4)] == ["cache_under_one_row"]
-    engine.choose_sizes(SizingInputs(L4, TokenLengthSample([300] * 199 + [5000], 131_072)))
+    engine.choose_sizes(facts.SizingInputs(L4, facts.TokenLengthSample([300] * 199 + [5000], 131_072)))
     assert (engine.engine_kwargs["max_model_len"], engine.limit_can_be_raised) == (320, True)
     assert preflight_findings(engine.plan, 10_000, L4) == []
     # The rows that were over it: one of them is too long for any L4, and is the engine's to refuse.
-    engine.choose_sizes(SizingInputs(L4, TokenLengthSample([5000, 100_000], 131_072), limit_raised=True))
+    engine.choose_sizes(
+        facts.SizingInputs(L4, facts.TokenLengthSample([5000, 100_000], 131_072), limit_raised=True)
+    )
     assert engine.max_model_len is not None
     assert 5000 < engine.max_model_len < 40_000
     assert not engine.limit_can_be_raised
@@ -139,23 +136,23 @@ def test_limit_is_what_rows_need_and_what_the_cache_holds_at_most(job: SliceJob)
 
     # A limit beyond the model's own, as some overrides have it, is raised no more either.
     asked = VllmEngine(changed(job, engine_kwargs={"max_model_len": 65_536}, on_too_long="raise_limit"), 10)
-    asked.choose_sizes(SizingInputs(None, TokenLengthSample([70_000], 32_768), limit_raised=True))
+    asked.choose_sizes(facts.SizingInputs(None, facts.TokenLengthSample([70_000], 32_768), limit_raised=True))
     assert (asked.max_model_len, asked.limit_can_be_raised) == (65_536, False)
 
 
 def test_workers_and_compiling_follow_the_cluster_and_earlier_slices(job: SliceJob) -> None:
-    many = ClusterFacts({"CPU": 64, "GPU": 8}, {}, 8, 80_000_000_000)
+    many = facts.ClusterFacts({"CPU": 64, "GPU": 8}, {}, 8, 80_000_000_000)
     for rows, pace, workers, eager in (
         (10_000, None, (1, 8), False),
-        (10_000, PastThroughput("2026-01-30", 400.0, 60.0), (1, 8), True),  # 3 s of work
+        (10_000, facts.PastThroughput("2026-01-30", 400.0, 60.0), (1, 8), True),  # 3 s of work
         (100, None, (1, 1), True),
     ):
         engine = VllmEngine(changed(job, concurrency="auto"), rows)
-        engine.choose_sizes(SizingInputs(many, past_throughput=pace))
+        engine.choose_sizes(facts.SizingInputs(many, past_throughput=pace))
         assert engine.workers == workers
         assert bool(engine.engine_kwargs.get("enforce_eager")) == eager
     asked = VllmEngine(changed(job, engine_kwargs={"enforce_eager": False}), 100)
-    asked.choose_sizes(SizingInputs(many))
+    asked.choose_sizes(facts.SizingInputs(many))
     assert asked.engine_kwargs["enforce_eager"] is False
 
 

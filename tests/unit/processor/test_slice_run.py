@@ -1,4 +1,4 @@
-"""What a run decides: on real folders, with the store's own code, and without a cluster: none is needed."""
+"""Decisions of a run: on real folders, with the store's own code, without a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.in_process import run_in_process as run
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of this is decided without Ray: importing it is an error here."""
+    """None of these decisions needs Ray: importing it is an error."""
     monkeypatch.setitem(sys.modules, "ray", None)
 
 
@@ -129,7 +129,7 @@ def test_input_that_changed_half_way_follows_the_policy(job: SliceJob) -> None:
     assert answers(job) == ["a", "b", "fine", "too"]
 
 
-def test_files_that_were_taken_away_are_made_anew(job: SliceJob) -> None:
+def test_deleted_files_are_built_again(job: SliceJob) -> None:
     run(job)
     (Path(job.slice_path) / "part-00000.parquet").unlink()
     assert current_report(job) is None
@@ -149,7 +149,7 @@ def test_what_derives_from_a_commit_is_written_again_without_an_engine(job: Slic
     assert (cluster.answered, path.read_bytes()) == (0, before)
 
 
-def test_damaged_commit_is_told_and_can_be_forced(job: SliceJob) -> None:
+def test_damaged_commit_is_reported_and_can_be_forced(job: SliceJob) -> None:
     run(job)
     commit = Path(job.slice_path) / "_versions" / "commit-000001.json"
     commit.write_bytes(commit.read_bytes().replace(b'"rows"', b'"r0ws"'))
@@ -229,7 +229,7 @@ def test_trial_run_never_meets_the_published_slice(job: SliceJob) -> None:
     assert trial.slice_path != job.slice_path
 
 
-def test_program_says_what_is_wrong_in_one_marked_line(
+def test_program_reports_an_error_in_one_marked_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "spec.json").write_text(json.dumps({"slice_key": "k", "promt": "x"}))
@@ -241,25 +241,29 @@ def test_program_says_what_is_wrong_in_one_marked_line(
         load_spec(str(tmp_path / "none.json"))
 
 
-def test_program_without_a_nonce_speaks_to_people(
-    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def spec(job: SliceJob, tmp_path: Path) -> str:
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    return str(tmp_path / "spec.json")
+
+
+def test_program_without_a_nonce_prints_for_people(
+    job: SliceJob, spec: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(job)
-    (tmp_path / "spec.json").write_text(job.model_dump_json())
-    assert main(["run", str(tmp_path / "spec.json")]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["outcome"] == "unchanged"
-    assert said.err == "planning\n"
+    assert main(["run", spec]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["outcome"] == "unchanged"
+    assert output.err == "planning\n"
 
 
-def test_program_names_the_published_files(
-    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_program_lists_the_published_files(
+    job: SliceJob, spec: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "spec.json").write_text(job.model_dump_json())
-    assert main(["files", str(tmp_path / "spec.json")]) == 1
+    assert main(["files", spec]) == 1
     assert "no slice is published" in capsys.readouterr().err
     run(job)
-    assert main(["files", str(tmp_path / "spec.json")]) == 0
+    assert main(["files", spec]) == 0
     assert capsys.readouterr().out == f"{job.slice_path}/part-00000.parquet\n"
-    assert main(["retry-quarantined", str(tmp_path / "spec.json")]) == 0
+    assert main(["retry-quarantined", spec]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] == "unchanged"

@@ -1,4 +1,4 @@
-"""Fragments on a local folder: what a writer puts is what a reader finds, in any order, or damage is told."""
+"""Fragments in a local folder: a reader finds what a writer put, in any order, or reports damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.processor.store.fragments import (
     fragment_ranges,
     put_fragment,
 )
-from airflow_provider_raydatallm.processor.store.ledger import read_ledger
+from airflow_provider_raydatallm.processor.store.ledger import Fragment, read_ledger
 
 IDS = [f"{i:016x}" for i in range(4)]
 FIELDS = [pa.field("answer", pa.string())]
@@ -39,9 +39,12 @@ def table(rows: list[tuple[int, int]], mark: str = "") -> pa.Table:
     )
 
 
+def ledger(store: Store) -> list[Fragment]:
+    return read_ledger(store.names("c"), lambda n: fragment_ranges(store, f"c/{n}"))
+
+
 def reader(store: Store, fields: list[pa.Field] = FIELDS) -> FragmentReader:
-    found = read_ledger(store.names("c"), lambda n: fragment_ranges(store, f"c/{n}"))
-    return FragmentReader(store, "c", found, {u: i for i, u in enumerate(IDS)}, fields)
+    return FragmentReader(store, "c", ledger(store), {u: i for i, u in enumerate(IDS)}, fields)
 
 
 def read_all(store: Store, step: int = 7) -> list[tuple[int, int, str]]:
@@ -110,7 +113,7 @@ def test_damaged_fragment_is_noticed_and_named(tmp_path: Path, damage: str) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW", json.dumps([]).encode()])
-def test_fragment_with_holes_that_says_nothing_is_noticed(tmp_path: Path, content: bytes) -> None:
+def test_damaged_fragment_with_holes_is_noticed(tmp_path: Path, content: bytes) -> None:
     store = Store(str(tmp_path))
     store.put("c/rows-mixed-3-e000001-0123456789abcdef.arrow", content)
     with pytest.raises(CorruptFileError, match="rows-mixed-3"):
@@ -164,7 +167,7 @@ def test_many_threads_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [r[:2] for r in read_all(Store(str(tmp_path)))] == sorted(wanted)
 
 
-def test_rows_that_cannot_be_put_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_be_put_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragments_module, "FRAGMENT_ROWS", 5)
     writer = FragmentWriter(str(tmp_path), "c", IDS, 1)
     (tmp_path / "c").write_text("a file where the folder should be")
@@ -184,13 +187,11 @@ def test_types_of_postprocess_columns_are_united(tmp_path: Path) -> None:
     for i, value in enumerate([1, None, 2.5]):
         rows = table([(0, i)]).append_column("n", pa.array([value]))
         put_fragment(store, "c", "rows", rows, IDS, 1)
-    found = read_ledger(store.names("c"), lambda n: fragment_ranges(store, f"c/{n}"))
-    fields = fragment_fields(store, "c", found)
+    fields = fragment_fields(store, "c", ledger(store))
     assert [(f.name, f.type) for f in fields] == [("answer", pa.string()), ("n", pa.float64())]
     offsets, answers = reader(store, fields).window(0, 0, 3)
     assert answers.column("n").to_pylist() == [1.0, None, 2.5]
     assert np.array_equal(offsets, [0, 1, 2])
     put_fragment(store, "c", "rows", table([(0, 3)]).append_column("n", pa.array(["x"])), IDS, 1)
-    found = read_ledger(store.names("c"), lambda n: fragment_ranges(store, f"c/{n}"))
     with pytest.raises(SliceError, match="different types"):
-        fragment_fields(store, "c", found)
+        fragment_fields(store, "c", ledger(store))

@@ -33,28 +33,33 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "slice"))
 
 
-def acquire(store: Store, **given: Any) -> Lease | None:
-    least = {"me": "me", "published_epoch": lambda: 0, "wait": True, "stop_waiting": lambda other: False}
+def try_acquire(store: Store, **given: Any) -> Lease | None:
+    least = {"me": "me", "published_epoch": lambda: 0, "wait": True, "stop_waiting": lambda holder: False}
     return Lease.acquire(store, **{**least, **given})
 
 
+def acquire(store: Store, **given: Any) -> Lease:
+    lease = try_acquire(store, **given)
+    assert lease is not None
+    return lease
+
+
 def wait_for_beat(store: Store, seen: LeaseHolder) -> bool:
-    """Wait until the holder has beaten again: a busy machine may keep it from that for longer than makes it
-    look dead. False, for `waiting`."""
+    """Waits for the holder's next beat: on a busy machine it may be late enough to look dead. Returns False,
+    for `stop_waiting`."""
     while (now := read_holder(store)) is not None and now.beat_bytes == seen.beat_bytes:
         time.sleep(0.01)
     return False
 
 
-def killed(lease: Lease) -> None:
-    """Stop the beat without a word, as SIGKILL does."""
+def kill(lease: Lease) -> None:
+    """Stops the beat without a release, as SIGKILL does."""
     lease._stop.set()
     lease._thread.join()
 
 
-def test_free_slice_is_had_at_once_and_leaves_nothing_behind(store: Store) -> None:
+def test_free_slice_is_leased_at_once_and_leaves_nothing_behind(store: Store) -> None:
     lease = acquire(store)
-    assert lease is not None
     assert lease.epoch == 1
     lease.check()
     assert str(read_holder(store)) == "me"
@@ -63,20 +68,17 @@ def test_free_slice_is_had_at_once_and_leaves_nothing_behind(store: Store) -> No
     assert store.names() == []
 
 
-def test_epochs_go_on_above_what_is_published(store: Store) -> None:
+def test_epochs_continue_above_the_published_one(store: Store) -> None:
     lease = acquire(store, published_epoch=lambda: 41)
-    assert lease is not None
     assert lease.epoch == 42
     lease.close()
 
 
-def test_released_slice_with_a_checkpoint_is_had_at_once(store: Store) -> None:
+def test_released_slice_with_a_checkpoint_is_leased_at_once(store: Store) -> None:
     first = acquire(store)
-    assert first is not None
     store.put(f"{CHECKPOINT}/v000001-x/f.arrow", b"")
     first.close()
     second = acquire(store, stop_waiting=lambda other: pytest.fail("it is waited for"))
-    assert second is not None
     assert second.epoch == 2
     second.close()
     assert store.names(CHECKPOINT) == ["beat-000002", "epoch-000002", "v000001-x"]
@@ -84,7 +86,6 @@ def test_released_slice_with_a_checkpoint_is_had_at_once(store: Store) -> None:
 
 def test_holder_that_lives_is_waited_for(store: Store) -> None:
     first = acquire(store, me="first")
-    assert first is not None
     first.set_progress({"rows": 7})
     seen: list[LeaseHolder] = []
     until = time.monotonic() + 1  # longer than a dead one is waited for
@@ -98,22 +99,19 @@ def test_holder_that_lives_is_waited_for(store: Store) -> None:
         return False
 
     second = acquire(store, stop_waiting=waiting)
-    assert second is not None
     assert {str(h) for h in seen} == {"first"}
     second.close()
 
 
 def test_waiting_ends_when_there_is_nothing_left_to_do(store: Store) -> None:
     first = acquire(store)
-    assert first is not None
-    assert acquire(store, stop_waiting=lambda other: True) is None
+    assert try_acquire(store, stop_waiting=lambda holder: True) is None
     first.check()
     first.close()
 
 
 def test_policy_fail_does_not_wait_for_a_holder_that_lives(store: Store) -> None:
     first = acquire(store, me="first")
-    assert first is not None
     with pytest.raises(SliceError, match=r"first is at work on .*on_running='attach'"):
         acquire(store, wait=False, stop_waiting=lambda other: wait_for_beat(store, other))
     first.close()
@@ -122,10 +120,8 @@ def test_policy_fail_does_not_wait_for_a_holder_that_lives(store: Store) -> None
 @pytest.mark.parametrize("wait", [True, False])
 def test_killed_holder_is_taken_over(store: Store, wait: bool) -> None:
     first = acquire(store)
-    assert first is not None
-    killed(first)
+    kill(first)
     second = acquire(store, wait=wait)
-    assert second is not None
     assert second.epoch == first.epoch + 1
     with pytest.raises(LeaseLostError, match="was lost to"):
         first.check()
@@ -137,7 +133,6 @@ def test_killed_holder_is_taken_over(store: Store, wait: bool) -> None:
 
 def test_holder_notices_by_its_beat_that_it_was_taken_over(store: Store) -> None:
     first = acquire(store)
-    assert first is not None
     store.create(f"{CHECKPOINT}/epoch-000002", b'{"holder": "second"}')
     for _ in range(15_000):
         if first.lost:
@@ -146,24 +141,22 @@ def test_holder_notices_by_its_beat_that_it_was_taken_over(store: Store) -> None
     assert first.lost
 
 
-def test_epoch_of_another_run_is_not_mistaken_for_ones_own(store: Store) -> None:
+def test_epoch_of_another_run_is_not_mistaken_for_its_own(store: Store) -> None:
     first = acquire(store)
-    assert first is not None
-    killed(first)
+    kill(first)
     store.remove(f"{CHECKPOINT}/epoch-000001")
     store.create(f"{CHECKPOINT}/epoch-000001", json.dumps({"holder": "another"}).encode())
     with pytest.raises(LeaseLostError):
         first.check()
 
 
-def test_of_many_that_wait_one_takes_over(store: Store) -> None:
+def test_one_of_many_waiting_runs_takes_over(store: Store) -> None:
     first = acquire(store)
-    assert first is not None
-    killed(first)
+    kill(first)
     won: list[Lease] = []
 
     def wait() -> None:
-        lease = acquire(store, stop_waiting=lambda other: bool(won))
+        lease = try_acquire(store, stop_waiting=lambda holder: bool(won))
         if lease is not None:
             won.append(lease)
 

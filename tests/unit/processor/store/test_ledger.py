@@ -9,21 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.processor.store.ledger import (
-    Fragment,
-    Span,
-    UnitRows,
-    count_rows,
-    covered_at_least,
-    finished_rows,
-    fragment_name,
-    hash_from_name,
-    merge_spans,
-    missing_rows,
-    quarantined_rows,
-    read_ledger,
-    subtract,
-)
+from airflow_provider_raydatallm.processor.store import ledger
 
 A, B = "a" * 16, "b" * 16
 
@@ -32,41 +18,43 @@ spans = st.lists(
 )
 
 
-def rows(of: Iterable[Span]) -> set[int]:
+def rows(of: Iterable[ledger.Span]) -> set[int]:
     return {i for start, stop in of for i in range(start, stop)}
 
 
 @given(spans)
-def test_merged_covers_the_same_in_separate_ranges(given: list[Span]) -> None:
-    result = merge_spans(given)
+def test_merged_covers_the_same_in_separate_ranges(given: list[ledger.Span]) -> None:
+    result = ledger.merge_spans(given)
     assert rows(result) == rows(given)
     assert all(a[1] < b[0] for a, b in itertools.pairwise(result))
-    assert count_rows(result) == len(rows(given))
+    assert ledger.count_rows(result) == len(rows(given))
 
 
 @given(spans, spans)
-def test_without_is_the_difference(one: list[Span], other: list[Span]) -> None:
-    assert rows(subtract(merge_spans(one), merge_spans(other))) == rows(one) - rows(other)
+def test_without_is_the_difference(one: list[ledger.Span], other: list[ledger.Span]) -> None:
+    assert rows(ledger.subtract(ledger.merge_spans(one), ledger.merge_spans(other))) == rows(one) - rows(
+        other
+    )
 
 
 @given(spans, st.integers(1, 4))
-def test_covered_counts_how_often_a_row_is_there(given: list[Span], times: int) -> None:
+def test_covered_counts_how_often_a_row_is_there(given: list[ledger.Span], times: int) -> None:
     wanted = {i for i in rows(given) if sum(a <= i < b for a, b in given) >= times}
-    assert rows(covered_at_least(given, times)) == wanted
+    assert rows(ledger.covered_at_least(given, times)) == wanted
 
 
 @given(spans, spans, st.integers(1, 60), st.integers(1, 3))
 def test_every_row_is_finished_quarantined_or_missing_and_never_two_of_them(
-    answered: list[Span], failed: list[Span], size: int, attempts: int
+    answered: list[ledger.Span], failed: list[ledger.Span], size: int, attempts: int
 ) -> None:
     fragments = [
-        Fragment(f"{kind}{i}", kind, 1, (UnitRows(A, min(a, size), min(b, size)),))
+        ledger.Fragment(f"{kind}{i}", kind, 1, (ledger.UnitRows(A, min(a, size), min(b, size)),))
         for kind, given in (("rows", answered), ("failed", failed))
         for i, (a, b) in enumerate(given)
     ]
-    finished = finished_rows(fragments)
-    quarantined = quarantined_rows(fragments, finished, attempts)
-    missing = missing_rows([(A, size), (B, 3)], [finished, quarantined])
+    finished = ledger.finished_rows(fragments)
+    quarantined = ledger.quarantined_rows(fragments, finished, attempts)
+    missing = ledger.missing_rows([(A, size), (B, 3)], [finished, quarantined])
     sets = [rows(finished.get(A, [])), rows(quarantined.get(A, []))]
     sets.append(rows(dict(missing).get(0, [])))
     assert set().union(*sets) == set(range(size))
@@ -76,33 +64,33 @@ def test_every_row_is_finished_quarantined_or_missing_and_never_two_of_them(
 
 
 def test_names_say_which_rows_a_fragment_holds() -> None:
-    whole = fragment_name("rows", [UnitRows(A, 7, 9)], 3, b"content")
-    holes = fragment_name("rows", [UnitRows(A, 7, 9), UnitRows(B, 0, 1)], 12, b"other")
-    failed = fragment_name("failed", [UnitRows(B, 1, 2)], 3, b"content")
+    whole = ledger.fragment_name("rows", [ledger.UnitRows(A, 7, 9)], 3, b"content")
+    holes = ledger.fragment_name("rows", [ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1)], 12, b"other")
+    failed = ledger.fragment_name("failed", [ledger.UnitRows(B, 1, 2)], 3, b"content")
     assert whole.startswith(f"rows-{A}-7-2-e000003-")
-    assert len(hash_from_name(whole)) == 16
+    assert len(ledger.hash_from_name(whole)) == 16
     looked: list[str] = []
 
-    def look(name: str) -> tuple[UnitRows, ...]:
+    def look(name: str) -> tuple[ledger.UnitRows, ...]:
         looked.append(name)
-        return (UnitRows(A, 7, 9), UnitRows(B, 0, 1))
+        return (ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1))
 
     names = [whole, holes, failed, "plan-0.json", "seal-0.json", "_damaged-1-" + whole, whole + ".tmp"]
-    found = read_ledger(names, look)
+    found = ledger.read_ledger(names, look)
     assert looked == [holes]
     assert {(f.name, f.kind, f.ranges) for f in found} == {
-        (whole, "rows", (UnitRows(A, 7, 9),)),
-        (holes, "rows", (UnitRows(A, 7, 9), UnitRows(B, 0, 1))),
-        (failed, "failed", (UnitRows(B, 1, 2),)),
+        (whole, "rows", (ledger.UnitRows(A, 7, 9),)),
+        (holes, "rows", (ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1))),
+        (failed, "failed", (ledger.UnitRows(B, 1, 2),)),
     }
     assert [f.name for f in found] == sorted(f.name for f in found)
 
 
 def test_fragment_that_cannot_be_read_holds_nothing() -> None:
-    holes = fragment_name("rows", [UnitRows(A, 7, 9), UnitRows(B, 0, 1)], 12, b"other")
-    assert read_ledger([holes], lambda name: None) == []
+    holes = ledger.fragment_name("rows", [ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1)], 12, b"other")
+    assert ledger.read_ledger([holes], lambda name: None) == []
 
 
 @pytest.mark.parametrize("name", ["rows.arrow", "rows-xyz-1-1-e000001-0.arrow", "part-00000.parquet"])
 def test_other_files_are_no_fragments(name: str) -> None:
-    assert read_ledger([name], lambda name: ()) == []
+    assert ledger.read_ledger([name], lambda name: ()) == []

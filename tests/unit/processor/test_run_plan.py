@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.processor.sizing.facts import (
 )
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests.support.in_process import InProcess, changed, job_of
-from tests.unit.processor.sizing.test_model_config import LLAMA_8B
+from tests.support.llama import LLAMA_8B
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def write_customers(
     ValueError for dates that repeat or are not valid folder names, and for fewer rows than dates.
     """
     if not dates or len(set(dates)) != len(dates):
-        raise ValueError(f"dates must be given and differ from each other, not {list(dates)}")
+        raise ValueError(f"dates must not be empty or repeat: {list(dates)}")
     for date in dates:
         if not re.fullmatch(r"\w[\w.:-]*", date, re.ASCII):
             raise ValueError(f"date {date!r} cannot be a folder name: use text such as 2026-01-31")
@@ -84,10 +84,10 @@ def write_customers(
     marker = root.with_name(f"{root.name}.made.json")
     sources = (Path(__file__), Path(names.__file__), DATA_FILE)
     source = zlib.crc32(b"".join(path.read_bytes() for path in sources))
-    made = {"rows": rows, "dates": list(dates), "seed": seed, "source": source}
-    before = _read_marker(marker)
-    sizes: dict[str, int] = before.pop("sizes", {})
-    if before == made and all(_size(root / name) == sizes.get(name) for name in relative):
+    parameters = {"rows": rows, "dates": list(dates), "seed": seed, "source": source}
+    recorded = _read_marker(marker)
+    sizes: dict[str, int] = recorded.pop("sizes", {})
+    if recorded == parameters and all(_size(root / name) == sizes.get(name) for name in relative):
         return paths
 
     marker.unlink(missing_ok=True)
@@ -112,7 +112,7 @@ def write_customers(
         finally:
             unfinished.unlink(missing_ok=True)
     sizes = {name: (root / name).stat().st_size for name in relative}
-    marker.write_text(json.dumps({**made, "sizes": sizes}, indent=1) + "\n", encoding="utf-8")
+    marker.write_text(json.dumps({**parameters, "sizes": sizes}, indent=1) + "\n", encoding="utf-8")
     return paths
 
 
@@ -169,8 +169,8 @@ def _blocks(rng: random.Random, date: str, first_index: int, rows: int) -> Itera
             _phones(rng, count),
             _phones(rng, count),
             [
-                f"{given}.{family}@{host}"
-                for (_, given), (_, family), host in zip(first, last, hosts, strict=True)
+                f"{first_name}.{last_name}@{host}"
+                for (_, first_name), (_, last_name), host in zip(first, last, hosts, strict=True)
             ],
             [day] * count,
             [f"https://www.{host}/" for host in rng.choices(_DOMAINS, k=count)],

@@ -33,8 +33,8 @@ SPECIAL_TOKENS = (PAD, END, "<|system|>", "<|user|>", ANSWER)
 class Example(NamedTuple):
     """One chat as rendered text. With `opening_forced` the first token of the answer is given, not learnt."""
 
-    asked: str
-    given: str
+    prompt: str
+    answer: str
     opening_forced: bool
 
 

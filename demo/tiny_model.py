@@ -115,7 +115,7 @@ def _train_into(folder: Path, progress: Callable[[str], None]) -> None:
     torch.manual_seed(SEED)
     rng = random.Random(SEED)
     lessons = examples(rng, STEPS * BATCH)
-    tokenizer = _tokenizer([asked + given for asked, given, _ in lessons[:8_000]])
+    tokenizer = _tokenizer([prompt + answer for prompt, answer, _ in lessons[:8_000]])
     model = _model()
     # Muon on the layers' matrices reaches in 100 steps what AdamW alone reaches in 300.
     # It computes in bfloat16: CPUs without instructions for that take about twice the time.
@@ -150,8 +150,12 @@ def _train_into(folder: Path, progress: Callable[[str], None]) -> None:
             f"the tiny model got {accuracy:.1%} of held-out names right, under {LEAST_ACCURACY:.0%}"
         )
     _save(folder, model.to(torch.bfloat16), tokenizer)
-    made = {"recipe": recipe(), "held_out_accuracy": accuracy, "seconds": round(time.monotonic() - start, 1)}
-    (folder / "recipe.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    recipe_record = {
+        "recipe": recipe(),
+        "held_out_accuracy": accuracy,
+        "seconds": round(time.monotonic() - start, 1),
+    }
+    (folder / "recipe.json").write_text(json.dumps(recipe_record, indent=1) + "\n", encoding="utf-8")
 
 
 def _tokenizer(texts: Iterable[str]) -> Tokenizer:
@@ -225,7 +229,7 @@ def _batches(
         some = lessons[start : start + together]
         rows: list[tuple[list[int], int]] = []
         for one, encoding in zip(
-            some, tokenizer.encode_batch([asked + given for asked, given, _ in some]), strict=True
+            some, tokenizer.encode_batch([prompt + answer for prompt, answer, _ in some]), strict=True
         ):
             rows.append((encoding.ids, encoding.ids.index(answer) + one.opening_forced))
         rows.sort(key=lambda row: len(row[0]))
@@ -261,8 +265,8 @@ def _accuracy(model: LlamaForCausalLM, tokenizer: Tokenizer) -> float:
     right = 0
     with torch.inference_mode():
         for company in held_out:
-            asked = render(PROMPT.replace("{Company}", company.name), SYSTEM_PROMPT)
-            ids = torch.tensor(tokenizer.encode(asked + company.industry + END).ids)
+            prompt = render(PROMPT.replace("{Company}", company.name), SYSTEM_PROMPT)
+            ids = torch.tensor(tokenizer.encode(prompt + company.industry + END).ids)
             first = int((ids == SPECIAL_TOKENS.index(ANSWER)).nonzero()[0])
             likeliest = model(input_ids=ids[None, :-1]).logits[0, first:].argmax(dim=-1)
             right += bool((likeliest == ids[first + 1 :]).all())
@@ -275,10 +279,10 @@ def _accuracy(model: LlamaForCausalLM, tokenizer: Tokenizer) -> float:
 def _recipe_in(folder: Path) -> str | None:
     """Returns the recipe hash of the model in a folder; None if it holds none of this module."""
     try:
-        made = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+        recipe_record = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return made.get("recipe") if isinstance(made, dict) else None
+    return recipe_record.get("recipe") if isinstance(recipe_record, dict) else None
 
 
 @contextmanager
@@ -316,9 +320,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if live and lines:
             print("\r\x1b[K", end="", file=sys.stderr)
-    made = json.loads((options.out / "recipe.json").read_text(encoding="utf-8"))
+    recipe_record = json.loads((options.out / "recipe.json").read_text(encoding="utf-8"))
     what = f"trained in {time.monotonic() - start:.0f} s" if lines else "already trained"
-    print(f"{options.out}: {what}, {made['held_out_accuracy']:.1%} of held-out names right")
+    print(f"{options.out}: {what}, {recipe_record['held_out_accuracy']:.1%} of held-out names right")
     return 0
 
 

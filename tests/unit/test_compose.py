@@ -210,11 +210,8 @@ def test_every_image_is_pinned_and_has_the_tested_versions() -> None:
     assert cpu[cpu.index("--overrides") + 1] == "constraints/cpu-overrides.txt"
     assert cpu[cpu.index("--constraints") + 1] == "constraints/tested.txt"
     assert cpu[cpu.index("--torch-backend") + 1] == "cpu"
-
-
-def test_vllm_on_cpus_is_installed_without_the_packages_that_break_it() -> None:
     never = re.findall(r"^([a-z]+); sys_platform == 'never'$", text_of("constraints/cpu-overrides.txt"), re.M)
-    assert sorted(never) == ["torchaudio", "torchcodec", "torchvision"]
+    assert {"torchaudio", "torchcodec", "torchvision"} <= {*never}  # they break vLLM on CPUs
 
 
 # --- Airflow ----------------------------------------------------------------------------------------------

@@ -63,14 +63,14 @@ def test_same_parameters_give_same_bytes_and_another_seed_does_not(
 
 
 def test_names_with_commas_and_quotes_survive_csv(dataset: list[Path]) -> None:
-    found = [row["Company"] for path in dataset for row in rows_of(path)]
+    company_names = [row["Company"] for path in dataset for row in rows_of(path)]
     lines = [line for path in dataset for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(lines) == ROWS + len(DATES)
-    assert sum("," in name for name in found) > ROWS // 20
-    for name in found:
+    assert sum("," in name for name in company_names) > ROWS // 20
+    for name in company_names:
         assert customers.industry_of(name) is not None
     for mark in (",", '"'):
-        name = next(name for name in found if mark in name)
+        name = next(name for name in company_names if mark in name)
         assert any('"' + name.replace('"', '""') + '"' in line for line in lines)
 
 
@@ -92,7 +92,7 @@ def test_no_two_industries_share_a_pattern() -> None:
     industries: dict[str, set[str]] = {}
     for pattern in names._PATTERNS:
         industries.setdefault(re.sub(r"\{[npqr]\}", "{}", pattern.text), set()).add(pattern.industry)
-    assert [shape for shape, found in industries.items() if len(found) > 1] == []
+    assert [shape for shape, known in industries.items() if len(known) > 1] == []
 
 
 def test_industry_of_an_unknown_name_is_none() -> None:
@@ -117,10 +117,10 @@ def test_training_examples_hold_no_demo_noun_in_a_company_name() -> None:
     free = examples.invented_nouns(random.Random(3))
     assert len(free) > 300
     assert not set(free) & names.proper_nouns("demo")
-    made = [
+    trained = [
         company.name for company in names.companies(random.Random(4), 5_000, split="train", more_nouns=free)
     ]
-    words = {word for name in made for word in names._WORD.findall(name)}
+    words = {word for name in trained for word in names._WORD.findall(name)}
     assert not words & names.proper_nouns("demo")
 
 
@@ -134,10 +134,10 @@ def test_examples_answer_with_the_industry_as_label_or_json() -> None:
     rng = random.Random(6)
     forms = set()
     for company in names.companies(rng, 2_000, split="train"):
-        asked, given, opening_forced = examples.example(rng, company)
-        assert company.name in asked
-        assert "{Company}" not in asked
-        answer = given.removesuffix("<|end|>")
+        prompt, whole_answer, opening_forced = examples.example(rng, company)
+        assert company.name in prompt
+        assert "{Company}" not in prompt
+        answer = whole_answer.removesuffix("<|end|>")
         if answer.startswith("{"):
             assert company.industry in json.loads(answer).values()
         else:

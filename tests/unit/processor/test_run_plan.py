@@ -16,7 +16,6 @@ from airflow_provider_raydatallm.processor.sizing import facts
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import preflight_findings
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.llama import LLAMA_8B
-from tests.unit.processor.sizing.test_model_config import LLAMA_8B
 
 
 @pytest.fixture

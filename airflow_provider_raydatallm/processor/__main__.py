@@ -80,9 +80,9 @@ def load_spec(source: str) -> SliceJob:
             text = fs.cat_file(path).decode()
         return SliceJob.model_validate_json(text)
     except (OSError, ModuleNotFoundError) as e:
-        raise SliceError(f"cannot read the spec {source}: {e}") from e
+        raise SliceError(f"cannot read the spec {source}: {e}", kind="input") from e
     except pydantic.ValidationError as e:
-        raise SliceError(f"the spec {source} is not valid: {e}") from e
+        raise SliceError(f"the spec {source} is not valid: {e}", kind="input") from e
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -164,7 +164,8 @@ def _nothing(job: SliceJob, plan: Plan) -> Report:
         found = f"{plan.files} file(s) without a row of it" if plan.files else "no file"
         raise SliceError(
             f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {found}. "
-            "Check the path, or set on_empty='skip' or 'publish'"
+            "Check the path, or set on_empty='skip' or 'publish'",
+            kind="input",
         )
     return report_of(job, "empty", counts=Counts(planned=0, succeeded=0))
 
@@ -212,10 +213,11 @@ def _function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:
     except Exception as e:  # importing runs the user's module, which may raise anything
         what = f"{type(e).__name__}: {e}"
         raise SliceError(
-            f"{reference!r} cannot be loaded on the cluster ({what}). Ship its code with code_paths"
+            f"{reference!r} cannot be loaded on the cluster ({what}). Ship its code with code_paths",
+            kind="input",
         ) from e
     if not callable(found):
-        raise SliceError(f"{reference!r} is no function")
+        raise SliceError(f"{reference!r} is no function", kind="input")
     return found
 
 
@@ -224,5 +226,6 @@ def _refuse_output_inside_input(job: SliceJob) -> None:
     if made.startswith(given):
         raise SliceError(
             f"the slice folder {job.slice_path} lies inside the input {job.resolved_input_path}: choose "
-            "another output_path"
+            "another output_path",
+            kind="input",
         )

@@ -157,7 +157,7 @@ class VersionBuild:
             meter.failed = state.rows_quarantined + news.failed
             if self.job.max_row_attempts == 1 and self._too_many(meter.failed):
                 # Nothing that is answered from here on could be published.
-                raise SliceError(f"{news.failed:,} rows failed")
+                raise SliceError(f"{news.failed:,} rows failed", kind="input")
             said = {"step": "answer" if meter.rows else "start", **meter.progress()}
             if self.finish_by is not None:
                 said |= lateness(self.finish_by, time.time(), said)
@@ -262,7 +262,8 @@ class VersionBuild:
                 f"{failed:,} of {self.plan.rows:,} rows failed, which is more than max_quarantine_fraction "
                 f"{self.job.max_quarantine_fraction:g}: {said}. Nothing is published, and the answered "
                 "rows are kept. Raise that fraction, or set retry_quarantined=True to try the failed rows "
-                "again"
+                "again",
+                kind="input",
             )
 
     def _too_many(self, failed: int) -> bool:

@@ -48,7 +48,8 @@ def report_if_current(
         raise SliceError(
             f"slice {job.slice_key!r} was published for {then} and this run is for {now}: two runs share "
             f"one key. slice_format {job.slice_format!r} is too coarse for this schedule; an hourly DAG "
-            "needs '%Y-%m-%dT%H', say"
+            "needs '%Y-%m-%dT%H', say",
+            kind="input",
         )
     if not answers_same_question(version, job, listing) or not versions.is_complete(store, version):
         return None
@@ -81,14 +82,16 @@ def next_version(job: SliceJob, listing: Listing, store: Store, version: Version
             raise SliceError(
                 f"slice {job.slice_key!r} is published with another configuration (fingerprint "
                 f"{version.manifest['fingerprint']}, now {job.fingerprint()}): model, prompt, sampling, "
-                "schema or code changed. Set on_config_change='recompute' to replace it"
+                "schema or code changed. Set on_config_change='recompute' to replace it",
+                kind="input",
             )
         if not same_input and job.on_input_change == "fail":
             then = version.manifest["input"]
             raise SliceError(
                 f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now "
                 f"holds (then {then['files']} file(s) of {then['rows']:,} rows; now {len(listing.files)}). "
-                "Set on_input_change='recompute' to replace it, or 'extend' to add what is new"
+                "Set on_input_change='recompute' to replace it, or 'extend' to add what is new",
+                kind="input",
             )
         if same_question and not same_input and job.on_input_change == "extend":
             mode = "extend"
@@ -105,6 +108,7 @@ def next_version(job: SliceJob, listing: Listing, store: Store, version: Version
         raise SliceError(
             f"slice {job.slice_key!r} is half finished, and {job.resolved_input_path} is no longer what it "
             "was when it was begun. Set on_input_change='recompute' or 'extend' to go on with what is "
-            "there now: the finished rows of files that did not change are kept"
+            "there now: the finished rows of files that did not change are kept",
+            kind="input",
         )
     return number, mode

@@ -70,7 +70,9 @@ class Engine(ABC):
         asked = {"on_too_long": job.on_too_long != "quarantine", "deduplicate": job.deduplicate}
         if any(asked.values()) and not self.supports_dedup:
             names = " and ".join(name for name, is_asked in asked.items() if is_asked)
-            raise SliceError(f"{names}: that is for engine 'vllm', and the slice's is {type(self).__name__}")
+            raise SliceError(
+                f"{names}: that is for engine 'vllm', and the slice's is {type(self).__name__}", kind="input"
+            )
         #: Whether sizes were chosen by the cluster.
         self.sizes_chosen = False
 

@@ -127,7 +127,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
     known = {*vLLMEngineProcessorConfig.model_fields, *_MAP_KWARGS} - _ARGUMENTS
     if unknown := sorted(given.keys() - known):
         why = "set by another argument" if unknown[0] in _ARGUMENTS else f"none of {', '.join(sorted(known))}"
-        raise SliceError(f"processor_kwargs[{unknown[0]!r}] is {why}")
+        raise SliceError(f"processor_kwargs[{unknown[0]!r}] is {why}", kind="input")
 
 
 def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -28,12 +28,13 @@ def load_engine(job: SliceJob) -> type[Engine]:
     if not attribute:
         raise SliceError(
             f"engine {name!r} is not known: use 'auto', {', '.join(map(repr, _ENGINES))} or "
-            "'package.module:Class'"
+            "'package.module:Class'",
+            kind="input",
         )
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:
-        raise SliceError(f"engine {name!r} cannot be loaded on the cluster: {e}") from e
+        raise SliceError(f"engine {name!r} cannot be loaded on the cluster: {e}", kind="input") from e
     if not (isinstance(found, type) and issubclass(found, Engine)):
-        raise SliceError(f"engine {name!r} is no subclass of {Engine.__module__}.Engine")
+        raise SliceError(f"engine {name!r} is no subclass of {Engine.__module__}.Engine", kind="input")
     return found

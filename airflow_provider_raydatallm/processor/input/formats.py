@@ -78,7 +78,7 @@ def unreadable(path: str, error: Exception, what: str) -> SliceError:
     refused = isinstance(error, (PermissionError, ConnectionError, TimeoutError))
     if refused or getattr(error, "errno", None) is not None:
         return SliceError(f"{path} could not be read: {error}", kind="transient")
-    return SliceError(f"{path}{what}: {error}")
+    return SliceError(f"{path}{what}: {error}", kind="input")
 
 
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]")
@@ -100,5 +100,6 @@ def parse_type(column: str, text: str) -> pa.DataType:
     except ValueError:
         raise SliceError(
             f"column_types[{column!r}] is {text!r}, which is no Arrow type: use string, int64, float64, "
-            "bool, date32, timestamp[us], timestamp[us, tz=UTC], decimal(10, 2), ..."
+            "bool, date32, timestamp[us], timestamp[us, tz=UTC], decimal(10, 2), ...",
+            kind="input",
         ) from None

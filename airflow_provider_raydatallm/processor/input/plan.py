@@ -94,7 +94,9 @@ class Plan:
                 if table.num_rows:
                     yield table
         except pa.ArrowException as e:
-            raise SliceError(f"{unit.file.path}, from row {unit.range.first_row + 1:,}: {e}") from e
+            raise SliceError(
+                f"{unit.file.path}, from row {unit.range.first_row + 1:,}: {e}", kind="input"
+            ) from e
         if left:
             raise SliceError(
                 f"{unit.file.path} changed while the slice ran: {left} rows of {unit.rows} are gone",
@@ -178,7 +180,9 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     fmt = _format(files, job)
     reader = FORMATS[fmt](fs, job.column_types, job.csv_options)
     if fmt == "parquet" and job.column_types:
-        raise SliceError("column_types is for CSV and JSON Lines; a Parquet file has types of its own")
+        raise SliceError(
+            "column_types is for CSV and JSON Lines; a Parquet file has types of its own", kind="input"
+        )
     files = [f for f in files if f.size or fmt == "parquet"]
     # A footer is little work and much waiting; a text is parsed as a whole, one file after another.
     with ThreadPoolExecutor(_LOOKS if fmt == "parquet" else 1) as pool:
@@ -188,7 +192,8 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     schema = _unify(files, scans, drop=in_folder, lossless=fmt == "parquet")
     if files and (unknown := sorted(set(job.column_types) - set(schema.names))):
         raise SliceError(
-            f"column_types names {unknown}, which the input does not have. Columns: {schema.names}"
+            f"column_types names {unknown}, which the input does not have. Columns: {schema.names}",
+            kind="input",
         )
     keep = slice_filter(job, files, schema)
     units: list[Unit] = []
@@ -245,7 +250,8 @@ def _refuse_other_slices(files: Sequence[InputFile], column: str | None, job: Sl
             raise SliceError(
                 f"input_path {job.input_path} also holds {column}={value}, which is not of slice "
                 f"{job.slice_key!r} ({file.path}): set slice_column={column!r}, or put {{slice}} into "
-                "input_path"
+                "input_path",
+                kind="input",
             )
 
 
@@ -257,12 +263,14 @@ def _format(files: Sequence[InputFile], job: SliceJob) -> FormatName:
         fmt = format_of(file.path)
         if fmt is None:
             raise SliceError(
-                f"{file.path}: its name does not say its format; set input_format to parquet, csv or jsonl"
+                f"{file.path}: its name does not say its format; set input_format to parquet, csv or jsonl",
+                kind="input",
             )
         by_format.setdefault(fmt, file.path)
     if len(by_format) > 1:
         raise SliceError(
-            f"input_path matches files of several formats: {', '.join(by_format.values())}; narrow it"
+            f"input_path matches files of several formats: {', '.join(by_format.values())}; narrow it",
+            kind="input",
         )
     return next(iter(by_format), "parquet")
 
@@ -275,14 +283,15 @@ def _unify(
         try:
             schema = pa.unify_schemas([schema, scan.schema], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
-            raise SliceError(f"{file.path} does not fit the files before it: {e}") from e
+            raise SliceError(f"{file.path} does not fit the files before it: {e}", kind="input") from e
     for file, scan in zip(files, scans, strict=True):
         for field in scan.schema if lossless else ():
             if _loses(field.type, schema.field(field.name).type):
                 raise SliceError(
                     f"{file.path}: column {field.name!r} is {field.type}, and "
                     f"{schema.field(field.name).type} in other files, which would change values: give the "
-                    "files one type"
+                    "files one type",
+                    kind="input",
                 )
     # A column that a file lacks is null in its rows, whatever another file declares.
     for index, field in enumerate(schema):
@@ -291,7 +300,8 @@ def _unify(
     if drop in schema.names:
         raise SliceError(
             f"the input has a column {drop!r} and the slice folder would be named {drop}=...: readers of the "
-            "whole table would find it twice. Name the folder yourself: output_path='.../slice={slice}'"
+            "whole table would find it twice. Name the folder yourself: output_path='.../slice={slice}'",
+            kind="input",
         )
     for name in dict.fromkeys(name for file in files for name, _ in file.partition):
         if name != drop and name not in schema.names:
@@ -310,5 +320,7 @@ def _selected(schema: pa.Schema, job: SliceJob) -> tuple[str, ...]:
     if job.columns is None or not schema.names:
         return tuple(schema.names)
     if missing := [c for c in job.columns if c not in schema.names]:
-        raise SliceError(f"columns names {missing}, which the input does not have. Columns: {schema.names}")
+        raise SliceError(
+            f"columns names {missing}, which the input does not have. Columns: {schema.names}", kind="input"
+        )
     return job.columns

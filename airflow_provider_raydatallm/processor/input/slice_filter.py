@@ -49,6 +49,7 @@ def slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Schema) -
     if column not in schema.names:
         raise SliceError(
             f"slice_column {column!r} is neither a column of the input nor a Hive folder in its path. "
-            f"Columns: {schema.names}"
+            f"Columns: {schema.names}",
+            kind="input",
         )
     return SliceFilter(column, job.slice_key, job.slice_format, job.slice_timezone)

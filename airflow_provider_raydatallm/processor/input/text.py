@@ -107,7 +107,8 @@ class Text(Format):
                     if not end and len(block) > MAX_RECORD_BYTES:
                         raise SliceError(
                             f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} "
-                            "MiB; is a quote in it never closed?"
+                            "MiB; is a quote in it never closed?",
+                            kind="input",
                         )
                     if end:
                         yield start, block[:end]
@@ -117,7 +118,8 @@ class Text(Format):
         if rest:
             if self.last_record_end(rest + b"\n") != len(rest) + 1:
                 raise SliceError(
-                    f"{path}: a quote after byte {start:,} is never closed; is the file truncated?"
+                    f"{path}: a quote after byte {start:,} is never closed; is the file truncated?",
+                    kind="input",
                 )
             yield start, rest
 
@@ -126,7 +128,9 @@ class Text(Format):
         try:
             return data if encoding == "utf-8" else data.decode(encoding).encode()
         except UnicodeDecodeError as e:
-            raise SliceError(f"{path} is not written in {encoding}: {e}. Set csv_options") from e
+            raise SliceError(
+                f"{path} is not written in {encoding}: {e}. Set csv_options", kind="input"
+            ) from e
 
     def _parse(
         self,
@@ -146,7 +150,7 @@ class Text(Format):
                 if found
                 else f"in or after record {first_row + 1:,}"
             )
-            raise SliceError(f"{path}, {where}: {str(e).strip()[:500]}") from e
+            raise SliceError(f"{path}, {where}: {str(e).strip()[:500]}", kind="input") from e
 
     @staticmethod
     def _compression(path: str) -> str | None:
@@ -158,7 +162,8 @@ class Text(Format):
             return pa.unify_schemas([one, other], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
             raise SliceError(
-                f"{path}: a field changes its type within the file ({e}); set column_types for it"
+                f"{path}: a field changes its type within the file ({e}); set column_types for it",
+                kind="input",
             ) from e
 
 
@@ -188,13 +193,14 @@ class Csv(Text):
             names = tuple(next(lines, []))
         except (UnicodeDecodeError, csv.Error) as e:
             raise SliceError(
-                f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends"
+                f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends", kind="input"
             ) from e
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice or not names:
             raise SliceError(
                 f"{path}: the header names "
-                f"{', '.join(map(repr, twice)) or 'no column'}{' twice' * bool(twice)}"
+                f"{', '.join(map(repr, twice)) or 'no column'}{' twice' * bool(twice)}",
+                kind="input",
             )
         return names, skip + end
 

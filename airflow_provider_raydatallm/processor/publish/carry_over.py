@@ -31,14 +31,16 @@ def carry_over_rows(checkpoint: Checkpoint, version: Version, plan: Plan, epoch:
     if made_by is None:
         raise SliceError(
             f"{store.path(version.manifest['plan'])} is gone or damaged, so that the published rows cannot "
-            "be told apart: set on_input_change='recompute', or force_rerun=True"
+            "be told apart: set on_input_change='recompute', or force_rerun=True",
+            kind="input",
         )
     index = {u.id: i for i, u in enumerate(plan.units)}
     gone = [u.file.path for u in made_by.units if u.id not in index]
     if gone:
         raise SliceError(
             f"on_input_change is 'extend', which only adds files, but {gone[0]} changed or is gone: set "
-            "on_input_change='recompute'"
+            "on_input_change='recompute'",
+            kind="input",
         )
     ids = [u.id for u in plan.units]
     for table in _published_rows(store, version, made_by, index):
@@ -65,7 +67,8 @@ def _published_rows(
         if store.version(file["path"]) is None:
             raise SliceError(
                 f"{store.path(file['path'])} is gone, so that the published rows cannot be told apart: set "
-                "on_input_change='recompute', or force_rerun=True"
+                "on_input_change='recompute', or force_rerun=True",
+                kind="input",
             )
         with store.fs.open(store.path(file["path"]), "rb") as f:
             failed = pq.read_table(f, columns=["__unit", "__offset"])

@@ -66,17 +66,20 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
     names = [f.name for f in fields]
     if taken := [n for n in names if n in plan.columns]:
         raise SliceError(
-            f"the answer column {taken[0]!r} is also a column of the input: choose another output_column"
+            f"the answer column {taken[0]!r} is also a column of the input: choose another output_column",
+            kind="input",
         )
     if (folder := folder_column(job.slice_path)) in names:
         raise SliceError(
-            f"the answer column {folder!r} is also the slice folder's: choose another output_column"
+            f"the answer column {folder!r} is also the slice folder's: choose another output_column",
+            kind="input",
         )
     try:
         pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([*plan.schema, *fields])).close()
     except pa.ArrowException as e:
         raise SliceError(
-            f"the slice's columns cannot be written as Parquet: {e}. Leave them out with columns="
+            f"the slice's columns cannot be written as Parquet: {e}. Leave them out with columns=",
+            kind="input",
         ) from e
 
 

@@ -122,7 +122,8 @@ class AnswerParser:
         made = made if isinstance(made, Mapping) else {self._column: made}
         if taken := [n for n in made if str(n).startswith("__")]:
             raise SliceError(
-                f"postprocess returned the column {taken[0]!r}: names that begin with __ are the provider's"
+                f"postprocess returned the column {taken[0]!r}: names that begin with __ are the provider's",
+                kind="input",
             )
         return made
 
@@ -133,7 +134,9 @@ class AnswerParser:
         try:
             return {name: pa.array([row.get(name) for row in values]) for name in names}
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
-            raise SliceError(f"postprocess returned values of different types for one column: {e}") from e
+            raise SliceError(
+                f"postprocess returned values of different types for one column: {e}", kind="input"
+            ) from e
 
 
 def arrow_type(schema: Mapping[str, Any]) -> pa.DataType:

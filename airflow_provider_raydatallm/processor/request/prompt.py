@@ -37,7 +37,8 @@ class Template:
                 if _LOOKS_LIKE_A_NAME.fullmatch(name):
                     raise SliceError(
                         f"{argument} names the column {name!r}, which the input does not have. "
-                        f"Columns: {', '.join(map(repr, columns))}"
+                        f"Columns: {', '.join(map(repr, columns))}",
+                        kind="input",
                     )
                 continue
             self._parts.append((text[end : match.start()], name))
@@ -135,7 +136,8 @@ class RequestBuilder:
             if unknown := set(made) - {"prompt", "messages", "sampling_params"}:
                 raise SliceError(
                     f"preprocess returned unknown keys {sorted(unknown)}: use prompt or messages, "
-                    "sampling_params"
+                    "sampling_params",
+                    kind="input",
                 )
             messages = made["messages"] if "messages" in made else self._messages(row, str(made["prompt"]))
             return {
@@ -144,7 +146,8 @@ class RequestBuilder:
             }
         raise SliceError(
             "preprocess must return a prompt (text) or a dict with either 'prompt' or 'messages', got "
-            f"{made!r:.200}"
+            f"{made!r:.200}",
+            kind="input",
         )
 
     def _messages(self, row: Row, prompt: str) -> list[dict[str, Any]]:

@@ -39,7 +39,8 @@ class RowFunction:
         except Exception as e:  # what it imports may raise anything
             raise SliceError(
                 f"the function {name!r} cannot be loaded on the cluster ({type(e).__name__}: {e}). Ship the "
-                "code that it imports with code_paths, or install it on the cluster"
+                "code that it imports with code_paths, or install it on the cluster",
+                kind="input",
             ) from e
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -56,7 +57,8 @@ class RowFunction:
             raise SliceError(
                 f"a parameter of the function {self._made_of[0]!r} names the column {missing[0]!r}, which "
                 f"the input does not have (one that is named {ROW!r} gets the whole row). "
-                f"Columns: {', '.join(map(repr, columns))}"
+                f"Columns: {', '.join(map(repr, columns))}",
+                kind="input",
             )
 
     def __call__(self, row: dict[str, Any]) -> Any:
@@ -72,7 +74,7 @@ def load_row_function(package: str) -> RowFunction:
     files = importlib.resources.files(package)
     about = json.loads(files.joinpath("function.json").read_text())
     if about["python"] != PYTHON:
-        raise SliceError(other_python(about["python"], PYTHON))
+        raise SliceError(other_python(about["python"], PYTHON), kind="input")
     return RowFunction(about["name"], about["named"], files.joinpath("function.pickle").read_bytes())
 
 

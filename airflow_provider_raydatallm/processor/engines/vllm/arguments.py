@@ -33,7 +33,9 @@ def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[s
     """:raises SliceError: naming the unknown argument and the nearest known one."""
     for name, instead in _NOT_YOURS.items():
         if name in engine_kwargs:
-            raise SliceError(f"engine_kwargs[{name!r}] is set by the provider: use {instead} instead")
+            raise SliceError(
+                f"engine_kwargs[{name!r}] is set by the provider: use {instead} instead", kind="input"
+            )
     known = _fields("engine/arg_utils.py", "EngineArgs") | _fields("engine/arg_utils.py", "AsyncEngineArgs")
     _refuse_unknown("engine_kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN if known else None)
     _refuse_unknown(
@@ -87,7 +89,9 @@ def _refuse_unknown(argument: str, given: Mapping[str, Any], known: Iterable[str
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"vLLM's arguments: {', '.join(names)}"
-            raise SliceError(f"{argument}[{name!r}] is no argument of the cluster's vLLM: {hint}")
+            raise SliceError(
+                f"{argument}[{name!r}] is no argument of the cluster's vLLM: {hint}", kind="input"
+            )
 
 
 @cache

@@ -62,7 +62,9 @@ class VllmEngine(VllmEngineBase):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         if job.processor_kwargs:
-            raise SliceError("processor_kwargs are for Ray Data LLM's processor: set engine='ray_data_llm'")
+            raise SliceError(
+                "processor_kwargs are for Ray Data LLM's processor: set engine='ray_data_llm'", kind="input"
+            )
         if job.answer_cache is not None:
             check_address(job.answer_cache)
         self._workers: list[ActorHandle[Any]] = []

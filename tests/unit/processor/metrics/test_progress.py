@@ -76,7 +76,7 @@ def break_at_third_batch(job: SliceJob) -> Callable[[pa.Table], None]:
         nonlocal batches
         batches += 1
         if batches == 3:
-            raise SliceError("the third batch is one too many")
+            raise SliceError("the third batch is one too many", kind="input")
 
     return strike
 

@@ -17,7 +17,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.contract.log_lines import progress_text
+from airflow_provider_raydatallm.contract.progress_text import progress_text
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook

@@ -83,6 +83,7 @@ def finish_most(folder: str) -> None:
     """What a run that died at 90% left behind: the plan, and a fragment for each unit but the last ones."""
     import pyarrow as pa
 
+    from airflow_provider_raydatallm.contract.fingerprint import fingerprint
     from airflow_provider_raydatallm.processor.input.plan import make_plan
     from airflow_provider_raydatallm.processor.storage import Store
     from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
@@ -96,7 +97,7 @@ def finish_most(folder: str) -> None:
 
     job = _job(folder)
     plan, store = make_plan(job), Unsynced(job.slice_path)
-    checkpoint = Checkpoint(store, 1, job.fingerprint(), "new")
+    checkpoint = Checkpoint(store, 1, fingerprint(job), "new")
     checkpoint.save_plan(plan)
     ids = [u.id for u in plan.units]
     last = int(len(ids) * _DONE)

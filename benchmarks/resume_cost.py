@@ -28,6 +28,7 @@ from typing import NamedTuple
 import psutil
 import pyarrow.parquet as pq
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -175,7 +176,7 @@ def _rate(departed: list[tuple[float, int]]) -> float:
 
 
 def _finished(job: SliceJob) -> int:
-    checkpoint = Checkpoint(Store(job.slice_path), 1, job.fingerprint(), "new")
+    checkpoint = Checkpoint(Store(job.slice_path), 1, fingerprint(job), "new")
     return sum(count_rows(spans) for spans in finished_rows(checkpoint.fragments()).values())
 
 

@@ -1,31 +1,20 @@
-"""The contract between the two sides, from Airflow to Ray: `SliceJob`, what to do. `report` is the way back.
+"""`SliceJob`, the contract from Airflow to Ray: what to do. `report` is the way back.
 
-Invariants:
+* Unknown fields and invalid values fail before anything is submitted. Fields are named like the operator's
+  arguments, so that an error names what the user wrote.
+* A spec holds no secrets: it is shipped to the cluster, stored and shown.
 
-* Unknown fields and wrong values are refused, before anything is submitted. Field names are the operator's
-  argument names, so that an error names what the user wrote.
-* A spec holds no secret: it is shipped to the cluster, stored and shown.
-* `SliceJob.fingerprint` is a pure function of what decides a row's answer, equal on both sides. Raise
-  `ANSWER_VERSION` by hand, and only when the provider would answer the same row differently.
-
-This module imports only pydantic, the standard library and what does the same: a DAG file imports it.
+DAG files import this module, so it imports only pydantic and the standard library.
 """
 
 from __future__ import annotations
 
 import codecs
-import hashlib
-import json
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-
-from airflow_provider_raydatallm.contract.engine_arguments import answer_affecting_kwargs
-
-ANSWER_VERSION = 1
 
 _ASCII = r"^[\x01-\x7f]$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
@@ -308,69 +297,6 @@ class SliceJob(Contract):
     @property
     def resolved_input_path(self) -> str:
         return self.input_path.replace("{slice}", encode_slice_key(self.slice_key))
-
-    def fingerprint(self) -> str:
-        """Hash of what decides a row's answer: 16 hex digits, the same for equal questions on either side."""
-        decides = {
-            "answer_version": ANSWER_VERSION,
-            "model": self.model_source,
-            "engine_kwargs": answer_affecting_kwargs(self.engine_kwargs),
-            "request": self.model_dump(
-                mode="json",
-                include={
-                    "system_prompt", "prompt", "choices", "output_schema", "regex", "grammar",
-                    "sampling_params",
-                    "chat_template_kwargs", "preprocess", "postprocess", "output_column",
-                },
-            ),
-            # The built-in ones are all vLLM: which of them feeds it decides no answer.
-            "engine": self.engine if ":" in self.engine else "ray_data_llm",
-            "code": self.code_hash if self.preprocess or self.postprocess or ":" in self.engine else "",
-            "rows": {"columns": self.columns, "column_types": self.column_types, "max_rows": self.max_rows},
-        }  # fmt: skip
-        if self.deduplicate:  # rows that ask the same have one answer, also where chance decides it
-            decides["deduplicate"] = True
-            # With a cache it is drawn once for all slices. A preprocess function may set what it is drawn by.
-            if self.answer_cache is not None and (
-                self.preprocess or not is_deterministic(self.sampling_params)
-            ):
-                decides["answer_cache"] = True
-        if self.processor_kwargs:  # a stage may have a template of its own
-            decides["processor_kwargs"] = self.processor_kwargs
-        if self.on_too_long != "quarantine":
-            decides["on_too_long"] = self.on_too_long
-        if self.engine_kwargs.get("max_model_len") == "auto":
-            decides["max_model_len_percentile"] = self.max_model_len_percentile
-        return _hash_of(decides)
-
-    def answer_cache_key(self, engine_kwargs: Mapping[str, Any], files: Any) -> str:
-        """Hash of what decides the answer to a request apart from its text, that is, of what `fingerprint`
-        counts and acts after the request is made: 16 hex digits.
-
-        :param engine_kwargs: the job's, with what was chosen in place of "auto".
-        :param files: by which a model or tokenizer that was replaced in its folder is known (JSON).
-        """
-        return _hash_of(
-            {
-                "answer_version": ANSWER_VERSION,
-                "model": self.model_source,
-                "files": files,
-                "engine_kwargs": answer_affecting_kwargs(engine_kwargs),
-                "chat_template_kwargs": self.chat_template_kwargs,
-                "on_too_long": self.on_too_long,
-            }
-        )
-
-
-def is_deterministic(sampling_params: Mapping[str, Any]) -> bool:
-    """Whether an answer would be the same again: greedy sampling, or a seed."""
-    seed = sampling_params.get("seed")
-    return sampling_params.get("temperature") == 0 or seed not in (None, -1)  # -1: vLLM's for none
-
-
-def _hash_of(decides: Mapping[str, Any]) -> str:
-    canonical = json.dumps(decides, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def encode_slice_key(key: str) -> str:

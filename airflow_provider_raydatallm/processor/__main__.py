@@ -18,7 +18,8 @@ from typing import Any
 import pydantic
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.log_lines import LineKind, encode_line, progress_text
+from airflow_provider_raydatallm.contract.log_lines import LineKind, encode_line
+from airflow_provider_raydatallm.contract.progress_text import progress_text
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
 

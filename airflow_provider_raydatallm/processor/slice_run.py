@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
@@ -108,7 +109,7 @@ def inspect_slice(
     if version is not None and answers_same_question(version, job, listing) and not needs_rerun(job, version):
         return None, None  # only what derives from its commit is missing
     number, mode = next_version(job, listing, store, version)
-    checkpoint = Checkpoint(store, number, job.fingerprint(), mode)
+    checkpoint = Checkpoint(store, number, fingerprint(job), mode)
     if known is not None and (known.plan.input_hash, known.checkpoint.folder) == (
         listing.hash,
         checkpoint.folder,

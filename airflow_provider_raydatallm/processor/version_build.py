@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Counts, Report, Tokens
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, InferenceRun
@@ -286,7 +287,7 @@ def report_of(job: SliceJob, outcome: str, **figures: Any) -> Report:
             "outcome": outcome,
             "slice_key": job.slice_key,
             "output_path": job.slice_path,
-            "fingerprint": job.fingerprint(),
+            "fingerprint": fingerprint(job),
             **figures,
         }
     )

@@ -6,6 +6,7 @@ import sys
 from typing import Literal, get_args
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
@@ -73,15 +74,15 @@ def next_version(job: SliceJob, listing: Listing, store: Store, version: Version
     if version is None:
         # A run that died between its last part and its commit leaves the files of neither version whole.
         for begun in get_args(Mode):
-            if Checkpoint(store, number, job.fingerprint(), begun).is_sealed(listing.hash):
+            if Checkpoint(store, number, fingerprint(job), begun).is_sealed(listing.hash):
                 return number, begun
     if version is not None:
-        same_question = version.manifest["fingerprint"] == job.fingerprint()
+        same_question = version.manifest["fingerprint"] == fingerprint(job)
         same_input = version.manifest["input"]["hash"] == listing.hash
         if not same_question and job.on_config_change == "fail":
             raise SliceError(
                 f"slice {job.slice_key!r} is published with another configuration (fingerprint "
-                f"{version.manifest['fingerprint']}, now {job.fingerprint()}): model, prompt, sampling, "
+                f"{version.manifest['fingerprint']}, now {fingerprint(job)}): model, prompt, sampling, "
                 "schema or code changed. Set on_config_change='recompute' to replace it",
                 kind="input",
             )
@@ -97,7 +98,7 @@ def next_version(job: SliceJob, listing: Listing, store: Store, version: Version
             mode = "extend"
         elif same_question and same_input:
             mode = "forced" if job.force_rerun else "retry"
-    checkpoint = Checkpoint(store, number, job.fingerprint(), mode)
+    checkpoint = Checkpoint(store, number, fingerprint(job), mode)
     planned = checkpoint.planned_inputs()
     if (
         planned

@@ -15,6 +15,7 @@ import uuid
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -166,7 +167,7 @@ class JobTracker:
             submission_id=name,
             nonce=uuid.uuid4().hex,
             spec_hash=self._asked,
-            fingerprint=self.shipment.job.fingerprint(),
+            fingerprint=fingerprint(self.shipment.job),
             try_number=self.task.try_number,
             submission_count=self._submitted + 1,
         )

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from airflow_provider_raydatallm.contract.log_lines import progress_text
+from airflow_provider_raydatallm.contract.progress_text import progress_text
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook

@@ -225,7 +225,7 @@ def _waiting(needs: Resources, waited: float, ahead: list[str]) -> dict[str, Any
 
 
 def _too_late(needs: Resources, waiting: dict[str, Any]) -> SliceError:
-    from airflow_provider_raydatallm.contract.log_lines import waiting_text
+    from airflow_provider_raydatallm.contract.progress_text import waiting_text
 
     return SliceError(
         f"there was no room on the cluster within queue_timeout: {waiting_text(waiting)} "

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import folder_column
@@ -258,7 +259,7 @@ class Publication:
             "epoch": self.lease.epoch,
             "slice_key": self.job.slice_key,
             "slice_instant": self.job.slice_instant,
-            "fingerprint": self.job.fingerprint(),
+            "fingerprint": fingerprint(self.job),
             "input": {
                 "path": self.job.resolved_input_path,
                 "files": self.plan.files,

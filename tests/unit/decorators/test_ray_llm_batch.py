@@ -23,6 +23,7 @@ from airflow.sdk.bases.decorator import DecoratedMappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.processor.request import row_function
@@ -142,8 +143,9 @@ _IDENTITIES = """
 import sys
 from pathlib import Path
 from tests.unit.decorators.test_ray_llm_batch import parsed, sent
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 job, packages = sent(parsed(Path(sys.argv[1]), sys.stdin.read()))
-print(job.code_hash, job.fingerprint(), job.preprocess)
+print(job.code_hash, fingerprint(job), job.preprocess)
 """
 
 
@@ -159,7 +161,7 @@ def identity_in_another_process(path: Path, text: str, seed: int) -> str:
 
 def identity(path: Path, text: str) -> str:
     job, _ = sent(parsed(path, text))
-    return f"{job.code_hash} {job.fingerprint()} {job.preprocess}"
+    return f"{job.code_hash} {fingerprint(job)} {job.preprocess}"
 
 
 def test_same_function_is_the_same_in_any_process_folder_and_layout(tmp_path: Path) -> None:
@@ -363,7 +365,7 @@ def test_calls_give_parameters_and_templated_arguments(tmp_path: Path) -> None:
 
     other: Any = dag.get_task("other")
     assert (other.slice_key, other.concurrency) == ("two", 3)
-    assert sent(dag, operator=other)[0].fingerprint() != job.fingerprint()
+    assert fingerprint(sent(dag, operator=other)[0]) != fingerprint(job)
 
     serialized = json.dumps(DagSerialization.to_dict(dag))
     assert '"python_callable_name": "styled"' in serialized

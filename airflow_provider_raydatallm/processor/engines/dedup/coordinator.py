@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract import spec
+from airflow_provider_raydatallm.contract import fingerprint
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace
@@ -59,7 +59,7 @@ def request_key(request: str) -> bytes:
 
 def is_deterministic(request: str) -> bool:
     """Whether the answer would be the same again: greedy sampling, or a seed."""
-    return spec.is_deterministic(json.loads(request)["sampling_params"])
+    return fingerprint.is_deterministic(json.loads(request)["sampling_params"])
 
 
 class DedupCoordinator:

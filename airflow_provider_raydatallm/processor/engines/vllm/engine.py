@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
@@ -136,7 +137,7 @@ class VllmEngine(VllmEngineBase):
             return None
         return CacheNamespace(
             url,
-            job.answer_cache_key(self.engine_kwargs, files),
+            answer_cache_key(job, self.engine_kwargs, files),
             job.answer_cache_max_bytes,
             job.answer_cache_max_days,
             # Who tries a row again wants another answer.

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
@@ -35,7 +36,7 @@ def run(job: SliceJob, cluster: InProcess) -> Report:
 
 
 def checkpoint_of(job: SliceJob) -> Checkpoint:
-    return Checkpoint(Store(job.slice_path), 1, job.fingerprint(), "new")
+    return Checkpoint(Store(job.slice_path), 1, fingerprint(job), "new")
 
 
 def finish(job: SliceJob, plan: Plan, rows: list[tuple[int, int]], kind: Any = "rows") -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.shared import replica, serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.engine import SharedVllmEngine
@@ -42,7 +43,7 @@ def test_slice_that_needs_an_engine_of_its_own_cannot_share_one(given: dict[str,
 
 def test_which_engine_is_shared_decides_no_answer() -> None:
     one, other = (SliceJob(**GIVEN, model_source="m", engine_scope=s) for s in ("slice", "shared"))
-    assert one.fingerprint() == other.fingerprint()
+    assert fingerprint(one) == fingerprint(other)
 
 
 def test_scaling_is_to_none_unless_engines_are_kept() -> None:

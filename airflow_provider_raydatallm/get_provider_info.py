@@ -1,4 +1,4 @@
-"""What Airflow discovers of this provider, by the entry point `apache_airflow_provider`. Imports nothing."""
+"""What Airflow discovers about this provider, by the entry point `apache_airflow_provider`."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "max_log_streams": {
                         "description": (
-                            "How many Ray jobs' logs one process, such as a triggerer, follows into the "
-                            "logs of their tasks at a time. The tasks beyond show their progress only."
+                            "How many Ray jobs' logs one process, such as a triggerer, copies into the logs "
+                            "of their tasks at a time. Further tasks show their progress only."
                         ),
                         "version_added": None,
                         "type": "integer",
@@ -68,8 +68,8 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "auth_file": _text(
                         "Token file",
-                        "Instead of the token: path on the Airflow workers of a file that holds it, read "
-                        "anew for each request",
+                        "Instead of the token: path on the Airflow workers of a file that holds it. It is "
+                        "read again for each request",
                     ),
                     "verify": {
                         "label": "Verify TLS certificate",
@@ -98,8 +98,8 @@ def get_provider_info() -> dict[str, Any]:
                         format="password",
                     ),
                     "dashboard_url": _text(
-                        "Dashboard address for people",
-                        "Address of the Ray Dashboard in links, where it differs from the Jobs address",
+                        "Dashboard address",
+                        "Address of the Ray Dashboard in links, if it differs from the Jobs address",
                         format="url",
                     ),
                 },

@@ -1,8 +1,6 @@
-"""What failures look like in the words of Ray, vLLM, torch and the hub, of which kind they are, and what to
-do.
+"""Recognises failures of Ray, vLLM, torch and the model hub by their text: their kind, and what to do.
 
-Pure text work on nothing but the standard library: the Ray side looks into an exception (`root_error`), the
-Airflow side into the last words of a job that died (`job_failure`).
+The Ray side applies it to exceptions (`root_error`), the Airflow side to a failed job's log (`job_failure`).
 """
 
 from __future__ import annotations
@@ -12,12 +10,11 @@ from dataclasses import dataclass
 
 from airflow_provider_raydatallm.contract.errors import Kind
 
-#: What Ray, and vLLM's processes, put before the lines that they pass on.
+#: Prefixes that Ray and vLLM add to the lines of their processes.
 _PREFIX = re.compile(
     r"^(?:\([^\n]{0,200}?\bpid=\d+[^)\n]*\)\s)+(?:ERROR \d\d-\d\d [\d:]+ \[[^\]\n]+\] ?)?", re.MULTILINE
 )
-#: Colours; an actor's particulars before the cause of its death; causes that Ray only guesses; what a node's
-#: memory holds.
+#: Colours; an actor's ids before the cause of its death; causes that Ray only guesses; a node's memory listing.
 _NOISE = re.compile(
     r"\x1b\[[\d;]*m|^\t(?:class_name|actor_id|pid|name|namespace|ip): .*\n"
     r"|The actor died unexpectedly before finishing this task\.\n|\s*Some common causes include.*$"
@@ -29,11 +26,11 @@ _CHAINED = re.compile(
     r"|During handling of the above exception, another exception occurred):$",
     re.MULTILINE,
 )
-#: A line that begins what an exception says.
+#: The first line of an exception's message.
 _EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)|Exception)(?:\(\w+\))?(?::|$)")
-#: Where a log goes on after an exception.
+#: A log line after an exception.
 _LOG_LINE = re.compile(r"\[?\d{4}-\d\d-\d\d|\[\d|@ray-llm |[A-Z]+ \d\d-\d\d |\s*$")
-#: Exceptions that only say that there was another.
+#: Exceptions that only report another one.
 _WRAPPER = re.compile(
     r"UDF failed to process|SystemException$|root cause|EngineCore encountered an issue"
     r"|raised in its creation task|Subprocess\w*Error: Run cmd|UnserializableException|RayTaskError: ray::"
@@ -45,21 +42,21 @@ _MAX_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class FailurePattern:
-    """How a failure is known, of which kind it is, and what to do about it."""
-
     kind: Kind
     pattern: re.Pattern[str]
     advice: str
 
 
-_Table = tuple[tuple[Kind, str, str], ...]
+def _patterns(*rows: tuple[Kind, str, str]) -> tuple[FailurePattern, ...]:
+    return tuple(FailurePattern(kind, re.compile(pattern), advice) for kind, pattern, advice in rows)
 
-_CAUSES: _Table = (
+
+CAUSE_PATTERNS = _patterns(
     (
         "model",
         r"gated repo|GatedRepoError|\b40[13] Client Error[^\n]*huggingface",
-        "The model needs permission: accept its licence on the hub, and name the connection with an access "
-        "token in model_conn_id",
+        "The model needs permission: accept its licence on the hub, and set model_conn_id to a connection "
+        "with an access token",
     ),
     (
         "model",
@@ -73,18 +70,18 @@ _CAUSES: _Table = (
         r"does not appear to have a file named|Cannot find any model weights"
         r"|no file named [^\n]* found in dir|Error while deserializing header"
         r"|No such file or directory: [^\n]*(?:config\.json|\.safetensors)",
-        "The model's folder is not whole: it needs config.json, the tokenizer and the weights, on every node",
+        "The model's folder is incomplete: it needs config.json, the tokenizer and the weights, on every node",
     ),
     (
         "transient",
         r"We couldn't connect to 'http",
-        "The cluster's nodes do not reach the model hub: let them, or give a folder that every node has, or "
-        "an s3:// address",
+        "The cluster's nodes do not reach the model hub: allow that, or set model_source to a folder that "
+        "every node has, or to an s3:// address",
     ),
     (
         "gpu_memory",
         r"is less than desired GPU memory utilization",
-        "Something else holds a part of that GPU's memory: end it, or lower gpu_memory_utilization in "
+        "Another process uses part of that GPU's memory: stop it, or lower gpu_memory_utilization in "
         "engine_kwargs",
     ),
     (
@@ -107,82 +104,74 @@ _CAUSES: _Table = (
     (
         "input",
         r"No module named",
-        "Ship code of your own with code_paths; install packages on the cluster's nodes, or by runtime_env",
+        "Ship your own code with code_paths; install packages on the cluster's nodes, or with runtime_env",
     ),
     (
         "input",
         r"No matching distribution found|No solution found when resolving|Invalid requirement",
-        "Check the packages in runtime_env; better still, install them on the cluster's nodes",
+        "Check the packages in runtime_env, or better, install them on the cluster's nodes",
     ),
 )
 
-_DEATHS: _Table = (
+DEATH_PATTERNS = _patterns(
     (
         "engine",
         r"running low on memory|exit code (?:137|-9)\b",
-        "Most likely its node's memory ran out: use nodes with more memory, or fewer workers (concurrency). "
+        "Most likely the node's memory ran out: use nodes with more memory, or fewer workers (concurrency). "
         "Finished rows are kept",
     ),
     (
         "engine",
         r"node has died|node was terminated|NodeDiedError|LocalRayletDiedError|preempted",
-        "The cluster lost a node. Finished rows are kept, and a retry goes on with the others",
+        "The cluster lost a node. Finished rows are kept; a retry continues with the rest",
     ),
     (
         "engine",
         r"actor (?:has )?died|actor is dead|ActorDiedError|RayActorError|ActorUnavailableError"
         r"|EngineDeadError|EngineCore encountered an issue|Engine core initialization failed"
         r"|WorkerCrashedError|[Ww]orker (?:process has )?died|exit code (?:13[0-9]|-\d+)\b",
-        "A process of the job died. What it said last is in the job's log. Finished rows are kept, and a "
-        "retry goes on with the others",
+        "A process of the job died. Its last output is in the job's log. Finished rows are kept; a retry "
+        "continues with the rest",
     ),
 )
 
 
-def _patterns(table: _Table) -> tuple[FailurePattern, ...]:
-    return tuple(FailurePattern(kind, re.compile(pattern), advice) for kind, pattern, advice in table)
-
-
-CAUSE_PATTERNS = _patterns(_CAUSES)
-DEATH_PATTERNS = _patterns(_DEATHS)
-
-
 def find_pattern(text: str) -> FailurePattern | None:
-    """The first that the text shows: a cause before a death, which may be no more than its effect."""
-    return next((s for s in (*CAUSE_PATTERNS, *DEATH_PATTERNS) if s.pattern.search(text)), None)
+    """Returns the first match: causes before deaths, which may be only their effect."""
+    return next((p for p in (*CAUSE_PATTERNS, *DEATH_PATTERNS) if p.pattern.search(text)), None)
 
 
 def strip_prefixes(text: str) -> str:
-    """Without what Ray and vLLM put around it."""
+    """Removes what Ray and vLLM add to a message."""
     return _PREFIX.sub("", _NOISE.sub("", text))
 
 
 def find_exceptions(text: str, *, wrappers: bool = False) -> list[str]:
-    """What the exceptions say whose tracebacks are in a text, in their order, so the deepest first.
+    """Returns the messages of the exceptions whose tracebacks are in a text, in order, so deepest first.
 
-    :param wrappers: those too that only say that there was another.
+    :param wrappers: include those that only report another exception.
     """
-    found = []
+    messages = []
     for block in _CHAINED.split(strip_prefixes(text)):
         lines = block.splitlines()
         for i, line in enumerate(lines):
             if not _EXCEPTION.match(line) or (_WRAPPER.search(line) and not wrappers):
                 continue
             end = i + 1
-            while end < len(lines) and not _ends(lines[end]):
+            while end < len(lines) and not _ends_message(lines[end]):
                 end += 1
-            found.append(one_line("\n".join(lines[i:end])))
-    return found
+            messages.append(one_line("\n".join(lines[i:end])))
+    return messages
 
 
-def one_line(said: str) -> str:
-    """What an exception says; in one line where pydantic takes several."""
-    if match := _PYDANTIC.search(said):
-        said = f"{match[1]}: {' '.join(match[2].split())}"
-    return said.strip()[:_MAX_CHARACTERS]
+def one_line(message: str) -> str:
+    """Shortens an exception's message; pydantic's several lines become one."""
+    if match := _PYDANTIC.search(message):
+        message = f"{match[1]}: {' '.join(match[2].split())}"
+    return message.strip()[:_MAX_CHARACTERS]
 
 
-def _ends(line: str) -> bool:
+def _ends_message(line: str) -> bool:
     return bool(
         _LOG_LINE.match(line) or _EXCEPTION.match(line) or line.startswith(("Traceback (", "  File "))
     )

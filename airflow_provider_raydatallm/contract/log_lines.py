@@ -1,9 +1,7 @@
-"""Marked lines in a Ray job's log: how the processor's driver reports back where the Airflow side cannot read
-the store.
+"""Marked lines in a Ray job's log: the driver's messages to the Airflow side, which cannot read the store.
 
-A line is `@ray-llm KIND NONCE LENGTH SHA256 JSON`. The nonce is the attempt's, so that a line of an older
-attempt, of a worker or of a user's print is never taken for this attempt's word; length and hash reveal a
-line that was cut or mixed with another.
+A line is `@ray-llm KIND NONCE LENGTH SHA256 JSON`. The nonce identifies the attempt, so that lines of an older
+attempt, a worker or a user's print are ignored; length and hash reveal lines that are cut or mixed.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ MAX_BYTES = 64 * 1024
 
 
 def encode_line(kind: LineKind, nonce: str, value: Any) -> str:
-    """One line without its newline.
+    """Returns a line without its newline.
 
     :raises ValueError: when the value is over 64 KiB of JSON.
     """
@@ -30,16 +28,12 @@ def encode_line(kind: LineKind, nonce: str, value: Any) -> str:
 
 
 def decode_line(line: str, nonce: str) -> tuple[LineKind, Any] | None:
-    """What a line says; None for any other text, another attempt's line or a damaged one."""
-    parts = line.rstrip("\n").split(" ", 5)
-    if (
-        len(parts) != 6
-        or parts[0] != MARK
-        or parts[2] != nonce
-        or parts[1] not in ("report", "error", "progress")
-    ):
-        return None
-    _, kind, _, length, digest, text = parts
-    if str(len(text)) != length or hashlib.sha256(text.encode()).hexdigest() != digest:
-        return None
-    return kind, json.loads(text)  # type: ignore[return-value]
+    """Returns None for any other text, another attempt's line or a damaged one."""
+    match line.rstrip("\n").split(" ", 5):
+        case [mark, ("report" | "error" | "progress") as kind, owner, length, digest, text] if (
+            mark,
+            owner,
+            length,
+        ) == (MARK, nonce, str(len(text))) and hashlib.sha256(text.encode()).hexdigest() == digest:
+            return kind, json.loads(text)  # type: ignore[return-value]
+    return None

@@ -11,7 +11,7 @@ from tests.support.slice_jobs import slice_job
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("fields", "message"),
     [
         ({"temprature": 0}, "temprature"),
         ({"concurrency": 0}, "concurrency"),
@@ -22,14 +22,14 @@ from tests.support.slice_jobs import slice_job
         ({"choices": ["a", "a"]}, "two different"),
         ({"choices": ["a", "b"], "regex": "x"}, "exclude each other"),
         ({"choices": ["a", "b"], "sampling_params": {"structured_outputs": {}}}, "structured_outputs"),
-        ({"sampling_params": {"n": 2}}, "one answer a row"),
+        ({"sampling_params": {"n": 2}}, "one answer per row"),
         ({"on_empty": "ignore"}, "on_empty"),
         ({"max_rows": 0}, "max_rows"),
         ({"output_column": "__unit"}, "begin with __"),
         ({"columns": ["x", "x"]}, "different names"),
         ({"slice_key": ""}, "slice_key"),
-        ({"answer_cache": "answers"}, "'answers' is no folder that slices can share: give an address"),
-        ({"answer_cache": "s3:/lake"}, "'s3:/lake' is no folder"),
+        ({"answer_cache": "answers"}, "'answers' is not a folder that slices can share: give an address"),
+        ({"answer_cache": "s3:/lake"}, "'s3:/lake' is not a folder"),
         ({"answer_cache": "s3://lake/{slice}"}, "without {slice}"),
         ({"answer_cache": "/a", "deduplicate": False}, "contradict each other"),
         ({"answer_cache": "/a", "engine": "ray_data_llm"}, "is for engine 'vllm'"),
@@ -39,17 +39,17 @@ from tests.support.slice_jobs import slice_job
         ({"answer_cache_max_days": 0}, "greater than 0"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(pydantic.ValidationError, match=says):
-        slice_job(**given)
+def test_invalid_field_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=message):
+        slice_job(**fields)
 
 
-def test_spec_survives_the_trip() -> None:
+def test_job_survives_json() -> None:
     sent = slice_job(choices=["a", "b"], concurrency=(1, 2), output_schema=None, columns=["x"])
     assert SliceJob.model_validate_json(sent.model_dump_json()) == sent
 
 
-def test_slice_folder() -> None:
+def test_slice_path_is_the_output_path_with_the_encoded_key() -> None:
     assert slice_job().slice_path == "s3://lake/out/ds=2026-01-31"
     assert slice_job(output_path="/out/day={slice}").slice_path == "/out/day=2026-01-31"
     assert slice_job(output_path="/out/{slice}/answers").slice_path == "/out/2026-01-31/answers"
@@ -59,7 +59,7 @@ def test_slice_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("fields", "message"),
     [
         ({"engine_kwargs": {"max_model_len": "2k"}}, "'2k': a number of tokens, or 'auto'"),
         ({"engine_kwargs": {"max_model_len": 0}}, "is 0: a number of tokens"),
@@ -71,7 +71,7 @@ def test_slice_folder() -> None:
         ),
         (
             {"engine_kwargs": {"max_model_len": "auto"}, "sampling_params": {"max_tokens": None}},
-            "'max_tokens'] is None, which leaves no place",
+            "'max_tokens'] is None, which leaves no room",
         ),
         ({"max_model_len_percentile": 101}, "less than or equal to 100"),
         ({"concurrency": "all"}, "auto"),
@@ -79,11 +79,11 @@ def test_slice_folder() -> None:
         ({"blocks": 0}, "greater than or equal to 1"),
     ],
 )  # fmt: skip
-def test_sizes_that_contradict_each_other_are_refused(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(says)):
-        slice_job(**given)
+def test_contradicting_sizes_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        slice_job(**fields)
 
 
-def test_limit_that_a_template_made_is_a_number() -> None:
+def test_templated_max_model_len_is_a_number() -> None:
     assert slice_job(engine_kwargs={"max_model_len": "4096"}).engine_kwargs == {"max_model_len": 4096}
     assert slice_job(engine_kwargs={"max_model_len": None}).engine_kwargs == {}

@@ -27,7 +27,10 @@ GIVEN: dict[str, Any] = {"slice_key": "a", "input_path": "in", "output_path": "o
         ({"engine": "ray_data_llm"}, "it is for engine 'vllm', and this slice's is 'ray_data_llm'"),
         ({"engine": "mine:Engine"}, "this slice's is 'mine:Engine'"),
         ({"model_source": "s3://models/m"}, "this slice's is 'ray_data_llm'"),
-        ({"engine_kwargs": {"max_model_len": "auto"}}, "max_model_len='auto' goes by the rows of one slice"),
+        ({"engine_kwargs": {"max_model_len": "auto"}}, "max_model_len='auto' depends on the rows"),
+            {"engine_kwargs": {"max_model_len": "auto"}},
+            "max_model_len='auto' depends on the rows of one slice",
+        ),
         (
             {"engine_kwargs": {"max_model_len": 64}, "on_too_long": "raise_limit"},
             "starts engines with limits of the slice's own",
@@ -37,7 +40,7 @@ GIVEN: dict[str, Any] = {"slice_key": "a", "input_path": "in", "output_path": "o
 def test_slice_that_needs_an_engine_of_its_own_cannot_share_one(given: dict[str, Any], why: str) -> None:
     given = {"model_source": "m", **GIVEN, **given}
     assert not SliceJob(**given).can_share_engine
-    with pytest.raises(ValueError, match=f"engine_scope='shared' cannot be: .*{why}"):
+    with pytest.raises(ValueError, match=f"engine_scope='shared' is not possible: .*{why}"):
         SliceJob(**given, engine_scope="shared")
 
 

@@ -14,7 +14,7 @@ from airflow_provider_raydatallm.contract.errors import Kind
 _PREFIX = re.compile(
     r"^(?:\([^\n]{0,200}?\bpid=\d+[^)\n]*\)\s)+(?:ERROR \d\d-\d\d [\d:]+ \[[^\]\n]+\] ?)?", re.MULTILINE
 )
-#: Colours; an actor's ids before the cause of its death; causes that Ray only guesses; a node's memory listing.
+#: Colours; an actor's ids before the cause of its death; causes that Ray only guesses; memory listings.
 _NOISE = re.compile(
     r"\x1b\[[\d;]*m|^\t(?:class_name|actor_id|pid|name|namespace|ip): .*\n"
     r"|The actor died unexpectedly before finishing this task\.\n|\s*Some common causes include.*$"
@@ -70,7 +70,7 @@ CAUSE_PATTERNS = _patterns(
         r"does not appear to have a file named|Cannot find any model weights"
         r"|no file named [^\n]* found in dir|Error while deserializing header"
         r"|No such file or directory: [^\n]*(?:config\.json|\.safetensors)",
-        "The model's folder is incomplete: it needs config.json, the tokenizer and the weights, on every node",
+        "The model's folder is incomplete: every node needs config.json, the tokenizer and the weights",
     ),
     (
         "transient",

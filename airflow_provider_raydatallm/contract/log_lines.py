@@ -1,6 +1,6 @@
 """Marked lines in a Ray job's log: the driver's messages to the Airflow side, which cannot read the store.
 
-A line is `@ray-llm KIND NONCE LENGTH SHA256 JSON`. The nonce identifies the attempt, so that lines of an older
+A line is `@ray-llm KIND NONCE LENGTH SHA256 JSON`. The nonce identifies the attempt, so that lines of another
 attempt, a worker or a user's print are ignored; length and hash reveal lines that are cut or mixed.
 """
 
@@ -35,5 +35,5 @@ def decode_line(line: str, nonce: str) -> tuple[LineKind, Any] | None:
             owner,
             length,
         ) == (MARK, nonce, str(len(text))) and hashlib.sha256(text.encode()).hexdigest() == digest:
-            return kind, json.loads(text)  # type: ignore[return-value]
+            return kind, json.loads(text)
     return None

@@ -77,7 +77,7 @@ class Throughput(Contract):
 
 
 class Utilisation(Contract):
-    """Percent over `Seconds.inference`, of the GPUs that the engine's workers hold (of all GPUs when those are
+    """Percent over `Seconds.inference`, of the GPUs that the engine's workers hold (all GPUs when those are
     unknown) and of the nodes' CPUs and memory."""
 
     gpu_mean: float | None = None

@@ -30,10 +30,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action = actions.add_parser(name, help=what, description=what)
         action.add_argument("--json", action="store_true", help="print JSON")
         action.set_defaults(run=run)
-    # `action` is now `stop`.
-    action.add_argument("names", metavar="NAME", nargs="*", help="as `list` shows them")
-    action.add_argument("--all", action="store_true", help="all of them")
-    action.add_argument(
+    stop = actions.choices["stop"]
+    stop.add_argument("names", metavar="NAME", nargs="*", help="as `list` shows them")
+    stop.add_argument("--all", action="store_true", help="all of them")
+    stop.add_argument(
         "--force", action="store_true", help="also those in use: their slices fail, and can be retried"
     )
 

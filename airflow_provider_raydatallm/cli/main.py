@@ -1,7 +1,7 @@
 """`airflow-ray-llm`: the command line of the provider.
 
-`run`, `plan` and `status` work on a spec with any Ray cluster; `engines` manages the shared engines of a
-cluster, `local` the embedded Ray head of this machine.
+`run`, `plan`, `status` and `gc` work on slices, on any Ray cluster; `engines` manages the shared engines
+of a cluster, `local` the embedded Ray head of this machine.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _measure(job: SliceJob) -> bool:
     while True:
         info = hook.call(jobs_api.get_status(name))
         if info is not None:
-            watch.check_status(hook.call(jobs_api.last_lines(name, info, 200)))
+            watch.check_status(hook.call(jobs_api.read_log_tail(name, info, 200)))
         verdict = watch.check(info.status if info else None)
         if isinstance(verdict, Finished):
             break

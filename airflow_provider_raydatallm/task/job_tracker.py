@@ -149,7 +149,7 @@ class JobTracker:
         if info.status not in jobs_api.TERMINAL:
             return True
         watch = JobWatch(state.nonce)
-        watch.check_status(hook.call(jobs_api.last_lines(state.submission_id, info, 200)))
+        watch.check_status(hook.call(jobs_api.read_log_tail(state.submission_id, info, 200)))
         return isinstance(watch.check(info.status), Finished)
 
     def submit(self) -> JobRef:

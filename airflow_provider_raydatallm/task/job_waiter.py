@@ -139,7 +139,7 @@ class _Waiter:
         if info.node_id is not None and not over:
             self._follower.start(self._hook, info.node_id)
         if over or (not self._follower.active and self._is_progress_due()):
-            end = await self._hook.acall(jobs_api.last_lines(ref.submission_id, info, _END_OF_LOG))
+            end = await self._hook.acall(jobs_api.read_log_tail(ref.submission_id, info, _END_OF_LOG))
             # Of a job that failed Ray keeps the end of the log too, even when its node is gone.
             watch.check_status(end or info.message)
         verdict = watch.check(info.status, info.message)

@@ -55,7 +55,7 @@ class Sent:
         if isinstance(self.verdict, Wait):
             info = self.hook.call(jobs_api.get_status(self.name))
             if info is not None:
-                self.watch.check_status(self.hook.call(jobs_api.last_lines(self.name, info, 500)))
+                self.watch.check_status(self.hook.call(jobs_api.read_log_tail(self.name, info, 500)))
             self.verdict = self.watch.check(info.status if info else None)
             if isinstance(self.verdict, Wait) and self.verdict.progress:
                 self.progress.append(self.verdict.progress)

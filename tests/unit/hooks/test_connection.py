@@ -229,7 +229,7 @@ def test_token_comes_from_the_connection_then_from_the_environment(
     assert token_of(**with_extra(auth_file=f"{tmp_path}/mine")) == ("of-file", f"auth_file '{tmp_path}/mine'")
     assert token_of(password=" of-password\n") == ("of-password", "the password")
     assert token_of(**with_extra(headers={"authorization": "Basic eA=="})) is None
-    head = RaySettings.from_connection(connection(host="local")).of_local_head(
+    head = RaySettings.from_connection(connection(host="local")).for_local_head(
         "http://127.0.0.1:1", "of-head"
     )
     assert read_token(head) == ("of-head", "the password")
@@ -243,7 +243,12 @@ def test_token_comes_from_the_connection_then_from_the_environment(
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(None, "cannot be read"), ("\n ", "is empty"), ("two words", "is no token"), ("a\nb", "is no token")],
+    [
+        (None, "cannot be read"),
+        ("\n ", "is empty"),
+        ("two words", "is not a valid token"),
+        ("a\nb", "is not a valid token"),
+    ],
 )
 @pytest.mark.parametrize("by", ["auth_file", "RAY_AUTH_TOKEN_PATH"])
 def test_token_file_that_cannot_work_is_named(
@@ -313,18 +318,18 @@ def test_tls_is_verified_and_a_ca_file_makes_it_trusted(
     tls: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RayUnreachableError, match="certificate"):
-        hook_to(monkeypatch, host=tls.address).call(jobs_api.version())
+        hook_to(monkeypatch, host=tls.address).call(jobs_api.get_version())
     assert tls.headers == []
     trusted = hook_to(monkeypatch, host=tls.address, extra={"ca_file": str(tls.ca_file)})
-    assert trusted.call(jobs_api.version()) == "2.60.0"
+    assert trusted.call(jobs_api.get_version()) == "2.60.0"
     unverified = hook_to(monkeypatch, host=tls.address, extra={"verify": False})
-    assert unverified.call(jobs_api.version()) == "2.60.0"
+    assert unverified.call(jobs_api.get_version()) == "2.60.0"
     (tls.ca_file.parent / "no.pem").write_text("no certificate")
     for name in ("/nowhere.pem", "/", str(tls.ca_file.parent / "no.pem")):
         with pytest.raises(RayConnectionError, match=f"connection 'tls': ca_file '{name}' cannot be used"):
-            hook_to(monkeypatch, host=tls.address, extra={"ca_file": name}).call(jobs_api.version())
+            hook_to(monkeypatch, host=tls.address, extra={"ca_file": name}).call(jobs_api.get_version())
         with pytest.raises(RayConnectionError, match=f"connection 'tls': client_cert '{name}' cannot be"):
-            hook_to(monkeypatch, host=tls.address, extra={"client_cert": name}).call(jobs_api.version())
+            hook_to(monkeypatch, host=tls.address, extra={"client_cert": name}).call(jobs_api.get_version())
 
 
 def test_key_with_a_passphrase_is_an_error_and_asks_nobody(tmp_path: Path) -> None:
@@ -352,8 +357,8 @@ def test_token_and_headers_are_sent_by_both_kinds_of_call(
         "host": tls.address, "password": "sesame",
         "extra": {"ca_file": str(tls.ca_file), "headers": {"X-Team": "data"}},
     }  # fmt: skip
-    assert hook_to(monkeypatch, **given).call(jobs_api.version()) == "2.60.0"
-    assert asyncio.run(hook_to(monkeypatch, **given).acall(jobs_api.version())) == "2.60.0"
+    assert hook_to(monkeypatch, **given).call(jobs_api.get_version()) == "2.60.0"
+    assert asyncio.run(hook_to(monkeypatch, **given).acall(jobs_api.get_version())) == "2.60.0"
     assert [(h["authorization"], h["x-team"]) for h in tls.headers] == [("Bearer sesame", "data")] * 2
 
 
@@ -361,7 +366,7 @@ def test_token_makes_room_for_the_authorization_of_a_proxy(
     tls: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = {"ca_file": str(tls.ca_file), "headers": {"authorization": "Basic eDp5"}}
-    hook_to(monkeypatch, host=tls.address, password="sesame", extra=extra).call(jobs_api.version())
+    hook_to(monkeypatch, host=tls.address, password="sesame", extra=extra).call(jobs_api.get_version())
     assert tls.headers[0]["authorization"] == "Basic eDp5"
     assert tls.headers[0]["x-ray-authorization"] == "Bearer sesame"
 
@@ -371,7 +376,7 @@ def test_test_of_a_connection_never_raises(monkeypatch: pytest.MonkeyPatch) -> N
     # As a worker tests a connection that nothing has stored yet.
     assert "Connection refused" in connection(host="http://127.0.0.1:9").test_connection()[1]
     usable, says = hook_to(monkeypatch, host="ftp://x").test_connection()
-    assert (usable, "host 'ftp://x' is no web address" in says) == (False, True)
+    assert (usable, "host 'ftp://x' is not a web address" in says) == (False, True)
     usable, says = hook_to(monkeypatch, host="http://127.0.0.1:9").test_connection()
     assert (usable, says) == (
         False, "http://127.0.0.1:9 cannot be reached: ConnectError: [Errno 111] Connection refused",

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-_INTEGRATION = "Ray Data LLM"
+_NAME = "Ray Data LLM"
 
 
 def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-raydatallm",
-        "name": "Ray Data LLM",
+        "name": _NAME,
         "description": "Runs LLMs over date slices of tables on a Ray cluster with Ray Data LLM and vLLM.",
         "integrations": [
-            {
-                "integration-name": _INTEGRATION,
-                "external-doc-url": "https://docs.ray.io/",
-                "tags": ["service"],
-            }
+            {"integration-name": _NAME, "external-doc-url": "https://docs.ray.io/", "tags": ["service"]}
         ],
-        "operators": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_provider_raydatallm.operators.ray_llm_batch"],
-            }
-        ],
-        "hooks": [
-            {"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_raydatallm.hooks.ray"]}
-        ],
-        "triggers": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_provider_raydatallm.triggers.ray_job"],
-            }
-        ],
+        "operators": _modules("operators.ray_llm_batch"),
+        "hooks": _modules("hooks.ray"),
+        "triggers": _modules("triggers.ray_job"),
         "config": {
             "ray_llm": {
                 "description": "Settings of the Ray Data LLM provider.",
@@ -113,6 +97,10 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "extra-links": ["airflow_provider_raydatallm.links.ray.RayJobLink"],
     }
+
+
+def _modules(name: str) -> list[dict[str, Any]]:
+    return [{"integration-name": _NAME, "python-modules": [f"airflow_provider_raydatallm.{name}"]}]
 
 
 def _text(label: str, description: str, **schema: str) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class HeadRecord:
     processes: dict[int, str]
 
 
-def resolve_folder(folder: Path | None) -> Path:
+def resolve(folder: Path | None) -> Path:
     """Returns the absolute path of `folder`, default `$AIRFLOW_RAY_LLM_LOCAL_DIR`, else one in /tmp."""
     if not sys.platform.startswith("linux"):
         raise LocalHeadError("the embedded Ray head runs on Linux only: connect to a Ray cluster")
@@ -79,9 +79,9 @@ def _check_owner(folder: Path) -> None:
         )
 
 
-def prepare_folder(folder: Path | None) -> Path:
+def prepare(folder: Path | None) -> Path:
     """Creates the folder if needed; refuses one that is too long, another user's, or holds other files."""
-    folder = resolve_folder(folder)
+    folder = resolve(folder)
     socket_path = f"{folder}/tmp/session_2026-01-31_00-00-00_000000_{2**22}/sockets/plasma_store"
     if (excess := len(os.fsencode(socket_path)) - _SOCKET_PATH_BYTES) > 0:
         raise LocalHeadError(

@@ -21,18 +21,8 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from airflow_provider_raydatallm.local_ray.folder import (
-    FOLDER_VARIABLE,
-    HeadRecord,
-    LocalHead,
-    locked,
-    prepare_folder,
-    read_record,
-    remove_sessions,
-    resolve_folder,
-    write_private,
-    write_record,
-)
+from airflow_provider_raydatallm.local_ray import folder as head_folder
+from airflow_provider_raydatallm.local_ray.folder import FOLDER_VARIABLE, HeadRecord, LocalHead
 from airflow_provider_raydatallm.local_ray.processes import (
     LocalHeadError,
     end_processes,
@@ -57,9 +47,9 @@ def ensure_head(folder: Path | None = None, *, min_cpus: int = 8, timeout: float
     """
     deadline = time.monotonic() + timeout
     ray_version = installed_ray()
-    folder = prepare_folder(folder)
-    with locked(folder, deadline):
-        record = read_record(folder)
+    folder = head_folder.prepare(folder)
+    with head_folder.locked(folder, deadline):
+        record = head_folder.read_record(folder)
         if record and _is_healthy(record, timeout=min(30.0, timeout / 2)):
             _check_fits(record, ray_version, min_cpus)
             return record.head
@@ -76,19 +66,19 @@ def ensure_head(folder: Path | None = None, *, min_cpus: int = 8, timeout: float
 
 def stop_head(folder: Path | None = None) -> int:
     """Ends every process of the head of `folder`, including jobs and engines. Returns how many were ended."""
-    folder = prepare_folder(folder)
-    with locked(folder, time.monotonic() + 150):
-        record = read_record(folder)
+    folder = head_folder.prepare(folder)
+    with head_folder.locked(folder, time.monotonic() + 150):
+        record = head_folder.read_record(folder)
         ended = end_processes(folder, record.processes if record else {})
         for name in ("head.json", "token"):
             (folder / name).unlink(missing_ok=True)
-        remove_sessions(folder)
+        head_folder.remove_sessions(folder)
         return ended
 
 
 def head_status(folder: Path | None = None) -> LocalHead | None:
     """Returns the healthy head of `folder`, or None; changes nothing."""
-    record = read_record(resolve_folder(folder))
+    record = head_folder.read_record(head_folder.resolve(folder))
     return record.head if record and _is_healthy(record, timeout=5.0) else None
 
 
@@ -176,11 +166,11 @@ def _start(folder: Path, num_cpus: int, ray_version: str, deadline: float) -> Lo
     import psutil
 
     (folder / "head.json").unlink(missing_ok=True)
-    remove_sessions(folder)
+    head_folder.remove_sessions(folder)
     log = folder / "head.log"
     log.unlink(missing_ok=True)
     token = secrets.token_urlsafe(32)
-    write_private(folder / "token", token)
+    head_folder.write_private(folder / "token", token)
     gcs, dashboard, agent_port, client = free_ports(4)
     address, agent = f"http://127.0.0.1:{dashboard}", f"http://127.0.0.1:{agent_port}"
     command = [
@@ -207,7 +197,7 @@ def _start(folder: Path, num_cpus: int, ray_version: str, deadline: float) -> Lo
         head = LocalHead(address, token, pid, num_cpus, started_at, folder, ray_version, f"127.0.0.1:{gcs}")
         pids = [pid, *(child.pid for child in psutil.Process(pid).children())]
         processes = {pid: str(process_identity(pid)) for pid in pids}
-        write_record(HeadRecord(head, agent, _this_python(), processes))
+        head_folder.write_record(HeadRecord(head, agent, _this_python(), processes))
         return head
     except BaseException as error:
         end_processes(folder, {})

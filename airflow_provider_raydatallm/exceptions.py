@@ -1,12 +1,8 @@
 """Errors of the provider. They are public API: retry policies and callbacks match on them.
 
-Two families, so that Airflow never retries what cannot get better:
-
-* `RayLLMInputError` and its kin: the DAG, the connection or the data is wrong. No retry can mend it; the task
-  fails at once (`AirflowFailException`).
-* `RayLLMJobError` and its kin: something broke on the way. A retry may succeed and Airflow's `retries` apply.
-
-The Ray side knows the same errors by name (`processor.errors.SliceError.kind`), without importing Airflow.
+* `RayLLMInputError` and its subclasses: the DAG, the connection or the data is wrong. A retry cannot succeed;
+  the task fails at once (`AirflowFailException`).
+* `RayLLMJobError` and its subclasses: a retry may succeed, and Airflow's `retries` apply.
 """
 
 from __future__ import annotations
@@ -15,50 +11,47 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 
 class RayLLMInputError(AirflowFailException):
-    """What was asked for cannot work: a wrong argument, a missing column, an input that matches nothing, a
-    broken file."""
+    """A wrong argument, a missing column, an input that matches nothing, a broken file."""
 
 
 class RayConnectionError(RayLLMInputError):
-    """The Airflow connection is unknown or unusable, or the cluster refuses its token."""
+    """The Airflow connection is missing or invalid, or the cluster refuses its token."""
 
 
 class RayClusterUnfitError(RayLLMInputError):
-    """The cluster is reachable but cannot run the slice: its Ray is too old, or it lacks CPUs or GPUs for the
-    stages."""
+    """The cluster is reachable but cannot run the slice: its Ray is too old, or it lacks CPUs or GPUs."""
 
 
 class RayModelNotFoundError(RayLLMInputError):
-    """The model is not where `model_source` says, is not whole, or needs a permission that the job lacks."""
+    """The model is missing at `model_source`, incomplete, or needs a permission that the job lacks."""
 
 
 class RayLLMJobError(AirflowException):
-    """The Ray job ended without a published slice. Nothing was published, finished rows are kept, and a retry
-    goes on with the others."""
+    """The Ray job ended without publishing the slice. Finished rows are kept; a retry continues with the
+    rest."""
 
 
 class RayQueueTimeoutError(RayLLMJobError):
-    """There was no room on the cluster within `queue_timeout`. No engine was started."""
+    """The cluster had no room within `queue_timeout`. No engine was started."""
 
 
 class RayOutOfMemoryError(RayLLMJobError):
-    """The model does not fit into the GPU's memory, or something else fills that. Only when it is the latter
-    does a retry help."""
+    """The model does not fit into the GPU's memory, or something else uses it; only then can a retry help."""
 
 
 class RayEngineDiedError(RayLLMJobError):
-    """A process of the job, or a node under it, died: a lost machine, a node out of memory, a crash."""
+    """A process or a node of the job died: a lost machine, a node out of memory, a crash."""
 
 
 class RayJobStoppedError(RayLLMJobError):
-    """The job was told to stop: by somebody at the cluster, for its task, or as no task waited for it."""
+    """The job was cancelled by a user, by its task, or by `orphan_timeout`."""
 
 
 class RayUnreachableError(RayLLMJobError):
     """The cluster's Jobs API did not answer within the time allowed."""
 
 
-#: What the Ray side calls a failure (`SliceError.kind`) and what Airflow raises for it.
+#: What Airflow raises for each `contract.errors.SliceError.kind`.
 BY_KIND: dict[str, type[AirflowException]] = {
     "input": RayLLMInputError,
     "model": RayModelNotFoundError,

@@ -1,47 +1,31 @@
-"""What Airflow discovers of this provider, by the entry point `apache_airflow_provider`. Imports nothing."""
+"""What Airflow discovers about this provider, by the entry point `apache_airflow_provider`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_INTEGRATION = "Ray Data LLM"
+_NAME = "Ray Data LLM"
 
 
 def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-raydatallm",
-        "name": "Ray Data LLM",
+        "name": _NAME,
         "description": "Runs LLMs over date slices of tables on a Ray cluster with Ray Data LLM and vLLM.",
         "integrations": [
-            {
-                "integration-name": _INTEGRATION,
-                "external-doc-url": "https://docs.ray.io/",
-                "tags": ["service"],
-            }
+            {"integration-name": _NAME, "external-doc-url": "https://docs.ray.io/", "tags": ["service"]}
         ],
-        "operators": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_provider_raydatallm.operators.ray_llm_batch"],
-            }
-        ],
-        "hooks": [
-            {"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_raydatallm.hooks.ray"]}
-        ],
-        "triggers": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_provider_raydatallm.triggers.ray_job"],
-            }
-        ],
+        "operators": _modules("operators.ray_llm_batch"),
+        "hooks": _modules("hooks.ray"),
+        "triggers": _modules("triggers.ray_job"),
         "config": {
             "ray_llm": {
                 "description": "Settings of the Ray Data LLM provider.",
                 "options": {
                     "max_log_streams": {
                         "description": (
-                            "How many Ray jobs' logs one process, such as a triggerer, follows into the "
-                            "logs of their tasks at a time. The tasks beyond show their progress only."
+                            "How many Ray jobs' logs one process, such as a triggerer, copies into the logs "
+                            "of their tasks at a time. Further tasks show their progress only."
                         ),
                         "version_added": None,
                         "type": "integer",
@@ -68,8 +52,8 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "auth_file": _text(
                         "Token file",
-                        "Instead of the token: path on the Airflow workers of a file that holds it, read "
-                        "anew for each request",
+                        "Instead of the token: path on the Airflow workers of a file that holds it. It is "
+                        "read again for each request",
                     ),
                     "verify": {
                         "label": "Verify TLS certificate",
@@ -98,8 +82,8 @@ def get_provider_info() -> dict[str, Any]:
                         format="password",
                     ),
                     "dashboard_url": _text(
-                        "Dashboard address for people",
-                        "Address of the Ray Dashboard in links, where it differs from the Jobs address",
+                        "Dashboard address",
+                        "Address of the Ray Dashboard in links, if it differs from the Jobs address",
                         format="url",
                     ),
                 },
@@ -113,6 +97,10 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "extra-links": ["airflow_provider_raydatallm.links.ray.RayJobLink"],
     }
+
+
+def _modules(name: str) -> list[dict[str, Any]]:
+    return [{"integration-name": _NAME, "python-modules": [f"airflow_provider_raydatallm.{name}"]}]
 
 
 def _text(label: str, description: str, **schema: str) -> dict[str, Any]:

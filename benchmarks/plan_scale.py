@@ -84,6 +84,7 @@ def finish_most(folder: str) -> None:
     """Writes what a run leaves when it dies at 90%: the plan, and a fragment for each unit but the last."""
     import pyarrow as pa
 
+    from airflow_provider_raydatallm.contract.fingerprint import fingerprint
     from airflow_provider_raydatallm.processor.input.plan import make_plan
     from airflow_provider_raydatallm.processor.storage import Store
     from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
@@ -97,7 +98,7 @@ def finish_most(folder: str) -> None:
 
     job = _job(folder)
     plan, store = make_plan(job), Unsynced(job.slice_path)
-    checkpoint = Checkpoint(store, 1, job.fingerprint(), "new")
+    checkpoint = Checkpoint(store, 1, fingerprint(job), "new")
     checkpoint.save_plan(plan)
     ids = [u.id for u in plan.units]
     last = int(len(ids) * _DONE)

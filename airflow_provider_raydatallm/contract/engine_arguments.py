@@ -1,13 +1,12 @@
-"""Which of vLLM's engine arguments decide answers."""
+"""Which of vLLM's engine arguments affect answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: Engine arguments that change speed, memory, or what is told, and no answer but for the rounding of numbers.
-#: Every other one is held to change answers.
-_SPEED = frozenset({
+#: Affect speed, memory or logging only, not answers beyond rounding. Every other argument may affect answers.
+_NO_EFFECT_ON_ANSWERS = frozenset({
     # parallelism
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local",
     "data_parallel_backend", "prefill_context_parallel_size", "decode_context_parallel_size",
@@ -22,7 +21,7 @@ _SPEED = frozenset({
     "max_num_seqs", "max_num_batched_tokens", "max_num_scheduled_tokens", "long_prefill_token_threshold",
     "max_num_partial_prefills", "max_long_partial_prefills", "enable_chunked_prefill",
     "disable_chunked_mm_input", "scheduling_policy", "async_scheduling", "stream_interval",
-    # kernels and compilation; a draft model's guesses are checked
+    # kernels and compilation; the model verifies a draft model's tokens
     "enforce_eager", "compilation_config", "optimization_level", "performance_mode", "attention_backend",
     "cudagraph_capture_sizes", "max_cudagraph_capture_size", "cuda_graph_sizes", "speculative_config",
     "spec_method", "spec_model", "spec_tokens",
@@ -37,5 +36,4 @@ _SPEED = frozenset({
 
 
 def answer_affecting_kwargs(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are, or may be, a reason for other answers."""
-    return {name: value for name, value in engine_kwargs.items() if name not in _SPEED}
+    return {name: value for name, value in engine_kwargs.items() if name not in _NO_EFFECT_ON_ANSWERS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,15 +12,18 @@ Kind = Literal["input", "model", "cluster", "queue", "gpu_memory", "engine", "st
 class SliceError(Exception):
     """A slice cannot be answered, for a reason a person can act on.
 
-    kind, where no retry mends it: `input` (what was asked for is wrong), `model` (it is not there, or is
-    none), `cluster` (this cluster cannot run it). Where a retry may succeed: `queue` (no room in time),
-    `gpu_memory`, `engine` (a process or a node died), `stopped` (told to), `transient` (something else broke
-    on the way).
+    kind: a retry cannot succeed after `input` (the request is wrong), `model` (missing or unreadable) or
+    `cluster` (this cluster cannot run it). It may succeed after `queue` (no room in time), `gpu_memory`,
+    `engine` (a process or a node died), `stopped` (by a user or a signal) or `transient` (anything else).
 
-    log: of which process (`node_id`, `pid`) the log has the reason, where the message has none.
+    log: the process (`node_id`, `pid`) whose log holds the reason when the message does not.
     """
 
-    def __init__(self, message: str, *, kind: Kind = "input", log: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, *, kind: Kind, log: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.kind: Kind = kind
         self.log = log
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles without calling `__init__` again, so that subclasses may have any arguments."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]

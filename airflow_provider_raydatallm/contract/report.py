@@ -1,7 +1,4 @@
-"""The contract between the two sides, from Ray to Airflow: `Report`, what was done.
-
-This module imports only pydantic and the standard library.
-"""
+"""`Report`, the contract from Ray to Airflow: what was done."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from airflow_provider_raydatallm.contract.spec import Contract
 
 
 class Counts(Contract):
-    """Rows. `planned = succeeded + quarantined`; the others overlap these. None: not measured."""
+    """Numbers of rows. `planned = succeeded + quarantined`; the others overlap these. None: not measured."""
 
     planned: int
     succeeded: int
@@ -25,8 +22,8 @@ class Counts(Contract):
 
 
 class Tokens(Contract):
-    """`cached`: of `input`, those that the engine had computed before. `saved`: neither in `input` nor in
-    `output`, what the prompts and answers of `Counts.cached` rows took when they were inferred."""
+    """`cached` is the part of `input` that the engine had computed before. `saved`, in neither `input` nor
+    `output`, is what the `Counts.cached` rows took when they were inferred."""
 
     input: int | None = None
     output: int | None = None
@@ -35,15 +32,15 @@ class Tokens(Contract):
 
 
 class StartupSeconds(Contract):
-    """Parts of the time before the first request, in seconds; None: not known, or not spent.
+    """Parts of the time before the first request; None: unknown or not spent.
 
-    environment: from the job's submission to its process, while Ray gets its code and packages.
+    environment: from the job's submission to its process, while Ray installs code and packages.
     imports: from there to its first step.
-    worker_imports: of vLLM and torch, by the first worker that was there. Like what follows, of a shared
-        engine that the slice waited for, whoever had it started; None of one that was there.
-    engine: from there until it can answer. Parts of it, as far as vLLM tells them:
-    load: the model.
-    compile: 0 where nothing was compiled.
+    worker_imports: of vLLM and torch, by the first worker. This and the following are also set for a shared
+        engine that another slice started and this one waited for, and None for one that was ready.
+    engine: from there until the engine is ready. Parts of it, as far as vLLM logs them:
+    load: loading the model.
+    compile: 0 when nothing was compiled.
     warm_up: profiling, the cache, CUDA graphs.
     """
 
@@ -62,8 +59,7 @@ class StartupSeconds(Contract):
 
 class Seconds(Contract):
     """Wall-clock seconds. `engine_start` runs from the plan to the first request in the engine, without the
-    time in which there was no room for it, and `inference` from there to the last row out of it. `start` says
-    what the time before was spent on."""
+    time in the queue; `inference` from there to the last row out of it. `start` splits the startup."""
 
     start: StartupSeconds | None = None
     engine_start: float | None = None
@@ -81,8 +77,8 @@ class Throughput(Contract):
 
 
 class Utilisation(Contract):
-    """Percent, over `Seconds.inference`: of the GPUs that the engine's workers hold where those are known,
-    else all of the nodes'; CPUs and memory are the nodes'."""
+    """Percent over `Seconds.inference`, of the GPUs that the engine's workers hold (all GPUs when those are
+    unknown) and of the nodes' CPUs and memory."""
 
     gpu_mean: float | None = None
     gpu_p10: float | None = None
@@ -97,7 +93,7 @@ class Balance(Contract):
 
 
 class Advice(Contract):
-    """What the figures of a run say about the next: a stable code, the numbers, and the setting to change."""
+    """A setting to change in the next run (`change`), why (`evidence`), and a stable `code`."""
 
     code: str
     evidence: str
@@ -108,8 +104,7 @@ class Advice(Contract):
 
 
 class Report(Contract):
-    """What was published. `_report.json` holds exactly this; XCom adds the job's id and links and Airflow's
-    own timings."""
+    """The content of `_report.json`; XCom adds the job's id and links and Airflow's timings."""
 
     version: Literal[1] = 1
     outcome: Literal["published", "unchanged", "attached", "empty"]
@@ -133,8 +128,7 @@ class Report(Contract):
         queued: float | None,
         total: float | None,
     ) -> dict[str, Any]:
-        """The operator's `return_value`: this report, plus what only the Airflow side knows (seconds
-        `queued`, `total`)."""
+        """Returns the operator's `return_value`; `queued` and `total` are seconds."""
         result = self.model_dump(mode="json", exclude={"version"})
         result["advice"] = None if self.advice is None else [a.code for a in self.advice]
         result["report_path"] = report_path

@@ -1,35 +1,24 @@
-"""The contract between the two sides, from Airflow to Ray: `SliceJob`, what to do. `report` is the way back.
+"""`SliceJob`, the contract from Airflow to Ray: what to do. `report` is the way back.
 
-Invariants:
+* Unknown fields and invalid values fail before anything is submitted. Fields are named like the operator's
+  arguments, so that an error names what the user wrote.
+* A spec holds no secrets: it is shipped to the cluster, stored and shown.
 
-* Unknown fields and wrong values are refused, before anything is submitted. Field names are the operator's
-  argument names, so that an error names what the user wrote.
-* A spec holds no secret: it is shipped to the cluster, stored and shown.
-* `SliceJob.fingerprint` is a pure function of what decides a row's answer, equal on both sides. Raise
-  `ANSWER_VERSION` by hand, and only when the provider would answer the same row differently.
-
-This module imports only pydantic, the standard library and what does the same: a DAG file imports it.
+DAG files import this module, so it imports only pydantic and the standard library.
 """
 
 from __future__ import annotations
 
 import codecs
-import hashlib
-import json
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.engine_arguments import answer_affecting_kwargs
-
-ANSWER_VERSION = 1
-
 _ASCII = r"^[\x01-\x7f]$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
-#: A folder's address, or its path from the root: every process on every node has to find the same one.
+#: An address or an absolute path: every process on every node has to find the same folder.
 _FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
 
 _Workers = Annotated[int, Field(ge=1)]
@@ -41,38 +30,37 @@ class Contract(BaseModel):
 
 
 class CsvOptions(Contract):
-    """How a CSV file is written, where it is not RFC 4180 in UTF-8."""
+    """How CSV files differ from RFC 4180 in UTF-8."""
 
     delimiter: str = Field(default=",", pattern=_ASCII)
     quote_char: str = Field(default='"', pattern=_ASCII)
-    #: Character that makes the next one plain, such as a backslash.
+    #: Makes the next character literal, such as a backslash.
     escape_char: str | None = Field(default=None, pattern=_ASCII)
     encoding: str = "utf-8"
 
     @field_validator("encoding")
     @classmethod
-    def _known_encoding(cls, value: str) -> str:
+    def _check_encoding(cls, value: str) -> str:
         try:
             return codecs.lookup(value).name
         except LookupError:
-            raise ValueError(f"{value!r} is no text encoding that Python knows") from None
+            raise ValueError(f"{value!r} is not a text encoding that Python knows") from None
 
 
 class SliceJob(Contract):
-    """Everything the Ray side needs to answer one slice. See the operator for what each field means to a
-    user."""
+    """Everything the Ray side needs to run one slice. The operator's docs explain each field to users."""
 
     version: Literal[1] = 1
 
     # The slice
     slice_key: str = Field(min_length=1)
-    #: ISO instant that `slice_key` was formatted from; set for scheduled and backfill runs only.
+    #: ISO instant that `slice_key` was formatted from; only scheduled and backfill runs have one.
     slice_instant: str | None = None
     slice_column: str | None = None
     slice_format: str = "%Y-%m-%d"
     slice_timezone: str = "UTC"
 
-    # Where rows come from and where answers go
+    # Input and output
     input_path: str = Field(min_length=1)
     input_format: Literal["auto", "parquet", "csv", "jsonl"] = "auto"
     columns: tuple[str, ...] | None = None
@@ -86,7 +74,7 @@ class SliceJob(Contract):
     file_per_input: bool = False
     keep_versions: int = Field(default=0, ge=0)
 
-    # What happens when the slice is there already, or another run is at it
+    # When the slice is published already, or another run holds it
     on_config_change: Literal["fail", "recompute"] = "fail"
     on_input_change: Literal["fail", "recompute", "extend"] = "fail"
     on_running: Literal["attach", "fail"] = "attach"
@@ -97,7 +85,7 @@ class SliceJob(Contract):
     max_row_attempts: int = Field(default=1, ge=1)
     max_quarantine_fraction: float = Field(default=0.1, ge=0, le=1)
 
-    # What is asked about a row
+    # Requests
     system_prompt: str | None = None
     prompt: str | None = None
     choices: tuple[str, ...] | None = None
@@ -111,141 +99,144 @@ class SliceJob(Contract):
     #: Hash of the user's shipped code; "" when there is none.
     code_hash: str = ""
 
-    # Who answers
+    # The engine
     engine: str = "auto"
     model_source: str = Field(min_length=1)
     engine_kwargs: dict[str, Any] = Field(default_factory=dict)
     accelerator_type: str | None = None
     concurrency: Concurrency = 1
-    #: Of the rows, that fit into a max_model_len of "auto".
+    #: Percentage of the rows that fit into a max_model_len of "auto".
     max_model_len_percentile: float = Field(default=99.0, gt=0, le=100)
     on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine"
     deduplicate: bool | None = None
-    #: Folder of answers that slices of the same model have from each other; its size and age.
+    #: Folder in which slices of the same model share answers, its size, and their age.
     answer_cache: str | None = None
     answer_cache_max_bytes: int = Field(default=1 << 30, ge=1 << 20)
     answer_cache_max_days: float = Field(default=30, gt=0, allow_inf_nan=False)
     processor_kwargs: dict[str, Any] = Field(default_factory=dict)
-    #: Whether the engine ends with the slice, or is left to others that ask for the same.
+    #: Whether the engine stops with the slice, or stays for others that need the same engine.
     engine_scope: Literal["slice", "shared"] = "slice"
-    #: Seconds without work after which a shared engine ends; None: never.
+    #: Seconds without work after which a shared engine stops; None: never.
     engine_idle_timeout: float | None = Field(default=600, gt=0, allow_inf_nan=False)
-    #: Shared engines that a cluster may hold when one more is to be started.
+    #: A slice that needs one more shared engine waits while the cluster has this many.
     max_shared_engines: int | None = Field(default=None, ge=1)
     blocks: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     max_concurrent_batches: int | None = Field(default=None, ge=1)
-    #: Seconds to wait until all that the engine needs is free at once.
+    #: Seconds to wait until all resources of the engine are free at once.
     queue_timeout: float = Field(default=24 * 3600, gt=0, allow_inf_nan=False)
-    #: Seconds in which at least one row must finish once the engine is there.
+    #: Seconds within which at least one row must finish once the engine runs.
     stall_timeout: float = Field(default=1800, gt=0, allow_inf_nan=False)
 
     @field_validator("preprocess", "postprocess")
     @classmethod
-    def _function_reference(cls, value: str | None) -> str | None:
+    def _check_function_reference(cls, value: str | None) -> str | None:
         if value is not None and not _FUNCTION.match(value):
             raise ValueError(f"{value!r} is not of the form 'package.module:function'")
         return value
 
     @field_validator("choices")
     @classmethod
-    def _distinct_choices(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _check_choices(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and (len(set(value)) != len(value) or len(value) < 2 or "" in value):
             raise ValueError(f"choices must be at least two different, non-empty texts, got {list(value)!r}")
         return value
 
     @field_validator("columns")
     @classmethod
-    def _distinct_columns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _check_columns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and (not value or len(set(value)) != len(value)):
             raise ValueError(f"columns must be different names, at least one, got {list(value)!r}")
         return value
 
     @field_validator("concurrency")
     @classmethod
-    def _ordered_concurrency(cls, value: Concurrency) -> Concurrency:
+    def _check_concurrency(cls, value: Concurrency) -> Concurrency:
         if isinstance(value, tuple) and value[0] > value[1]:
             raise ValueError(f"concurrency {value} has its minimum above its maximum")
         return value
 
     @field_validator("answer_cache")
     @classmethod
-    def _folder(cls, value: str | None) -> str | None:
+    def _check_answer_cache_folder(cls, value: str | None) -> str | None:
         if value is not None and (not _FOLDER.match(value) or "{slice}" in value):
             raise ValueError(
-                f"{value!r} is no folder that slices can share: give an address such as "
-                "'s3://bucket/answers', or an absolute path that every node has, without {slice}"
+                f"{value!r} is not a folder that slices can share: give an address such as "
+                "'s3://bucket/answers', or an absolute path that exists on every node, without {slice}"
             )
         return value
 
     @field_validator("output_column")
     @classmethod
-    def _free_column(cls, value: str) -> str:
+    def _check_output_column(cls, value: str) -> str:
         if value.startswith("__"):
-            raise ValueError(f"{value!r}: names that begin with __ are the provider's; choose another")
+            raise ValueError(f"{value!r}: names that begin with __ are reserved; choose another")
         return value
 
     @field_validator("engine_kwargs")
     @classmethod
-    def _lengths(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _parse_max_model_len(cls, value: dict[str, Any]) -> dict[str, Any]:
         if value.get("max_model_len", 0) is None:
             return {name: v for name, v in value.items() if name != "max_model_len"}
         length = value.get("max_model_len", "auto")
-        if isinstance(length, str) and length.isdecimal():  # what a template makes of a number
+        if isinstance(length, str) and length.isdecimal():  # templates render numbers as text
             return {**value, "max_model_len": int(length)}
         if length != "auto" and (type(length) is not int or length < -1 or length == 0):
             raise ValueError(f"engine_kwargs['max_model_len'] is {length!r}: a number of tokens, or 'auto'")
         return value
 
     @model_validator(mode="after")
-    def _limit_to_be_over(self) -> SliceJob:
+    def _check_on_too_long(self) -> SliceJob:
         length = self.engine_kwargs.get("max_model_len", -1)
         if self.on_too_long != "quarantine" and length == -1:
             raise ValueError(
                 f"on_too_long={self.on_too_long!r} needs engine_kwargs['max_model_len']: a number of tokens, "
                 "or 'auto'"
             )
-        answer = self.sampling_params.get("max_tokens", 16)
-        if answer is None and (length == "auto" or self.on_too_long == "truncate"):
+        max_tokens = self.sampling_params.get("max_tokens", 16)
+        if max_tokens is None and (length == "auto" or self.on_too_long == "truncate"):
             raise ValueError(
-                "sampling_params['max_tokens'] is None, which leaves no place for a prompt: give a number, "
+                "sampling_params['max_tokens'] is None, which leaves no room for a prompt: give a number, "
                 "with max_model_len='auto' or on_too_long='truncate'"
             )
-        if self.on_too_long == "truncate" and type(length) is type(answer) is int and answer >= length:
+        are_numbers = type(length) is type(max_tokens) is int
+        if self.on_too_long == "truncate" and are_numbers and max_tokens >= length:
             raise ValueError(
-                f"on_too_long='truncate' leaves nothing of a prompt: max_tokens is {answer} and "
+                f"on_too_long='truncate' leaves nothing of a prompt: max_tokens is {max_tokens} and "
                 f"max_model_len {length}"
             )
         return self
 
     @model_validator(mode="after")
-    def _engine_to_share(self) -> SliceJob:
-        if self.engine_scope == "shared" and (why := self._own_engine_needed):
-            raise ValueError(f"engine_scope='shared' cannot be: {why}")
+    def _check_engine_scope(self) -> SliceJob:
+        if self.engine_scope == "shared" and (reason := self._own_engine_reason):
+            raise ValueError(f"engine_scope='shared' is not possible: {reason}")
         return self
 
     @model_validator(mode="after")
-    def _answers_to_keep(self) -> SliceJob:
-        if self.answer_cache is not None and self.deduplicate is False:
+    def _check_answer_cache_engine(self) -> SliceJob:
+        if self.answer_cache is None:
+            return self
+        if self.deduplicate is False:
             raise ValueError(
-                "answer_cache and deduplicate=False contradict each other: it keeps answers so that what "
-                "was asked is not asked again. Leave one of them out"
+                "answer_cache and deduplicate=False contradict each other: a cache exists to avoid repeated "
+                "requests. Leave one of them out"
             )
-        if self.answer_cache is not None and self.resolved_engine != "vllm":
+        if self.resolved_engine != "vllm":
             raise ValueError(
                 f"answer_cache is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it "
-                "out, or set engine='vllm' where that can answer"
+                "out, or set engine='vllm' if that engine can run the slice"
             )
         return self
 
     @model_validator(mode="after")
-    def _one_question(self) -> SliceJob:
+    def _check_request_and_answer_shape(self) -> SliceJob:
         if self.prompt is None and self.preprocess is None:
             raise ValueError(
                 "prompt is missing: give a prompt with {column} fields, or a preprocess function"
             )
         if self.prompt is not None and self.preprocess is not None:
-            raise ValueError("prompt and preprocess both make the request: give one of them")
+            raise ValueError("prompt and preprocess both build the request: give one of them")
         shapes = [n for n in ("choices", "output_schema", "regex", "grammar") if getattr(self, n) is not None]
         if len(shapes) > 1:
             raise ValueError(f"{' and '.join(shapes)} exclude each other: an answer has one shape")
@@ -255,40 +246,38 @@ class SliceJob(Contract):
             )
         n = self.sampling_params.get("n")
         if n not in (None, 1):
-            raise ValueError(f"sampling_params['n'] is {n!r}: one answer a row is published, leave n out")
+            raise ValueError(f"sampling_params['n'] is {n!r}: one answer per row is published, leave n out")
         return self
 
     @property
     def resolved_engine(self) -> str:
-        """The engine, with "auto" decided: the faster one where it can. It generates text from text, with a
-        tokenizer of Hugging Face's form that every node can load."""
+        """The engine, with "auto" replaced by the faster one that can run the slice. `vllm` generates text
+        from text, with a Hugging Face tokenizer that every node can load."""
         if self.engine != "auto":
             return self.engine
-        other = self.engine_kwargs.keys() & {"task_type", "tokenizer_mode", "skip_tokenizer_init"}
-        other_needed = other or self.processor_kwargs or "://" in self.model_source
-        return "ray_data_llm" if other_needed else "vllm"
+        unsupported = self.engine_kwargs.keys() & {"task_type", "tokenizer_mode", "skip_tokenizer_init"}
+        is_plain = not (unsupported or self.processor_kwargs or "://" in self.model_source)
+        return "vllm" if is_plain else "ray_data_llm"
 
     @property
     def can_share_engine(self) -> bool:
-        return self._own_engine_needed is None
+        return self._own_engine_reason is None
 
     @property
-    def _own_engine_needed(self) -> str | None:
-        """Why the slice needs an engine of its own."""
+    def _own_engine_reason(self) -> str | None:
         if self.resolved_engine != "vllm":
             return f"it is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
         if self.on_too_long == "raise_limit":
             return "on_too_long='raise_limit' starts engines with limits of the slice's own"
         if self.engine_kwargs.get("max_model_len") == "auto":
-            return "max_model_len='auto' goes by the rows of one slice: give a number of tokens"
+            return "max_model_len='auto' depends on the rows of one slice: give a number of tokens"
         return None
 
     @property
     def slice_path(self) -> str:
-        """Folder that holds the published slice.
+        """Folder of the published slice: `output_path` with the key for `{slice}`, else `output_path/ds=KEY`.
 
-        `{slice}` in `output_path` stands for the key; without it the folder is `<output_path>/ds=<key>`. A
-        trial run (`max_rows`) goes under `_trial/` beside the real slices, where table readers do not look.
+        A trial run (`max_rows`) goes under `_trial/`, which table readers skip.
         """
         root = self.output_path.rstrip("/") or "/"
         encoded = encode_slice_key(self.slice_key)
@@ -309,72 +298,8 @@ class SliceJob(Contract):
     def resolved_input_path(self) -> str:
         return self.input_path.replace("{slice}", encode_slice_key(self.slice_key))
 
-    def fingerprint(self) -> str:
-        """Hash of what decides a row's answer: 16 hex digits, the same for equal questions on either side."""
-        decides = {
-            "answer_version": ANSWER_VERSION,
-            "model": self.model_source,
-            "engine_kwargs": answer_affecting_kwargs(self.engine_kwargs),
-            "request": self.model_dump(
-                mode="json",
-                include={
-                    "system_prompt", "prompt", "choices", "output_schema", "regex", "grammar",
-                    "sampling_params",
-                    "chat_template_kwargs", "preprocess", "postprocess", "output_column",
-                },
-            ),
-            # The built-in ones are all vLLM: which of them feeds it decides no answer.
-            "engine": self.engine if ":" in self.engine else "ray_data_llm",
-            "code": self.code_hash if self.preprocess or self.postprocess or ":" in self.engine else "",
-            "rows": {"columns": self.columns, "column_types": self.column_types, "max_rows": self.max_rows},
-        }  # fmt: skip
-        if self.deduplicate:  # rows that ask the same have one answer, also where chance decides it
-            decides["deduplicate"] = True
-            # With a cache it is drawn once for all slices. A preprocess function may set what it is drawn by.
-            if self.answer_cache is not None and (
-                self.preprocess or not is_deterministic(self.sampling_params)
-            ):
-                decides["answer_cache"] = True
-        if self.processor_kwargs:  # a stage may have a template of its own
-            decides["processor_kwargs"] = self.processor_kwargs
-        if self.on_too_long != "quarantine":
-            decides["on_too_long"] = self.on_too_long
-        if self.engine_kwargs.get("max_model_len") == "auto":
-            decides["max_model_len_percentile"] = self.max_model_len_percentile
-        return _hash_of(decides)
-
-    def answer_cache_key(self, engine_kwargs: Mapping[str, Any], files: Any) -> str:
-        """Hash of what decides the answer to a request apart from its text, that is, of what `fingerprint`
-        counts and acts after the request is made: 16 hex digits.
-
-        :param engine_kwargs: the job's, with what was chosen in place of "auto".
-        :param files: by which a model or tokenizer that was replaced in its folder is known (JSON).
-        """
-        return _hash_of(
-            {
-                "answer_version": ANSWER_VERSION,
-                "model": self.model_source,
-                "files": files,
-                "engine_kwargs": answer_affecting_kwargs(engine_kwargs),
-                "chat_template_kwargs": self.chat_template_kwargs,
-                "on_too_long": self.on_too_long,
-            }
-        )
-
-
-def is_deterministic(sampling_params: Mapping[str, Any]) -> bool:
-    """Whether an answer would be the same again: greedy sampling, or a seed."""
-    seed = sampling_params.get("seed")
-    return sampling_params.get("temperature") == 0 or seed not in (None, -1)  # -1: vLLM's for none
-
-
-def _hash_of(decides: Mapping[str, Any]) -> str:
-    canonical = json.dumps(decides, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
 
 def encode_slice_key(key: str) -> str:
-    """The key as a Hive folder value: percent-encoded where a path or a Hive reader would take a character
-    for its own."""
+    """Percent-encodes the characters of a key that mean something in a path or to a Hive reader."""
     encoded = quote(key, safe=" -_.~+@,!'()$;")
     return {".": "%2E", "..": "%2E%2E"}.get(encoded, encoded)

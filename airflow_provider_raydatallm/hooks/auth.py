@@ -1,8 +1,8 @@
-"""The cluster's token: where it comes from, and how it is sent.
+"""Finds and sends the cluster's token.
 
-The connection's password, else its `auth_file`, else the worker's environment as Ray itself reads it:
-RAY_AUTH_TOKEN, then the file that RAY_AUTH_TOKEN_PATH names. `~/.ray/auth_token`, Ray's last resort, is the
-token of a cluster on this machine, and is not sent to others.
+The token is the connection's password, else in its `auth_file`, else in the worker's environment as Ray reads
+it: RAY_AUTH_TOKEN, then the file RAY_AUTH_TOKEN_PATH. Ray's last resort, `~/.ray/auth_token`, belongs to a
+cluster on this machine and is never sent to another.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.connection import RaySettings, check_token
 from airflow_provider_raydatallm.hooks.masking import mask
 
+#: A connection with one of these headers authenticates without a token of the environment.
+_AUTHORIZATION = {"authorization", "x-ray-authorization"}
+
 
 class Token(NamedTuple):
     value: str
+    #: For people, such as "the password".
     source: str
-    """In words."""
 
 
 class TokenAuth(httpx.Auth):
-    """Sends the token with each request; one that is rotated in its file is picked up by the next request.
+    """Sends the token with each request, and reads its file again for each, as tokens are rotated.
 
-    Where the connection's headers hold an `Authorization` for a proxy in front of the cluster, the token goes
+    When the connection's headers hold an `Authorization` for a proxy in front of the cluster, the token goes
     into `X-Ray-Authorization`, which Ray reads when the proxy has removed the other.
     """
 
@@ -47,46 +50,42 @@ class TokenAuth(httpx.Auth):
         token = read_token(self._settings)
         if token is None:
             return None
-        if token.value != self._masked:  # masking is a message to Airflow's supervisor: not for each request
+        if token.value != self._masked:  # not each time: masking sends a message
             mask(token.value)
             self._masked = token.value
         return token.value
 
 
 def read_token(settings: RaySettings) -> Token | None:
-    """:raises RayConnectionError: when what should hold the token does not."""
+    """:raises RayConnectionError: when the file or variable for the token has no valid one."""
     if settings.token:
         return Token(settings.token, "the password")
     if settings.auth_file:
-        return _in_file(settings.label, "auth_file", settings.auth_file)
-    if not settings.environment or any(h.lower() in _OWN for h in settings.headers):
+        return _read_file(settings.label, "auth_file", settings.auth_file)
+    if not settings.use_environment or _AUTHORIZATION & {name.lower() for name in settings.headers}:
         return None
     if value := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return _checked(settings.label, value, "RAY_AUTH_TOKEN of the environment")
     if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        return _in_file(settings.label, "RAY_AUTH_TOKEN_PATH", path)
+        return _read_file(settings.label, "RAY_AUTH_TOKEN_PATH", path)
     return None
 
 
-#: With one of these among its headers a connection says itself how it identifies itself.
-_OWN = frozenset({"authorization", "x-ray-authorization"})
-
-
-def _in_file(where: str, name: str, path: str) -> Token:
+def _read_file(label: str, name: str, path: str) -> Token:
     try:
         value = Path(path).read_text("utf-8", errors="replace").strip()
     except OSError as e:
         raise RayConnectionError(
-            f"{where}: {name} {path!r} cannot be read ({e.strerror}): write the path of a file with the "
+            f"{label}: {name} {path!r} cannot be read ({e.strerror}): write the path of a file with the "
             "cluster's token that every Airflow worker can read"
         ) from e
     if not value:
-        raise RayConnectionError(f"{where}: {name} {path!r} is empty: write the cluster's token into it")
-    return _checked(where, value, f"{name} {path!r}")
+        raise RayConnectionError(f"{label}: {name} {path!r} is empty: write the cluster's token into it")
+    return _checked(label, value, f"{name} {path!r}")
 
 
-def _checked(where: str, value: str, source: str) -> Token:
-    check_token(f"{where}: the content of {source}", value)
+def _checked(label: str, value: str, source: str) -> Token:
+    check_token(f"{label}: the content of {source}", value)
     return Token(value, source)
 
 

@@ -1,8 +1,8 @@
-"""HTTP clients that the hooks of one event loop share.
+"""HTTP clients, one per event loop and settings, shared by the hooks.
 
-A triggerer that waits for a thousand jobs of one cluster needs one client: making one costs 20 ms of CPU, and
-each has connections of its own. Few requests of it are under way at once, as a pool of connections looks
-through all of its requests at each turn.
+A triggerer that waits for a thousand jobs of one cluster needs one client: creating one costs 20 ms of CPU,
+and each has its own connections. Few requests run at once, because httpx scans all pending requests each
+time.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from weakref import WeakKeyDictionary
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.auth import TokenAuth
-from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT, RaySettings
+from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT_S, RaySettings
 
 if TYPE_CHECKING:
     import httpx
 
-_AT_ONCE = 16
+_MAX_REQUESTS = 16
 
-_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, list[tuple[RaySettings, SharedClient]]]
-_of_loops = WeakKeyDictionary()
+_clients_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, list[tuple[RaySettings, SharedClient]]]
+_clients_by_loop = WeakKeyDictionary()
 
 
 class SharedClient:
     def __init__(self, settings: RaySettings) -> None:
         import httpx
 
-        # The turns bound the connections, and those that are read for as long as something comes come on top.
+        # The semaphore bounds the connections; streams come on top.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._client = httpx.AsyncClient(**client_options(settings), limits=limits)
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_REQUESTS)
 
     @classmethod
     def for_settings(cls, settings: RaySettings) -> SharedClient:
-        """The running event loop's client for these settings."""
-        clients = _of_loops.setdefault(asyncio.get_running_loop(), [])
+        """Returns the running event loop's client for these settings."""
+        clients = _clients_by_loop.setdefault(asyncio.get_running_loop(), [])
         for known, client in clients:
             if known == settings:
                 return client
@@ -47,28 +47,28 @@ class SharedClient:
         return clients[-1][1]
 
     async def request(self, **arguments: object) -> httpx.Response:
-        async with self._turns:
+        async with self._slots:
             return await self._client.request(**arguments)  # type: ignore[arg-type]
 
     @contextlib.asynccontextmanager
     async def stream(self, **arguments: object) -> AsyncIterator[httpx.Response]:
-        async with self._client.stream(**arguments) as answer:  # type: ignore[arg-type]
-            yield answer
+        async with self._client.stream(**arguments) as response:  # type: ignore[arg-type]
+            yield response
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
 
 async def close_clients() -> None:
-    """Close the running event loop's clients, before it ends."""
-    for _, client in _of_loops.pop(asyncio.get_running_loop(), []):
+    """Closes the running event loop's clients, before it ends."""
+    for _, client in _clients_by_loop.pop(asyncio.get_running_loop(), []):
         await client.aclose()
 
 
 def client_options(settings: RaySettings) -> dict[str, Any]:
-    """Arguments of `httpx.Client` and of `httpx.AsyncClient`.
+    """Returns the arguments of `httpx.Client` and `httpx.AsyncClient`.
 
-    :raises RayConnectionError: when a file of certificates cannot be used.
+    :raises RayConnectionError: when a certificate file cannot be used.
     """
     import httpx
 
@@ -76,14 +76,14 @@ def client_options(settings: RaySettings) -> dict[str, Any]:
         "base_url": settings.address,
         "headers": dict(settings.headers),
         "auth": TokenAuth(settings),
-        "verify": _tls(settings),
+        "verify": _tls_context(settings),
         "proxy": settings.proxy,
-        "trust_env": settings.environment,
-        "timeout": httpx.Timeout(30.0, connect=CONNECT_TIMEOUT),
+        "trust_env": settings.use_environment,
+        "timeout": httpx.Timeout(30.0, connect=CONNECT_TIMEOUT_S),
     }
 
 
-def _tls(settings: RaySettings) -> bool | ssl.SSLContext:
+def _tls_context(settings: RaySettings) -> bool | ssl.SSLContext:
     import httpx
 
     ca_file = settings.ca_file if settings.verify else None
@@ -94,20 +94,20 @@ def _tls(settings: RaySettings) -> bool | ssl.SSLContext:
             context = ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as e:
             raise RayConnectionError(
-                f"{settings.label}: ca_file {ca_file!r} cannot be used ({e}): give a PEM file of "
+                f"{settings.label}: ca_file {ca_file!r} cannot be used ({e}): set it to a PEM file of "
                 "certificates that every Airflow worker can read"
             ) from e
     else:
-        context = httpx.create_ssl_context(verify=settings.verify, trust_env=settings.environment)
+        context = httpx.create_ssl_context(verify=settings.verify, trust_env=settings.use_environment)
     if settings.client_cert:
         try:
-            # With a password, a key that needs one is an error instead of a question on the terminal.
+            # A dummy password makes a key that needs one an error instead of a prompt on the terminal.
             context.load_cert_chain(settings.client_cert, settings.client_key, password="none")
         except (OSError, ssl.SSLError) as e:
             raise RayConnectionError(
                 f"{settings.label}: client_cert {settings.client_cert!r}"
                 + (f" with client_key {settings.client_key!r}" if settings.client_key else "")
-                + f" cannot be used ({e}): give a PEM certificate and its key, without a passphrase, "
+                + f" cannot be used ({e}): set a PEM certificate and its key, without a passphrase, "
                 "that every Airflow worker can read"
             ) from e
     return context

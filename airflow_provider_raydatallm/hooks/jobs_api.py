@@ -1,8 +1,8 @@
 """The Ray Jobs REST API, defined once for blocking and async callers.
 
-Each call is a *flow*: a generator that yields `Send` (a request, answered with an `httpx.Response` or the
-`httpx.TransportError` it met) and `Pause` (seconds to wait), and returns its result. `RayHook.call` and
-`RayHook.acall` run the same flow; what is retried and what an answer means is written down here only.
+Each call is a *flow*: a generator that yields `HttpRequest` (and receives the `httpx.Response` or the
+`httpx.TransportError`) and `Backoff` (seconds to wait), and returns its result. `RayHook.call` and
+`RayHook.acall` run the same flow, so retries and the meaning of responses are defined only here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Job states that nothing follows.
+#: Final job states.
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
-#: The oldest Ray that the processor is tested with.
 OLDEST_RAY = (2, 58)
-#: Seconds between tries. A fresh head answers "No available agent" for some seconds; a cluster that fails
-#: over is away for longer.
+#: Seconds between tries. A new head answers "No available agent" for some seconds; a failover takes longer.
 _BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
@@ -52,8 +50,8 @@ Flow = Generator["HttpRequest | Backoff", "httpx.Response | httpx.TransportError
 
 @dataclass(frozen=True)
 class JobInfo:
-    """`status` is one of PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED. Times are epoch seconds. `node_id` is
-    where the job's driver is, and its log."""
+    """`status` is PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED. Times are epoch seconds. `node_id` is the
+    node of the job's driver and its log."""
 
     status: str
     message: str
@@ -64,7 +62,7 @@ class JobInfo:
 
 @dataclass(frozen=True)
 class ClusterResources:
-    """What the living nodes have in all: logical CPUs, GPUs, and GPUs by type."""
+    """Totals of the live nodes: logical CPUs, GPUs, and GPUs by type."""
 
     nodes: int
     cpus: float
@@ -72,40 +70,38 @@ class ClusterResources:
     accelerators: dict[str, float]
 
 
-def version() -> Flow[str]:
-    """Ray's version on the cluster.
+def get_version() -> Flow[str]:
+    """Returns Ray's version on the cluster.
 
-    :raises RayClusterUnfitError: when it is older than the processor works with.
+    :raises RayClusterUnfitError: when it is older than the processor is tested with.
     """
-    answer = yield from _send(HttpRequest("GET", "/api/version", read_timeout=10))
-    found = str(_json(answer, "/api/version").get("ray_version", ""))
-    numbers = tuple(int(n) for n in found.split(".")[:2] if n.isdigit())
+    response = yield from _send(HttpRequest("GET", "/api/version", read_timeout=10))
+    version = str(_json(response, "/api/version").get("ray_version", ""))
+    numbers = tuple(int(n) for n in version.split(".")[:2] if n.isdigit())
     if len(numbers) == 2 and numbers < OLDEST_RAY:
         raise RayClusterUnfitError(
-            f"the cluster runs Ray {found}; this provider needs at least {'.'.join(map(str, OLDEST_RAY))}: "
+            f"the cluster runs Ray {version}; this provider needs at least {'.'.join(map(str, OLDEST_RAY))}: "
             "upgrade the cluster"
         )
-    return found
+    return version
 
 
-def python_version() -> Flow[str | None]:
-    """The minor version of Python on the cluster, such as "3.12"; None when it does not tell."""
-    answer = yield from _send(
-        HttpRequest("GET", "/api/v0/cluster_metadata", read_timeout=10), accept={200, 404}
-    )
-    if answer.status_code != 200:
+def get_python_version() -> Flow[str | None]:
+    """Returns the minor version of Python on the cluster, such as "3.12"; None when it is unknown."""
+    request = HttpRequest("GET", "/api/v0/cluster_metadata", read_timeout=10)
+    response = yield from _send(request, accept={200, 404})
+    if response.status_code != 200:
         return None
-    metadata = _json(answer, "cluster_metadata").get("data") or {}
-    found = str(metadata.get("pythonVersion") or metadata.get("python_version") or "")
-    return ".".join(found.split(".")[:2]) or None
+    metadata = _json(response, "cluster_metadata").get("data") or {}
+    version = str(metadata.get("pythonVersion") or metadata.get("python_version") or "")
+    return ".".join(version.split(".")[:2]) or None
 
 
 def upload_package(name: str, content: bytes) -> Flow[str]:
-    """Put a zip of code where every node finds it, unless it is there already. Returns its URI for
-    `runtime_env`."""
+    """Uploads a zip of code unless the cluster has it already. Returns its URI for `runtime_env`."""
     path = f"/api/packages/gcs/{name}"
-    answer = yield from _send(HttpRequest("GET", path), accept={200, 404})
-    if answer.status_code == 404:
+    response = yield from _send(HttpRequest("GET", path), accept={200, 404})
+    if response.status_code == 404:
         yield from _send(HttpRequest("PUT", path, content=content, read_timeout=120))
     return f"gcs://{name}"
 
@@ -113,40 +109,39 @@ def upload_package(name: str, content: bytes) -> Flow[str]:
 def submit(
     *, submission_id: str, entrypoint: str, runtime_env: dict[str, Any], metadata: dict[str, str]
 ) -> Flow[str]:
-    """Submit a job; its id when it runs under that id, also when an answer to an earlier try was lost on the
-    way."""
+    """Submits a job and returns its id. A job whose response was lost is not submitted twice."""
     body = {
         "submission_id": submission_id,
         "entrypoint": entrypoint,
         "runtime_env": runtime_env,
         "metadata": metadata,
     }
-    trouble = ""
-    for wait in (*_BACKOFF, None):
-        answer = yield HttpRequest("POST", "/api/jobs/", json=body, read_timeout=60)
-        status = getattr(answer, "status_code", None)
-        if status is not None and not _is_passing(status):
-            _refuse(answer)
+    error = ""
+    for pause in (*_BACKOFF, None):
+        response = yield HttpRequest("POST", "/api/jobs/", json=body, read_timeout=60)
+        status = getattr(response, "status_code", None)
+        if status is not None and not _is_transient(status):
+            _raise_if_refused(response)
             return submission_id
-        trouble = _describe(answer)
-        # A lost answer may hide a job that was taken: look before trying again.
-        if "already exists" in trouble or (yield from get_status(submission_id)) is not None:
+        error = _describe(response)
+        # The job may have been accepted although the response was lost.
+        if "already exists" in error or (yield from get_status(submission_id)) is not None:
             return submission_id
-        if wait is not None:
-            yield Backoff(wait)
-    raise RayUnreachableError(f"the job could not be submitted: {trouble}")
+        if pause is not None:
+            yield Backoff(pause)
+    raise RayUnreachableError(f"the job could not be submitted: {error}")
 
 
 def get_status(submission_id: str) -> Flow[JobInfo | None]:
-    """What the cluster knows of a job; None when it knows none of that id."""
+    """Returns None when the cluster has no job of that id."""
     path = f"/api/jobs/{submission_id}"
-    answer = yield from _send(HttpRequest("GET", path), accept={200, 404})
-    if answer.status_code == 404:
-        if "does not exist" in answer.text:
+    response = yield from _send(HttpRequest("GET", path), accept={200, 404})
+    if response.status_code == 404:
+        if "does not exist" in response.text:
             return None
-        # A proxy in front of a cluster that is being redeployed says so too.
-        raise RayUnreachableError(f"GET {path}: {_describe(answer)}")
-    info = _json(answer, "job")
+        # From a proxy in front of a cluster that is being redeployed.
+        raise RayUnreachableError(f"GET {path}: {_describe(response)}")
+    info = _json(response, "job")
     return JobInfo(
         status=str(info.get("status", "")),
         message=str(info.get("message") or ""),
@@ -156,32 +151,31 @@ def get_status(submission_id: str) -> Flow[JobInfo | None]:
     )
 
 
-def last_lines(submission_id: str, info: JobInfo, count: int) -> Flow[str]:
-    """The end of what the job's driver has printed; "" while it has no log, or its node does not answer."""
+def read_log_tail(submission_id: str, info: JobInfo, lines: int) -> Flow[str]:
+    """Returns the end of the driver's log; "" while it has no log, or its node does not answer."""
     if info.node_id is None:
         return ""
-    answer = yield _log("file", submission_id, info.node_id, f"lines={count}")
-    return str(answer.text) if getattr(answer, "status_code", None) == 200 else ""  # type: ignore[union-attr]
+    response: Any = yield _log_request("file", submission_id, info.node_id, f"lines={lines}")
+    return str(response.text) if getattr(response, "status_code", None) == 200 else ""
 
 
-def follow_log(submission_id: str, node_id: str, *, from_start: bool) -> HttpRequest:
-    """A request whose answer is the job's log, from its first line or its last, and goes on as long as it is
-    read."""
-    # Ray has another follower, the websocket /api/jobs/ID/logs/tail; it always begins at the first line.
-    return _log("stream", submission_id, node_id, f"lines={-1 if from_start else 1}&interval=1")
+def log_stream_request(submission_id: str, node_id: str, *, from_start: bool) -> HttpRequest:
+    """Returns a request that streams the job's log, from its first line or its last, and does not end."""
+    # Ray's other stream, the websocket /api/jobs/ID/logs/tail, always begins at the first line.
+    return _log_request("stream", submission_id, node_id, f"lines={-1 if from_start else 1}&interval=1")
 
 
-def _log(media: str, submission_id: str, node_id: str, how: str) -> HttpRequest:
+def _log_request(media: str, submission_id: str, node_id: str, options: str) -> HttpRequest:
     return HttpRequest(
-        "GET", f"/api/v0/logs/{media}?node_id={node_id}&filename=job-driver-{submission_id}.log&{how}"
+        "GET", f"/api/v0/logs/{media}?node_id={node_id}&filename=job-driver-{submission_id}.log&{options}"
     )
 
 
 def send_heartbeat(owner: str) -> Flow[None]:
-    """Let a job know that somebody waits for it (`processor/cluster/orphan_watch.py` listens).
+    """Tells a job that a task waits for it; `processor/cluster/orphan_watch.py` reads it.
 
-    The Jobs API has no word for that. It stores packages of code in the cluster's key-value store, under any
-    name, and a job can read them there.
+    The Jobs API has no heartbeat, but stores packages of code under any name in the cluster's key-value
+    store, where a job can read them.
     """
     yield from _send(
         HttpRequest("PUT", f"/api/packages/gcs/{owner}", content=uuid.uuid4().hex.encode(), read_timeout=10)
@@ -189,94 +183,95 @@ def send_heartbeat(owner: str) -> Flow[None]:
 
 
 def stop(submission_id: str) -> Flow[bool]:
-    """Ask a job to stop: SIGTERM, then SIGKILL. False when it was over already or is not known."""
-    answer = yield from _send(
+    """Stops a job by SIGTERM, then SIGKILL. Returns False when it has ended already or does not exist."""
+    response = yield from _send(
         HttpRequest("POST", f"/api/jobs/{submission_id}/stop", read_timeout=10), accept={200, 404}
     )
-    return answer.status_code == 200 and bool(_json(answer, "stop").get("stopped"))
+    return response.status_code == 200 and bool(_json(response, "stop").get("stopped"))
 
 
-def resources() -> Flow[ClusterResources]:
-    """What the cluster has at the moment; an autoscaler may bring more."""
-    answer = yield from _send(HttpRequest("GET", "/api/v0/nodes?detail=1&limit=10000"))
-    found = _json(answer, "nodes")["data"]["result"]["result"]
-    totals = [n["resources_total"] for n in found if n.get("state") == "ALIVE"]
-    kinds: dict[str, float] = {}
+def get_resources() -> Flow[ClusterResources]:
+    """Returns what the cluster has now; an autoscaler may add more."""
+    response = yield from _send(HttpRequest("GET", "/api/v0/nodes?detail=1&limit=10000"))
+    nodes = _json(response, "nodes")["data"]["result"]["result"]
+    totals = [n["resources_total"] for n in nodes if n.get("state") == "ALIVE"]
+    accelerators: dict[str, float] = {}
     for node in totals:
         for name in node:
-            if name.startswith("accelerator_type:"):
-                kind = name.removeprefix("accelerator_type:")
-                kinds[kind] = kinds.get(kind, 0) + node.get("GPU", 0)
+            kind = name.removeprefix("accelerator_type:")
+            if kind != name:
+                accelerators[kind] = accelerators.get(kind, 0) + node.get("GPU", 0)
     return ClusterResources(
         nodes=len(totals),
         cpus=sum(n.get("CPU", 0) for n in totals),
         gpus=sum(n.get("GPU", 0) for n in totals),
-        accelerators=kinds,
+        accelerators=accelerators,
     )
 
 
 def _send(
     request: HttpRequest, *, accept: frozenset[int] | set[int] = frozenset({200})
 ) -> Flow[httpx.Response]:
-    """Send a request that does no harm when it is sent twice; retry while the cluster is away or unwell."""
-    answer: Any = None
-    for wait in (*_BACKOFF, None):
-        answer = yield request
-        status = getattr(answer, "status_code", None)
+    """Sends an idempotent request; retries while the cluster is unreachable or has a transient error."""
+    response: Any = None
+    for pause in (*_BACKOFF, None):
+        response = yield request
+        status = getattr(response, "status_code", None)
         if status in accept:
-            return answer  # type: ignore[no-any-return]
-        if status is not None and not _is_passing(status):
-            _refuse(answer)
-            raise RayLLMJobError(f"{request.method} {request.path}: unexpected answer {_describe(answer)}")
-        if wait is not None:
-            yield Backoff(wait)
+            return response  # type: ignore[no-any-return]
+        if status is not None and not _is_transient(status):
+            _raise_if_refused(response)
+            raise RayLLMJobError(
+                f"{request.method} {request.path}: unexpected response {_describe(response)}"
+            )
+        if pause is not None:
+            yield Backoff(pause)
     raise RayUnreachableError(
-        f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(answer)}"
+        f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(response)}"
     )
 
 
-def _is_passing(status: int) -> bool:
-    """Whether the same request may be answered later: the server's trouble, or too many requests."""
+def _is_transient(status: int) -> bool:
     return status >= 500 or status in (408, 425, 429)
 
 
-def _refuse(answer: Any) -> None:
-    """:raises RayConnectionError: when the cluster refuses the request for good."""
-    status = answer.status_code
+def _raise_if_refused(response: Any) -> None:
+    """:raises RayConnectionError: when a retry cannot succeed."""
+    status = response.status_code
     if status in (401, 403):
         raise RayConnectionError(
-            f"the cluster refuses the token (HTTP {status}: {answer.text.strip()[:200]}): put the "
+            f"the cluster refuses the token (HTTP {status}: {response.text.strip()[:200]}): put the "
             "cluster's token (`ray get-auth-token` on its head) into the connection's password or auth_file"
         )
     if status in (301, 302, 307, 308):
         raise RayConnectionError(
-            f"the address redirects to {answer.headers.get('location')}: use the Jobs address itself, "
+            f"the address redirects to {response.headers.get('location')}: use the Jobs address itself, "
             "without a login page"
         )
     if status >= 400:
-        raise RayConnectionError(f"the cluster refuses the request: {_describe(answer)}")
+        raise RayConnectionError(f"the cluster refuses the request: {_describe(response)}")
 
 
-def _describe(answer: Any) -> str:
-    status = getattr(answer, "status_code", None)
-    if status is not None:
-        # Ray answers an error with a whole traceback; its last line says what is wrong.
-        lines = [line for line in answer.text.strip().splitlines() if line.strip()]
-        return f"HTTP {status}: {(lines[-1] if lines else '')[:500]}"
-    return f"{type(answer).__name__}: {answer}"
+def _describe(response: Any) -> str:
+    status = getattr(response, "status_code", None)
+    if status is None:
+        return f"{type(response).__name__}: {response}"
+    # Ray responds to an error with a whole traceback, whose last line is the message.
+    lines = response.text.strip().splitlines()
+    return f"HTTP {status}: {(lines[-1] if lines else '')[:500]}"
 
 
-def _json(answer: httpx.Response, what: str) -> dict[str, Any]:
+def _json(response: httpx.Response, what: str) -> dict[str, Any]:
     try:
-        found = answer.json()
+        body = response.json()
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        body = None
+    if not isinstance(body, dict):
         raise RayConnectionError(
-            f"the address does not speak the Ray Jobs API ({what} answered {answer.text.strip()[:100]!r}): "
+            f"the address does not speak the Ray Jobs API ({what} answered {response.text.strip()[:100]!r}): "
             "the connection needs the dashboard's address, such as http://ray-head:8265"
         )
-    return found
+    return body
 
 
 def _seconds(milliseconds: Any) -> float | None:

@@ -1,7 +1,7 @@
 """`RayHook`: an Airflow connection of type `ray`, and calls to its cluster.
 
-A connection whose host is `local` starts, or joins, an embedded Ray head on this machine. An unknown
-connection is an error, never a silent local Ray.
+The host `local` starts or joins an embedded Ray head on this machine. An unknown connection is an error,
+never a silent local Ray.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__, as mask_secret is not
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
-from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT, RaySettings
+from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT_S, RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import SharedClient, client_options
 from airflow_provider_raydatallm.hooks.jobs_api import Backoff, Flow, HttpRequest
 
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class RayHook(BaseHook):
-    """Speaks the Ray Jobs REST API.
+    """Calls the Ray Jobs REST API.
 
     `call` runs a flow of `jobs_api` and blocks; `acall` runs the same flow without blocking the event loop:
 
-        RayHook("ray_default").call(jobs_api.status_of("raysubmit_1"))
-        await RayHook("ray_default").acall(jobs_api.status_of("raysubmit_1"))
+        RayHook("ray_default").call(jobs_api.get_status("raysubmit_1"))
+        await RayHook("ray_default").acall(jobs_api.get_status("raysubmit_1"))
 
     :param ray_conn_id: a connection of type `ray`.
     """
@@ -51,70 +51,67 @@ class RayHook(BaseHook):
 
     @cached_property
     def settings(self) -> RaySettings:
-        """:raises RayConnectionError: when there is no such connection, or it cannot be used."""
-        return self._resolved(self._given())
+        """:raises RayConnectionError: when the connection is missing or cannot be used."""
+        return self._with_local_head(self._read_connection())
 
     def get_conn(self) -> httpx.Client:
-        """A client of the cluster's Jobs API. Close it."""
+        """Returns a client of the cluster's Jobs API, which the caller closes."""
         import httpx
 
         return httpx.Client(**client_options(self.settings))
 
     def call(self, flow: Flow[T]) -> T:
-        """Run a flow of `jobs_api` and return its result."""
+        """Runs a flow of `jobs_api` and returns its result."""
         import httpx
 
         with self.get_conn() as client:
-            answer: httpx.Response | httpx.TransportError | None = None
+            response: httpx.Response | httpx.TransportError | None = None
             while True:
                 try:
-                    step = flow.send(answer)
+                    step = flow.send(response)
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
                 if isinstance(step, Backoff):
-                    answer = None
+                    response = None
                     time.sleep(step.seconds)
                     continue
                 try:
-                    answer = client.request(**_arguments(step))
+                    response = client.request(**_request_arguments(step))
                 except httpx.TransportError as e:
-                    answer = e
+                    response = e
 
     async def acall(self, flow: Flow[T]) -> T:
-        """Run a flow of `jobs_api` and return its result, without blocking the event loop."""
+        """Runs a flow of `jobs_api` and returns its result, without blocking the event loop."""
         import httpx
 
         client = await self._aclient()
-        answer: httpx.Response | httpx.TransportError | None = None
+        response: httpx.Response | httpx.TransportError | None = None
         while True:
             try:
-                step = flow.send(answer)
+                step = flow.send(response)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             if isinstance(step, Backoff):
-                answer = None
+                response = None
                 await asyncio.sleep(step.seconds)
                 continue
             try:
-                answer = await client.request(**_arguments(step))
+                response = await client.request(**_request_arguments(step))
             except httpx.TransportError as e:
-                answer = e
+                response = e
 
     @contextlib.asynccontextmanager
     async def astream(self, request: HttpRequest) -> AsyncIterator[httpx.Response]:
-        """An answer that is read as it comes, for as long as it comes."""
+        """Yields a response whose body is read as it arrives, without a read timeout."""
         import httpx
 
         client = await self._aclient()
-        arguments = {
-            **_arguments(request),
-            "timeout": httpx.Timeout(30.0, connect=CONNECT_TIMEOUT, read=None),
-        }
-        async with client.stream(**arguments) as answer:
-            yield answer
+        timeout = httpx.Timeout(30.0, connect=CONNECT_TIMEOUT_S, read=None)
+        async with client.stream(**_request_arguments(request) | {"timeout": timeout}) as response:
+            yield response
 
     def reread(self) -> None:
-        """Read the connection again at the next call: its token may have been replaced."""
+        """Makes the next call read the connection again: its token may have been replaced."""
         self.__dict__.pop("settings", None)
 
     async def _aclient(self) -> SharedClient:
@@ -122,44 +119,45 @@ class RayHook(BaseHook):
             try:
                 connection = await self.aget_connection(self.ray_conn_id)
             except AirflowNotFoundException as e:
-                raise self._unknown() from e
+                raise self._not_found() from e
             self.settings = await asyncio.to_thread(
-                lambda: self._resolved(RaySettings.from_connection(connection))
+                lambda: self._with_local_head(RaySettings.from_connection(connection))
             )
         return SharedClient.for_settings(self.settings)
 
     def job_url(self, submission_id: str) -> str:
-        """The page of a job in the Ray Dashboard, at the address that people use."""
+        """Returns the page of a job in the Ray Dashboard."""
         return f"{self.settings.dashboard_url or self.settings.address}/#/jobs/{submission_id}"
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the cluster can be used, and what it is or lacks, in words for people: the button "Test" of
-        the UI and `airflow connections test`. Takes about 10 seconds at most, raises nothing, starts nothing.
+        """Returns whether the cluster can be used, and a description of it or of what is wrong, for the
+        button "Test" of the UI and `airflow connections test`. Ends within about 10 seconds, raises and
+        starts nothing.
         """
         from airflow_provider_raydatallm.hooks.connection_test import run_connection_test
 
         try:
-            usable, says = run_connection_test(self._given())
+            usable, text = run_connection_test(self._read_connection())
         except Exception as e:
-            usable, says = False, str(e) or type(e).__name__
-        return usable, str(redact(says))
+            usable, text = False, str(e) or type(e).__name__
+        return usable, str(redact(text))
 
     @property
     def is_local(self) -> bool:
-        """Whether it names an embedded Ray on this machine; a connection that cannot be read does not."""
+        """Whether it is an embedded Ray on this machine; False when the connection cannot be read."""
         try:
-            return self._given().is_local
+            return self._read_connection().is_local
         except RayConnectionError:
             return False
 
-    def _given(self) -> RaySettings:
+    def _read_connection(self) -> RaySettings:
         try:
             connection = self.get_connection(self.ray_conn_id)
         except AirflowNotFoundException as e:
-            raise self._unknown() from e
+            raise self._not_found() from e
         return RaySettings.from_connection(connection)
 
-    def _unknown(self) -> RayConnectionError:
+    def _not_found(self) -> RayConnectionError:
         variable = f"AIRFLOW_CONN_{self.ray_conn_id.upper()}"
         if variable in os.environ:
             return RayConnectionError(
@@ -169,10 +167,10 @@ class RayHook(BaseHook):
             )
         return RayConnectionError(
             f"there is no connection {self.ray_conn_id!r}: add one of type 'ray' with the Jobs address as "
-            f"its host (or 'local' for an embedded Ray on this machine), say {variable}='ray://local'"
+            f"its host (or 'local' for an embedded Ray on this machine), such as {variable}='ray://local'"
         )
 
-    def _resolved(self, settings: RaySettings) -> RaySettings:
+    def _with_local_head(self, settings: RaySettings) -> RaySettings:
         if not settings.is_local:
             return settings
         from airflow_provider_raydatallm.local_ray.head import LocalHeadError, ensure_head
@@ -181,10 +179,10 @@ class RayHook(BaseHook):
             head = ensure_head()
         except LocalHeadError as e:
             raise RayConnectionError(f"{settings.label}: {e}") from e
-        return settings.of_local_head(head.address, head.token)
+        return settings.for_local_head(head.address, head.token)
 
 
-def _arguments(step: HttpRequest) -> dict[str, Any]:
+def _request_arguments(step: HttpRequest) -> dict[str, Any]:
     import httpx
 
     return {
@@ -192,5 +190,5 @@ def _arguments(step: HttpRequest) -> dict[str, Any]:
         "url": step.path.lstrip("/"),
         "json": step.json,
         "content": step.content,
-        "timeout": httpx.Timeout(step.read_timeout, connect=CONNECT_TIMEOUT),
+        "timeout": httpx.Timeout(step.read_timeout, connect=CONNECT_TIMEOUT_S),
     }

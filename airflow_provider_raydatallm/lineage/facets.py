@@ -17,6 +17,7 @@ from openlineage.client.facet_v2 import (
     output_statistics_output_dataset,
 )
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.lineage.table_names import Table, dataset_name, input_table, output_table
 
@@ -77,7 +78,7 @@ def _slice_facet(job: SliceJob, result: Mapping[str, Any]) -> RayDataLLMSliceRun
     counts = result.get("counts")
     return RayDataLLMSliceRunFacet(
         sliceKey=job.slice_key,
-        fingerprint=job.fingerprint(),
+        fingerprint=fingerprint(job),
         model=job.model_source,
         engine=job.engine,
         outcome=result.get("outcome"),

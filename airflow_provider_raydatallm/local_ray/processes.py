@@ -1,14 +1,15 @@
-"""The processes of the embedded Ray head: which they are, and how they end.
+"""The processes of the embedded Ray head: how to recognise them, and how to end them.
 
-They are known by an environment variable that names the folder, by output that goes into the folder, and by
-descent from such a process; never by a program's name, since engines rename themselves and another Ray has to
-be left alone. After a head is killed, vLLM's processes can live on with gigabytes each: ending goes on until
-none is found.
+They are recognised by an environment variable that names the folder, by output that goes into the folder, and
+by descent from such a process; never by a program's name, since engines rename themselves and another Ray
+must be left alone. When a head is killed, vLLM's processes can survive with gigabytes each, so ending repeats
+until none is found.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import defaultdict
@@ -20,22 +21,45 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import psutil
 
+#: Set in every process of a head, to the head's folder.
 MARKER_VARIABLE = "AIRFLOW_RAY_LLM_HEAD"
-"""Set in every process of a head, to the head's folder."""
-
+#: Between SIGTERM and SIGKILL; as long as Ray gives a job that is stopped.
 GRACE_SECONDS = 3.0
-"""Between SIGTERM and SIGKILL; as long as Ray gives a job that is stopped."""
 
 
 class LocalHeadError(RuntimeError):
     """The embedded Ray head cannot be started, joined or stopped."""
 
 
-def end_processes(folder: Path, recorded: Mapping[int, str], patience: float = 30.0) -> int:
-    """SIGTERM, then SIGKILL, until no process of the head is left; return how many there were.
+def head_environment(folder: Path) -> dict[str, str]:
+    """Returns the environment of the head and its jobs."""
+    # RAY_ADDRESS and the like would mislead the head (RAY_lower_case is Ray's tuning and stays); Airflow's
+    # settings and connections hold secrets, which must not outlive the task in every job's environment.
+    env = {name: value for name, value in os.environ.items() if not re.match(r"RAY_[A-Z]|_*AIRFLOW_", name)}
+    return env | {
+        # Jobs run `python`, which must be the one that has ray.
+        "PATH": os.pathsep.join([os.path.dirname(sys.executable), env.get("PATH", os.defpath)]),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+        # Unless this is off, Ray replaces --node-ip-address=127.0.0.1 by the machine's outward address and
+        # listens on every interface.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # Otherwise a caller under `uv run` makes Ray start every worker by that same command.
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Otherwise Ray starts a worker for each logical CPU at once.
+        "RAY_prestart_worker_first_driver": "0",
+        MARKER_VARIABLE: str(folder),
+        # Makes setproctitle (Ray, vLLM) leave /proc/PID/environ alone, where the marker is read.
+        "SPT_NOENV": "1",
+    }
+
+
+def end_processes(folder: Path, recorded: Mapping[int, str], timeout: float = 30.0) -> int:
+    """Sends SIGTERM, then SIGKILL, until no process of the head is left. Returns how many were ended.
 
     :param recorded: identities by pid of processes that are known to be the head's
-    :param patience: seconds until what outlives SIGKILL is an error
+    :param timeout: seconds after which a process that survives SIGKILL is an error
     """
     import psutil
 
@@ -43,14 +67,13 @@ def end_processes(folder: Path, recorded: Mapping[int, str], patience: float = 3
         raise LocalHeadError(f"this process runs inside the embedded Ray head in {folder}: it cannot end it")
     known = dict(recorded)
     ended: set[tuple[int, str]] = set()
-    begin = time.monotonic()
-    while members := _members(folder, known):
-        elapsed = time.monotonic() - begin
-        if elapsed > patience:
-            raise LocalHeadError(
-                f"processes of the embedded Ray head outlive SIGKILL: pids {sorted(members)}"
-            )
-        for pid, process in members.items():
+    started = time.monotonic()
+    while processes := find_processes(folder, known):
+        elapsed = time.monotonic() - started
+        if elapsed > timeout:
+            pids = sorted(processes)
+            raise LocalHeadError(f"processes of the embedded Ray head survive SIGKILL: pids {pids}")
+        for pid, process in processes.items():
             if (identity := process_identity(pid)) is None:
                 continue
             with suppress(psutil.Error):
@@ -64,60 +87,50 @@ def end_processes(folder: Path, recorded: Mapping[int, str], patience: float = 3
     return len(ended)
 
 
-def _members(folder: Path, known: dict[int, str]) -> dict[int, psutil.Process]:
-    """Return the live processes of the head: known or recognised ones, and all that descend from them."""
+def find_processes(folder: Path, known: dict[int, str]) -> dict[int, psutil.Process]:
+    """Returns the live processes of the head: known or recognised ones, and all that descend from them."""
     import psutil
 
     children: dict[int, list[psutil.Process]] = defaultdict(list)
-    found: list[psutil.Process] = []
+    pending: list[psutil.Process] = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             children[process.ppid()].append(process)
             identity = known.get(process.pid)
             if (identity and identity == process_identity(process.pid)) or _is_recognised(process, folder):
-                found.append(process)
-    members: dict[int, psutil.Process] = {}
-    while found:
-        process = found.pop()
-        if process.pid not in members and process.pid != os.getpid():
-            members[process.pid] = process
-            found += children[process.pid]
-    return {pid: process for pid, process in members.items() if process_identity(pid)}
+                pending.append(process)
+    family: dict[int, psutil.Process] = {}
+    while pending:
+        process = pending.pop()
+        if process.pid not in family and process.pid != os.getpid():
+            family[process.pid] = process
+            pending += children[process.pid]
+    return {pid: process for pid, process in family.items() if process_identity(pid)}
 
 
 def _is_recognised(process: psutil.Process, folder: Path) -> bool:
-    """Started with the marker, or (Linux) writing its output into the folder, as workers and drivers do."""
+    """Whether it has the marker, or writes its output into the folder, as workers and drivers do."""
     import psutil
 
-    marked = False
+    is_marked = False
     with suppress(psutil.AccessDenied):
-        marked = process.environ().get(MARKER_VARIABLE) == str(folder)
-    if not sys.platform.startswith("linux"):
-        return marked
+        is_marked = process.environ().get(MARKER_VARIABLE) == str(folder)
     proc = f"/proc/{process.pid}"
     try:
-        if not marked and not any(os.readlink(f"{proc}/fd/{n}").startswith(f"{folder}/") for n in (1, 2)):
+        if not is_marked and not any(os.readlink(f"{proc}/fd/{n}").startswith(f"{folder}/") for n in (1, 2)):
             return False
-        # A container on this machine may have a folder of the same name, and its own head in it.
+        # A container on this machine may have its own head in a folder of the same name.
         return os.path.samefile(f"{proc}/root{folder}", folder)
     except OSError:
         return False
 
 
 def process_identity(pid: int) -> str | None:
-    """What tells a process from a later one with its pid; None when it is gone or a zombie."""
-    if sys.platform.startswith("linux"):
-        # Ticks since boot: unlike psutil's creation time, this does not move when the clock is set.
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            return None
-        return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
-    import psutil
-
+    """Returns what distinguishes a process from a later one with its pid; None for a zombie or no process."""
     try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
-    except psutil.Error:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
         return None
+    # Ticks since boot: unlike psutil's creation time, they do not move when the clock is set.
+    return None if fields[0] in "ZX" else f"{boot} {fields[19]}"

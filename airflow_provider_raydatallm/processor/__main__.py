@@ -21,7 +21,8 @@ from typing import Any
 import pydantic
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.log_lines import LineKind, encode_line, progress_text
+from airflow_provider_raydatallm.contract.log_lines import LineKind, encode_line
+from airflow_provider_raydatallm.contract.progress_text import progress_text
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
 
@@ -81,9 +82,9 @@ def load_spec(source: str) -> SliceJob:
             text = fs.cat_file(path).decode()
         return SliceJob.model_validate_json(text)
     except (OSError, ModuleNotFoundError) as e:
-        raise SliceError(f"cannot read the spec {source}: {e}") from e
+        raise SliceError(f"cannot read the spec {source}: {e}", kind="input") from e
     except pydantic.ValidationError as e:
-        raise SliceError(f"the spec {source} is not valid: {e}") from e
+        raise SliceError(f"the spec {source} is not valid: {e}", kind="input") from e
 
 
 def _run_command(command: Command, args: argparse.Namespace) -> int:

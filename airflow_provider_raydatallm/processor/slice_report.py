@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Counts, Report, Tokens
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
@@ -75,5 +76,5 @@ def published_report(
 
 
 def slice_report(job: SliceJob, outcome: str, **sections: Any) -> Report:
-    identity = {"slice_key": job.slice_key, "output_path": job.slice_path, "fingerprint": job.fingerprint()}
+    identity = {"slice_key": job.slice_key, "output_path": job.slice_path, "fingerprint": fingerprint(job)}
     return Report.model_validate({"outcome": outcome, **identity, **sections})

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor import version_policy
@@ -106,7 +107,7 @@ def inspect_slice(
     ):
         return None, None
     number, mode = version_policy.next_version(job, listing, store, version)
-    checkpoint = Checkpoint(store, number, job.fingerprint(), mode)
+    checkpoint = Checkpoint(store, number, fingerprint(job), mode)
     if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.folder) == (
         listing.hash,
         checkpoint.folder,
@@ -163,7 +164,8 @@ def _report_empty(job: SliceJob, plan: Plan) -> Report:
         matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file"
         raise SliceError(
             f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {matches}. "
-            "Check the path, or set on_empty='skip' or 'publish'"
+            "Check the path, or set on_empty='skip' or 'publish'",
+            kind="input",
         )
     return slice_report(job, "empty", counts=Counts(planned=0, succeeded=0))
 
@@ -198,10 +200,11 @@ def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | N
     except Exception as e:  # importing runs the user's module, which may raise anything
         what = f"{type(e).__name__}: {e}"
         raise SliceError(
-            f"{reference!r} cannot be loaded on the cluster ({what}). Ship its code with code_paths"
+            f"{reference!r} cannot be loaded on the cluster ({what}). Ship its code with code_paths",
+            kind="input",
         ) from e
     if not callable(value):
-        raise SliceError(f"{reference!r} is not a function")
+        raise SliceError(f"{reference!r} is not a function", kind="input")
     return value
 
 
@@ -210,5 +213,6 @@ def _check_output_is_outside_input(job: SliceJob) -> None:
     if output_folder.startswith(input_folder):
         raise SliceError(
             f"the slice folder {job.slice_path} lies inside the input {job.resolved_input_path}: choose "
-            "another output_path"
+            "another output_path",
+            kind="input",
         )

@@ -48,7 +48,7 @@ def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     except ImportError as e:
         raise SliceError(f"{url} cannot be opened: {e}, on every node of the cluster", kind="cluster") from e
     except ValueError as e:
-        raise SliceError(f"{url} cannot be opened: {e}") from e
+        raise SliceError(f"{url} cannot be opened: {e}", kind="input") from e
     return fs, path
 
 

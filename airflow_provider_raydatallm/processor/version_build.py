@@ -108,7 +108,8 @@ class VersionBuild:
                 f"{failed:,} of {self.plan.rows:,} rows failed, which is more than max_quarantine_fraction "
                 f"{self.job.max_quarantine_fraction:g}: {summary}. Nothing is published, and the answered "
                 "rows are kept. Raise that fraction, or set retry_quarantined=True to try the failed rows "
-                "again"
+                "again",
+                kind="input",
             )
 
     def exceeds_quarantine(self, failed: int) -> bool:
@@ -173,7 +174,7 @@ class _Run:
             meter.failed_rows = state.rows_quarantined + update.failed
             if build.job.max_row_attempts == 1 and build.exceeds_quarantine(meter.failed_rows):
                 # Nothing that is answered from here on could be published.
-                raise SliceError(f"{update.failed:,} rows failed")
+                raise SliceError(f"{update.failed:,} rows failed", kind="input")
             progress = {"step": "answer" if meter.finished_rows else "start", **meter.progress()}
             if build.finish_by is not None:
                 progress |= lateness(build.finish_by, time.time(), progress)

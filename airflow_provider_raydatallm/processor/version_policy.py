@@ -6,6 +6,7 @@ import sys
 from typing import Literal, get_args
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
@@ -49,7 +50,8 @@ def report_if_current(
             f"slice {job.slice_key!r} was published for {published_instant} and this run is for "
             f"{job.slice_instant}: two runs share "
             f"one key. slice_format {job.slice_format!r} is too coarse for this schedule; an hourly DAG "
-            "needs '%Y-%m-%dT%H', say"
+            "needs '%Y-%m-%dT%H', say",
+            kind="input",
         )
     if not answers_same_question(version, job, listing) or not versions.is_complete(store, version):
         return None
@@ -73,16 +75,17 @@ def next_version(job: SliceJob, listing: Listing, store: Store, version: Version
     if version is None:
         # A run that died between its last part and its commit leaves the files of neither version intact.
         for started in get_args(Mode):
-            if Checkpoint(store, number, job.fingerprint(), started).is_sealed(listing.hash):
+            if Checkpoint(store, number, fingerprint(job), started).is_sealed(listing.hash):
                 return number, started
     if version is not None:
-        same_question = version.manifest["fingerprint"] == job.fingerprint()
+        same_question = version.manifest["fingerprint"] == fingerprint(job)
         same_input = version.manifest["input"]["hash"] == listing.hash
         if not same_question and job.on_config_change == "fail":
             raise SliceError(
                 f"slice {job.slice_key!r} is published with another configuration (fingerprint "
-                f"{version.manifest['fingerprint']}, now {job.fingerprint()}): model, prompt, sampling, "
-                "schema or code changed. Set on_config_change='recompute' to replace it"
+                f"{version.manifest['fingerprint']}, now {fingerprint(job)}): model, prompt, sampling, "
+                "schema or code changed. Set on_config_change='recompute' to replace it",
+                kind="input",
             )
         if not same_input and job.on_input_change == "fail":
             published = version.manifest["input"]
@@ -90,19 +93,21 @@ def next_version(job: SliceJob, listing: Listing, store: Store, version: Version
                 f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now "
                 f"holds (then {published['files']} file(s) of {published['rows']:,} rows; now "
                 f"{len(listing.files)}). "
-                "Set on_input_change='recompute' to replace it, or 'extend' to add what is new"
+                "Set on_input_change='recompute' to replace it, or 'extend' to add what is new",
+                kind="input",
             )
         if same_question and not same_input and job.on_input_change == "extend":
             mode = "extend"
         elif same_question and same_input:
             mode = "forced" if job.force_rerun else "retry"
-    checkpoint = Checkpoint(store, number, job.fingerprint(), mode)
+    checkpoint = Checkpoint(store, number, fingerprint(job), mode)
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned
     if has_changed and job.on_input_change == "fail" and checkpoint.has_fragments():
         raise SliceError(
             f"slice {job.slice_key!r} is half finished, and {job.resolved_input_path} changed since. Set "
             "on_input_change='recompute' or 'extend' to continue with what it holds now: the finished rows "
-            "of unchanged files are kept"
+            "of unchanged files are kept",
+            kind="input",
         )
     return number, mode

@@ -43,9 +43,9 @@ class JobSubmission:
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
         :raises RayLLMInputError: when the cluster's Python cannot run the task's function.
         """
-        hook.call(jobs_api.version())
+        hook.call(jobs_api.get_version())
         if any(p.python for p in self.packages) and not _PYTHON_SETTINGS & set(self.runtime_env or ()):
-            packages.check_python(self.packages, hook.call(jobs_api.python_version()))
+            packages.check_python(self.packages, hook.call(jobs_api.get_python_version()))
         spec_name, spec = packages.spec_package(self.job)
         all_packages = [packages.processor_package(), spec, *self.packages]
         uris = [hook.call(jobs_api.upload_package(p.name, p.content)) for p in all_packages]

@@ -15,6 +15,7 @@ import uuid
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -139,7 +140,7 @@ class JobTracker:
         if info.status not in jobs_api.TERMINAL:
             return True
         watch = JobWatch(record.nonce)
-        watch.read_log_end(hook.call(jobs_api.last_lines(job_id, info, 200)))
+        watch.read_log_end(hook.call(jobs_api.read_log_tail(job_id, info, 200)))
         return isinstance(watch.decide(info.status), Finished)
 
     def submit(self) -> JobRef:
@@ -154,7 +155,7 @@ class JobTracker:
             submission_id=name,
             nonce=uuid.uuid4().hex,
             spec_hash=self._spec_hash,
-            fingerprint=self.submission.job.fingerprint(),
+            fingerprint=fingerprint(self.submission.job),
             try_number=self.task.try_number,
             submission_count=self._submission_count + 1,
         )

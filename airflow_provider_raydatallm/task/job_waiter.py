@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from airflow_provider_raydatallm.contract.log_lines import progress_text
+from airflow_provider_raydatallm.contract.progress_text import progress_text
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -144,7 +144,7 @@ class _Waiter:
         if info.node_id is not None and not ended:
             self._follower.start(self._hook, info.node_id)
         if ended or (not self._follower.active and self._is_progress_due()):
-            last_lines = await self._hook.acall(jobs_api.last_lines(ref.submission_id, info, _LAST_LINES))
+            last_lines = await self._hook.acall(jobs_api.read_log_tail(ref.submission_id, info, _LAST_LINES))
             # Ray's message about a failed job holds the end of the log too, even when its node is gone.
             watch.read_log_end(last_lines or info.message)
         verdict = watch.decide(info.status, info.message)

@@ -109,7 +109,7 @@ class LogFollower:
     async def _follow(self, hook: RayHook, node_id: str) -> None:
         import httpx
 
-        request = jobs_api.follow_log(self._submission_id, node_id, from_start=self._from_start)
+        request = jobs_api.log_stream_request(self._submission_id, node_id, from_start=self._from_start)
         while True:
             # The stream can be cut while the job runs; the next status check reports what is wrong.
             with contextlib.suppress(httpx.HTTPError, RayLLMJobError, RayLLMInputError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from airflow_provider_raydatallm.local_ray.head import FOLDER_VARIABLE, LocalHead, ensure_head, stop_head
-from airflow_provider_raydatallm.local_ray.processes import _members
+from airflow_provider_raydatallm.local_ray.processes import find_processes
 
 
 class Head:
@@ -26,7 +26,7 @@ class Head:
         return ensure_head(self.folder)
 
     def processes(self) -> list[psutil.Process]:
-        return list(_members(self.folder, {}).values())
+        return list(find_processes(self.folder, {}).values())
 
     def end(self) -> None:
         stop_head(self.folder)

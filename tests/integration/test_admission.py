@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.contract.log_lines import progress_text
+from airflow_provider_raydatallm.contract.progress_text import progress_text
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
@@ -58,7 +58,7 @@ class Sent:
         if isinstance(self.verdict, Wait):
             info = self.hook.call(jobs_api.get_status(self.name))
             if info is not None:
-                self.watch.read_log_end(self.hook.call(jobs_api.last_lines(self.name, info, 500)))
+                self.watch.read_log_end(self.hook.call(jobs_api.read_log_tail(self.name, info, 500)))
             self.verdict = self.watch.decide(info.status if info else None)
             if isinstance(self.verdict, Wait) and self.verdict.progress:
                 self.progress.append(self.verdict.progress)

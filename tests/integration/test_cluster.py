@@ -26,21 +26,23 @@ def test_right_token_is_taken_by_both_kinds_of_call(
     ray_head: LocalHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = hook_with(monkeypatch, ray_head.address, ray_head.token)
-    assert hook.call(jobs_api.version()) == ray_head.ray_version
-    found = asyncio.run(hook_with(monkeypatch, ray_head.address, ray_head.token).acall(jobs_api.resources()))
+    assert hook.call(jobs_api.get_version()) == ray_head.ray_version
+    found = asyncio.run(
+        hook_with(monkeypatch, ray_head.address, ray_head.token).acall(jobs_api.get_resources())
+    )
     assert (found.nodes, found.cpus, found.gpus) == (1, ray_head.num_cpus, 0)
 
 
 @pytest.mark.parametrize("token", [None, "0" * 32])
 def test_wrong_token_says_so(ray_head: LocalHead, monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
     with pytest.raises(RayConnectionError, match="refuses the token"):
-        hook_with(monkeypatch, ray_head.address, token).call(jobs_api.version())
+        hook_with(monkeypatch, ray_head.address, token).call(jobs_api.get_version())
 
 
 def test_unreachable_cluster_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_api, "_BACKOFF", (0.1,))
     with pytest.raises(RayUnreachableError, match="/api/version failed 2 times: ConnectError"):
-        hook_with(monkeypatch, "http://127.0.0.1:9", None).call(jobs_api.version())
+        hook_with(monkeypatch, "http://127.0.0.1:9", None).call(jobs_api.get_version())
 
 
 def test_local_connection_joins_the_running_head(ray_head: LocalHead) -> None:

@@ -55,7 +55,10 @@ def hook_to(monkeypatch: pytest.MonkeyPatch, host: str, token: str | None = None
 
 
 def version_by_both(hook: RayHook) -> set[str]:
-    return {hook.call(jobs_api.version()), asyncio.run(RayHook(hook.ray_conn_id).acall(jobs_api.version()))}
+    return {
+        hook.call(jobs_api.get_version()),
+        asyncio.run(RayHook(hook.ray_conn_id).acall(jobs_api.get_version())),
+    }
 
 
 def test_right_ca_is_trusted_and_a_wrong_one_is_not(
@@ -66,7 +69,7 @@ def test_right_ca_is_trusted_and_a_wrong_one_is_not(
     usable, says = hook.test_connection()
     assert usable, says
     assert says.startswith(f"Ray {ray_head.ray_version} at {front}: 1 node, {ray_head.num_cpus} logical CPUs")
-    assert "The token of the password is taken." in says
+    assert "The token of the password is accepted." in says
     assert "No GPU" in says
     assert "fewer" not in says
 
@@ -74,7 +77,7 @@ def test_right_ca_is_trusted_and_a_wrong_one_is_not(
     for extra, named in (({"ca_file": other}, f"ca_file '{other}'"), ({}, "the public authorities")):
         hook = hook_to(monkeypatch, front, ray_head.token, **extra)
         with pytest.raises(RayUnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
-            hook.call(jobs_api.version())
+            hook.call(jobs_api.get_version())
         usable, says = hook.test_connection()
         assert not usable
         assert f"its certificate is not signed by {named}" in says
@@ -99,7 +102,7 @@ def test_client_certificate_is_shown(
         assert version_by_both(hook) == {ray_head.ray_version}
         hook = hook_to(monkeypatch, front, ray_head.token, ca_file=str(authority.ca_file))
         with pytest.raises(RayUnreachableError, match="CERTIFICATE_REQUIRED"):
-            hook.call(jobs_api.version())
+            hook.call(jobs_api.get_version())
 
 
 def test_proxy_is_used_with_its_credentials_and_before_those_of_the_environment(
@@ -150,7 +153,7 @@ def test_wrong_and_missing_tokens_are_told_apart(
     assert (usable, f"refuses the token of auth_file '{tmp_path}/t'" in says) == (False, True)
     monkeypatch.setenv("RAY_AUTH_TOKEN", f" {ray_head.token}\n")
     usable, says = hook_to(monkeypatch, ray_head.address).test_connection()
-    assert (usable, "The token of RAY_AUTH_TOKEN of the environment is taken." in says) == (True, True)
+    assert (usable, "The token of RAY_AUTH_TOKEN of the environment is accepted." in says) == (True, True)
 
 
 def test_rotated_token_file_is_picked_up_by_the_same_hook_and_client(
@@ -160,16 +163,16 @@ def test_rotated_token_file_is_picked_up_by_the_same_hook_and_client(
     file.write_text("yesterday's")
     hook = hook_to(monkeypatch, ray_head.address, auth_file=str(file))
     with pytest.raises(RayConnectionError, match="refuses the token"):
-        hook.call(jobs_api.version())
+        hook.call(jobs_api.get_version())
     with hook.get_conn() as client:
         assert client.get("/api/version").status_code == 403
         file.write_text(f"{ray_head.token}\n")
         assert client.get("/api/version").status_code == 200
-    assert hook.call(jobs_api.version()) == ray_head.ray_version
-    assert asyncio.run(hook.acall(jobs_api.version())) == ray_head.ray_version
+    assert hook.call(jobs_api.get_version()) == ray_head.ray_version
+    assert asyncio.run(hook.acall(jobs_api.get_version())) == ray_head.ray_version
     file.write_text("")
     with pytest.raises(RayConnectionError, match=f"connection 'real': auth_file '{file}' is empty"):
-        asyncio.run(hook.acall(jobs_api.version()))
+        asyncio.run(hook.acall(jobs_api.get_version()))
 
 
 def test_ray_takes_the_token_beside_the_authorization_that_a_proxy_removes(
@@ -354,6 +357,6 @@ def test_button_of_the_api_server_tests_a_connection(
     assert [a["status"] for a in answers] == [True, False, False], done.stderr[-3000:]
     assert answers[0]["message"].startswith(f"Ray {ray_head.ray_version} at {front}: 1 node")
     assert "refuses the token of the password" in answers[1]["message"]
-    assert "host 'ftp://x' is no web address" in answers[2]["message"]
+    assert "host 'ftp://x' is not a web address" in answers[2]["message"]
     for secret in (ray_head.token, "sesame-open-0", "hdr-secret-1"):
         assert secret not in done.stdout + done.stderr

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import industry_of, write_customers
@@ -106,7 +107,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     assert 0 < report["utilisation"]["cpu_mean"] <= 100
     assert 0 < report["utilisation"]["memory_max"] <= 100
     asked = spec_of("2026-01-01", tmp_path).model_copy(update={"model_source": str(tiny_model)})
-    assert report["fingerprint"] == asked.fingerprint()  # what the demo writes for `plan` is what it runs
+    assert report["fingerprint"] == fingerprint(asked)  # what the demo writes for `plan` is what it runs
     assert (
         0
         < report["throughput"]["rows_per_s"]

@@ -88,7 +88,7 @@ def test_other_python_is_refused_before_submission_and_by_the_job(
     ray_head: LocalHead, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = RayHook("ray_default")
-    assert hook.call(jobs_api.python_version()) == row_function.PYTHON
+    assert hook.call(jobs_api.get_python_version()) == row_function.PYTHON
 
     monkeypatch.setattr(pickled_function, "PYTHON", "3.9")  # of another worker
     made = pickled_function.pickle_function(lambda name: name, ["name"], {})  # type: ignore[arg-type]

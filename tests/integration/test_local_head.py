@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.local_ray.head import (
     head_status,
     stop_head,
 )
+from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
 from tests.support.paths import ROOT
 
 pytest.importorskip("ray")
@@ -107,7 +108,7 @@ def live(folder: Path) -> set[int]:
     found = set()
     for process in psutil.process_iter():
         try:
-            marked = process.environ().get(head_module.MARKER_VARIABLE) == str(folder)
+            marked = process.environ().get(MARKER_VARIABLE) == str(folder)
         except psutil.Error:
             continue
         if (marked or f"{folder}/tmp/session" in " ".join(process.cmdline())) and is_live(process.pid):
@@ -213,7 +214,7 @@ def test_head_that_does_not_fit_is_named_and_left_alone(folder: Path) -> None:
 
 def test_head_is_not_ended_from_within(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = ensure_head(folder)
-    monkeypatch.setenv(head_module.MARKER_VARIABLE, str(folder))
+    monkeypatch.setenv(MARKER_VARIABLE, str(folder))
     with pytest.raises(LocalHeadError, match="inside"):
         stop_head(folder)
     is_status(folder, head)
@@ -280,7 +281,7 @@ def test_start_that_is_not_ready_in_time_shows_the_log_and_leaves_nothing(empty:
 
 
 def test_start_that_fails_says_why_and_leaves_nothing(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_module, "_free_ports", lambda count: [1] * count)
+    monkeypatch.setattr(head_module, "free_ports", lambda count: [1] * count)
     with pytest.raises(
         LocalHeadError, match=r"ended by itself(.|\n)*must be an integer between 1024 and 65535"
     ):

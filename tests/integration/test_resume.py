@@ -38,7 +38,7 @@ def wait_until_held(tmp_path: Path) -> None:
 def log_of(submission_id: str) -> str:
     hook = RayHook("ray_default")
     info = hook.call(jobs_api.get_status(submission_id))
-    return hook.call(jobs_api.last_lines(submission_id, info, 1000)) if info is not None else ""
+    return hook.call(jobs_api.read_log_tail(submission_id, info, 1000)) if info is not None else ""
 
 
 def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_once(

@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 from cryptography.fernet import Fernet
 
-from airflow_provider_raydatallm.local_ray.head import _free_ports
+from airflow_provider_raydatallm.local_ray.head import free_ports
 from tests.support.airflow_rest import LIMIT, RestApi, Task, wait_for
 from tests.support.paths import ROOT
 from tests.support.postgres import Postgres
@@ -102,7 +102,7 @@ class Airflow:
     def __init__(self, dags: Path, environment: Mapping[str, str]) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="airflow-", dir="/tmp"))
         self.database = Postgres()
-        [port] = _free_ports(1)
+        [port] = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         self.user, self.password = "admin", secrets.token_urlsafe(16)
         self.api = RestApi(self.url, self.user, self.password)

@@ -8,6 +8,7 @@ from typing import Any
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.submit.packages import Package
 from tests.support.context import context_of
@@ -30,4 +31,4 @@ def sent_by(dag: DAG, task_id: str = "ask") -> tuple[SliceJob, list[Package]]:
 def identity(path: Path, text: str) -> str:
     """What changes when the function of the DAG's task `ask` does."""
     job, _ = sent_by(parse_dag(path, text))
-    return f"{job.code_hash} {job.fingerprint()} {job.preprocess}"
+    return f"{job.code_hash} {fingerprint(job)} {job.preprocess}"

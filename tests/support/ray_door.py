@@ -22,7 +22,7 @@ import psutil
 
 from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL
 from airflow_provider_raydatallm.local_ray.head import LocalHead, _free_ports, ensure_head, stop_head
-from airflow_provider_raydatallm.local_ray.processes import _members
+from airflow_provider_raydatallm.local_ray.processes import find_processes
 
 #: Logical: enough for the small jobs of as many slices as Airflow runs at once.
 _CPUS = 32
@@ -59,7 +59,7 @@ class Cluster:
     def kill(self) -> None:
         """SIGKILL every process of the head, jobs and engines included."""
         self._shut()
-        while members := _members(self.folder, {}):
+        while members := find_processes(self.folder, {}):
             for process in members.values():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()

@@ -193,7 +193,7 @@ def _waiting(needs: Resources, waited_s: float, ahead: list[str]) -> dict[str, A
 
 
 def _timeout_error(needs: Resources, waiting: dict[str, Any]) -> SliceError:
-    from airflow_provider_raydatallm.contract.log_lines import waiting_text
+    from airflow_provider_raydatallm.contract.progress_text import waiting_text
 
     return SliceError(
         f"there was no room on the cluster within queue_timeout: {waiting_text(waiting)} "

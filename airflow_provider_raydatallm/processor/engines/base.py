@@ -74,7 +74,9 @@ class Engine(ABC):
         needs_dedup = {"on_too_long": job.on_too_long != "quarantine", "deduplicate": job.deduplicate}
         if any(needs_dedup.values()) and not self.supports_dedup:
             names = " and ".join(name for name, is_set in needs_dedup.items() if is_set)
-            raise SliceError(f"{names} needs engine 'vllm', and this slice's engine is {type(self).__name__}")
+            raise SliceError(
+                f"{names} needs engine 'vllm', and this slice's engine is {type(self).__name__}", kind="input"
+            )
         self.sizes_chosen = False
 
     @property

@@ -123,7 +123,7 @@ def _check_options(processor_kwargs: Mapping[str, Any]) -> None:
     if unknown := sorted(processor_kwargs.keys() - known):
         is_reserved = unknown[0] in _RESERVED
         why = "set by another argument" if is_reserved else f"not one of {', '.join(sorted(known))}"
-        raise SliceError(f"processor_kwargs[{unknown[0]!r}] is {why}")
+        raise SliceError(f"processor_kwargs[{unknown[0]!r}] is {why}", kind="input")
 
 
 def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -26,11 +26,13 @@ def load_engine(job: SliceJob) -> type[Engine]:
     module, _, attribute = reference.partition(":")
     if not attribute:
         names = ", ".join(map(repr, _ENGINES))
-        raise SliceError(f"unknown engine {name!r}: use 'auto', {names} or 'package.module:Class'")
+        raise SliceError(
+            f"unknown engine {name!r}: use 'auto', {names} or 'package.module:Class'", kind="input"
+        )
     try:
         engine = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:
-        raise SliceError(f"engine {name!r} cannot be loaded on the cluster: {e}") from e
+        raise SliceError(f"engine {name!r} cannot be loaded on the cluster: {e}", kind="input") from e
     if not (isinstance(engine, type) and issubclass(engine, Engine)):
-        raise SliceError(f"engine {name!r} is not a subclass of {Engine.__module__}.Engine")
+        raise SliceError(f"engine {name!r} is not a subclass of {Engine.__module__}.Engine", kind="input")
     return engine

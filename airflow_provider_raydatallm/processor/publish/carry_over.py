@@ -29,14 +29,16 @@ def carry_over_rows(checkpoint: Checkpoint, version: Version, plan: Plan, epoch:
     if old_plan is None:
         raise SliceError(
             f"{store.path(version.manifest['plan'])} is missing or damaged, so the published rows cannot be "
-            "identified: set on_input_change='recompute', or force_rerun=True"
+            "identified: set on_input_change='recompute', or force_rerun=True",
+            kind="input",
         )
     index = {u.id: i for i, u in enumerate(plan.units)}
     gone = [u.file.path for u in old_plan.units if u.id not in index]
     if gone:
         raise SliceError(
             f"on_input_change is 'extend', which only adds files, but {gone[0]} changed or is gone: set "
-            "on_input_change='recompute'"
+            "on_input_change='recompute'",
+            kind="input",
         )
     ids = [u.id for u in plan.units]
     for table in _published_rows(store, version, old_plan, index):
@@ -54,7 +56,8 @@ def _published_rows(
         if store.version(file["path"]) is None:
             raise SliceError(
                 f"{store.path(file['path'])} is missing, so the published rows cannot be identified: set "
-                "on_input_change='recompute', or force_rerun=True"
+                "on_input_change='recompute', or force_rerun=True",
+                kind="input",
             )
         with store.fs.open(store.path(file["path"]), "rb") as f:
             failed = pq.read_table(f, columns=["__unit", "__offset"])

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import folder_column
@@ -55,17 +56,20 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
     names = [f.name for f in fields]
     if taken := [n for n in names if n in plan.columns]:
         raise SliceError(
-            f"the answer column {taken[0]!r} is also a column of the input: choose another output_column"
+            f"the answer column {taken[0]!r} is also a column of the input: choose another output_column",
+            kind="input",
         )
     if (folder := folder_column(job.slice_path)) in names:
         raise SliceError(
-            f"the answer column {folder!r} is also the slice folder's: choose another output_column"
+            f"the answer column {folder!r} is also the slice folder's: choose another output_column",
+            kind="input",
         )
     try:
         pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([*plan.schema, *fields])).close()
     except pa.ArrowException as e:
         raise SliceError(
-            f"the slice's columns cannot be written as Parquet: {e}. Leave them out with columns="
+            f"the slice's columns cannot be written as Parquet: {e}. Leave them out with columns=",
+            kind="input",
         ) from e
 
 
@@ -244,7 +248,7 @@ class Publication:
             "epoch": self.lease.epoch,
             "slice_key": self.job.slice_key,
             "slice_instant": self.job.slice_instant,
-            "fingerprint": self.job.fingerprint(),
+            "fingerprint": fingerprint(self.job),
             "input": {
                 "path": self.job.resolved_input_path,
                 "files": self.plan.files,

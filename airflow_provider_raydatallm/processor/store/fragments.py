@@ -137,7 +137,9 @@ def _concat(tables: Sequence[pa.Table]) -> pa.Table:
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
-        raise SliceError(f"postprocess returned values of different types for one column: {e}") from e
+        raise SliceError(
+            f"postprocess returned values of different types for one column: {e}", kind="input"
+        ) from e
 
 
 def read_head(store: Store, name: str) -> pa.Schema:
@@ -174,7 +176,9 @@ def fragment_fields(store: Store, folder: str, fragments: Sequence[ledger.Fragme
     try:
         schema = pa.unify_schemas(list(dict.fromkeys(heads)), promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
-        raise SliceError(f"postprocess returned values of different types for one column: {e}") from e
+        raise SliceError(
+            f"postprocess returned values of different types for one column: {e}", kind="input"
+        ) from e
     return [f for f in schema if not f.name.startswith("__")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
 from airflow_provider_raydatallm.processor.storage import open_fs
@@ -23,7 +24,7 @@ def newest_throughput(job: SliceJob) -> PastThroughput | None:
     for folder in sorted(folders, reverse=True)[:_SLICES]:
         try:
             report = json.loads(fs.cat_file(f"{folder.rstrip('/')}/_report.json"))
-            if report["fingerprint"] != job.fingerprint():
+            if report["fingerprint"] != fingerprint(job):
                 continue
             rate, start = report["throughput"]["rows_per_s"], report["seconds"]["engine_start"]
             workers = report["balance"]["workers"] or 1

@@ -9,6 +9,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
@@ -27,7 +28,7 @@ def current_report(job: SliceJob) -> Report | None:
     """Returns the published report for this job and the input as it is now, or None."""
     store = Store(job.slice_path)
     version = versions.newest_version(store)
-    if version is None or version.manifest["fingerprint"] != job.fingerprint():
+    if version is None or version.manifest["fingerprint"] != fingerprint(job):
         return None
     instant = version.manifest["slice_instant"]
     if instant and job.slice_instant not in (None, instant):
@@ -70,7 +71,7 @@ def finished_report(job: SliceJob) -> Report | None:
 def answers_same_question(version: Version, job: SliceJob, listing: Listing) -> bool:
     """Whether the version was built from this input with the job's fingerprint."""
     manifest = version.manifest
-    return bool(manifest["fingerprint"] == job.fingerprint() and manifest["input"]["hash"] == listing.hash)
+    return bool(manifest["fingerprint"] == fingerprint(job) and manifest["input"]["hash"] == listing.hash)
 
 
 def published_files(slice_path: str, *, version: int | None = None) -> list[str]:

@@ -88,7 +88,8 @@ def newest_version(store: Store, *, ignore_damage: bool = False) -> Version | No
                 return None
             raise SliceError(
                 f"{e}: the published version is unknown. Restore that file, or set force_rerun=True to "
-                "answer the slice again"
+                "answer the slice again",
+                kind="input",
             ) from e
         if body is not None:
             return Version(number, body["manifest"], body["report"])
@@ -97,7 +98,8 @@ def newest_version(store: Store, *, ignore_damage: bool = False) -> Version | No
     if foreign and CHECKPOINT not in names and VERSIONS not in names:
         raise SliceError(
             f"{store.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not "
-            "publish: choose another output_path, or empty that folder"
+            "publish: choose another output_path, or empty that folder",
+            kind="input",
         )
     return None
 

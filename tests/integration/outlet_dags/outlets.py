@@ -13,6 +13,7 @@ from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import DAG, Asset, AssetAlias, BaseOperator, CronPartitionTimetable
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Counts, Report, Tokens
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMJobError
@@ -71,7 +72,7 @@ class Answered(SliceLineage, BaseOperator):
             outcome=self.outcome,  # type: ignore[arg-type]
             slice_key=job.slice_key,
             output_path=job.slice_path,
-            fingerprint=job.fingerprint(),
+            fingerprint=fingerprint(job),
             counts=Counts(planned=10, succeeded=9, quarantined=1),
             tokens=Tokens(input=100, output=20),
         )

@@ -17,28 +17,30 @@ USED = SharedEngine(
     "ray-llm-used-0", "DEPLOYING", "", "workers-1-to-2-idle-kept", {"RUNNING": 1, "STARTING": 1}, ("s3://a",)
 )
 STUCK = replace(IDLE, name="ray-llm-stuck-0")
-See = Callable[..., None]
+SetEngines = Callable[..., None]
 
 
 @pytest.fixture
-def see(monkeypatch: pytest.MonkeyPatch) -> See:
-    """Have these engines on the cluster; None: there is no cluster."""
+def set_engines(monkeypatch: pytest.MonkeyPatch) -> SetEngines:
+    """Sets the engines of the cluster; None: the cluster cannot be reached."""
 
-    def seen(*engines: SharedEngine | None) -> None:
-        found = None if None in engines else list(engines)
-        monkeypatch.setattr(engines_cli, "_engines", lambda: found)
+    def set_engines(*engines: SharedEngine | None) -> None:
+        listed = None if None in engines else list(engines)
+        monkeypatch.setattr(engines_cli, "_get_engines", lambda: listed)
 
-    def end(name: str, *, force: bool = False) -> bool:
+    def stop_engine(name: str, *, force: bool = False) -> bool:
         if name == STUCK.name and not force:
-            raise SliceError("it does not end", kind="engine")
+            raise SliceError("it does not stop", kind="engine")
         return force or name == IDLE.name
 
-    monkeypatch.setattr(serve_apps.SERVE, "stop_engine", end)
-    return seen
+    monkeypatch.setattr(serve_apps.SERVE, "stop_engine", stop_engine)
+    return set_engines
 
 
-def test_engines_are_listed_with_workers_and_users(see: See, capsys: pytest.CaptureFixture[str]) -> None:
-    see(IDLE, USED)
+def test_engines_are_listed_with_workers_and_users(
+    set_engines: SetEngines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_engines(IDLE, USED)
     assert main(["engines", "list"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "ray-llm-idle-0: running, no worker (workers-1-to-1-idle-600-s)",
@@ -47,7 +49,7 @@ def test_engines_are_listed_with_workers_and_users(see: See, capsys: pytest.Capt
     ]
     assert main(["engines", "list", "--json"]) == 0
     assert [e["users"] for e in json.loads(capsys.readouterr().out)] == [[], ["s3://a"]]
-    see()
+    set_engines()
     assert main(["engines", "list"]) == 0
     assert capsys.readouterr().out == "no shared engine is on this cluster\n"
     assert main(["engines", "list", "--json"]) == 0
@@ -66,7 +68,7 @@ def test_engines_are_listed_with_workers_and_users(see: See, capsys: pytest.Capt
     ],
 )
 def test_engine_in_use_is_stopped_by_force_only(
-    see: See,
+    set_engines: SetEngines,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     code: int,
@@ -74,45 +76,47 @@ def test_engine_in_use_is_stopped_by_force_only(
     in_use: list[str],
     stuck: list[str],
 ) -> None:
-    see(STUCK, IDLE, USED)
+    set_engines(STUCK, IDLE, USED)
     assert main(["engines", "stop", *arguments, "--json"]) == code
     assert json.loads(capsys.readouterr().out) == {"ended": ended, "in_use": in_use, "stuck": stuck}
     assert main(["engines", "stop", *arguments]) == code
-    said = capsys.readouterr()
-    assert said.out.splitlines() == [f"ended {name}" for name in ended]
-    used = [f"{name} is in use: wait, or say --force" for name in in_use]
-    assert said.err.splitlines() == used + [f"{name} does not end: wait, or say --force" for name in stuck]
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [f"ended {name}" for name in ended]
+    used = [f"{name} is in use: wait, or pass --force" for name in in_use]
+    assert printed.err.splitlines() == used + [
+        f"{name} does not stop: wait, or pass --force" for name in stuck
+    ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
-        ([], 2, "name engines to stop, or say --all"),
-        (["--all", IDLE.name], 2, "name engines to stop, or say --all"),
+        ([], 2, "name engines to stop, or pass --all"),
+        (["--all", IDLE.name], 2, "name engines to stop, or pass --all"),
         ([IDLE.name, "typo"], 1, "there is no shared engine 'typo'; there are: ray-llm-idle-0"),
     ],
 )
-def test_what_is_unclear_stops_nothing(
-    see: See, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
+def test_unclear_request_stops_nothing(
+    set_engines: SetEngines, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
-    see(IDLE)
+    set_engines(IDLE)
     assert main(["engines", "stop", *arguments]) == code
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"error: {says}\n")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"error: {message}\n")
 
 
-def test_no_cluster_is_an_error(see: See) -> None:
-    see(None)
+def test_no_cluster_is_an_error(set_engines: SetEngines) -> None:
+    set_engines(None)
     assert main(["engines", "list"]) == main(["engines", "stop", "--all"]) == 1
 
 
-def test_cluster_that_is_gone_is_told_at_once(
+def test_unreachable_cluster_fails_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def another() -> None:
-        raise AssertionError("which cluster it is was said")
+    def head_status() -> None:
+        raise AssertionError("RAY_ADDRESS names the cluster")
 
-    monkeypatch.setattr("airflow_provider_raydatallm.local_ray.head.head_status", another)
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody there
+    monkeypatch.setattr("airflow_provider_raydatallm.local_ray.head.head_status", head_status)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert main(["engines", "list"]) == 1
     assert capsys.readouterr().err.startswith("error: no Ray cluster can be reached; is RAY_ADDRESS right?")

@@ -16,6 +16,7 @@ from airflow.sdk import DAG, task
 from airflow.sdk.bases.decorator import DecoratedMappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.submit import packages, pickled_function
@@ -319,7 +320,7 @@ def test_calls_pass_parameters_and_templated_arguments(tmp_path: Path) -> None:
 
     other: Any = dag.get_task("other")
     assert (other.slice_key, other.concurrency) == ("two", 3)
-    assert sent_by(dag, "other")[0].fingerprint() != job.fingerprint()
+    assert fingerprint(sent_by(dag, "other")[0]) != fingerprint(job)
 
     assert '"python_callable_name": "styled"' in json.dumps(DagSerialization.to_dict(dag))
 

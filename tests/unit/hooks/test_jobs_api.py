@@ -46,9 +46,9 @@ SUBMISSION: dict[str, Any] = {"submission_id": "id-1", "entrypoint": "e", "runti
 
 
 def test_too_old_ray_is_refused() -> None:
-    assert step(jobs_api.version(), answer(200, {"ray_version": "2.60.0"}))[0] == "2.60.0"
+    assert step(jobs_api.get_version(), answer(200, {"ray_version": "2.60.0"}))[0] == "2.60.0"
     with pytest.raises(RayClusterUnfitError, match=r"runs Ray 2\.40\.0.*at least 2\.58"):
-        step(jobs_api.version(), answer(200, {"ray_version": "2.40.0"}))
+        step(jobs_api.get_version(), answer(200, {"ray_version": "2.40.0"}))
 
 
 @pytest.mark.parametrize(
@@ -56,23 +56,23 @@ def test_too_old_ray_is_refused() -> None:
 )
 def test_refusal_is_final(status: int, says: str) -> None:
     with pytest.raises(RayConnectionError, match=says):
-        step(jobs_api.version(), answer(status, "no"))
+        step(jobs_api.get_version(), answer(status, "no"))
 
 
 def test_something_else_at_the_address_is_told() -> None:
     with pytest.raises(RayConnectionError, match="does not speak the Ray Jobs API"):
-        step(jobs_api.version(), answer(200, "<html>hello"))
+        step(jobs_api.get_version(), answer(200, "<html>hello"))
 
 
 def test_fresh_head_is_waited_for_and_a_dead_one_is_not_for_ever() -> None:
     assert (
-        step(jobs_api.version(), answer(429, "slow down"), answer(200, {"ray_version": "2.60.0"}))[0]
+        step(jobs_api.get_version(), answer(429, "slow down"), answer(200, {"ray_version": "2.60.0"}))[0]
         == "2.60.0"
     )
     fresh = answer(500, "No available agent to submit job")
-    assert step(jobs_api.version(), DOWN, fresh, answer(200, {"ray_version": "2.60.0"}))[0] == "2.60.0"
+    assert step(jobs_api.get_version(), DOWN, fresh, answer(200, {"ray_version": "2.60.0"}))[0] == "2.60.0"
     with pytest.raises(RayUnreachableError, match="refused"):
-        step(jobs_api.version(), *[DOWN] * 6)
+        step(jobs_api.get_version(), *[DOWN] * 6)
 
 
 def test_submission_that_was_taken_is_never_sent_again() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
@@ -100,7 +101,7 @@ def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -
     read = lineage.inputs[0].inputFacets.get("inputStatistics")
     assert (written and written.rowCount, read and read.rowCount) == (rows, rows)
     facet = lineage.run_facets[SLICE_FACET]
-    assert (facet.outcome, facet.fingerprint, facet.quarantinePath) == (outcome, spec.fingerprint(), None)
+    assert (facet.outcome, facet.fingerprint, facet.quarantinePath) == (outcome, fingerprint(spec), None)
 
 
 def test_operator_works_where_openlineage_is_not_installed() -> None:

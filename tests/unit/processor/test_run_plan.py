@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
@@ -55,16 +56,16 @@ def test_plan_tells_everything_without_running(job: SliceJob, tmp_path: Path) ->
 
 
 def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_path: Path) -> None:
-    for key, rate, cached, fingerprint in (
-        ("2026-01-29", 50.0, None, job.fingerprint()),
-        ("2026-01-30", 400.0, 50, job.fingerprint()),  # of which 200 were not asked
-        ("2026-01-31", 999.0, 100, job.fingerprint()),  # and here none was
+    for key, rate, cached, hash_of_job in (
+        ("2026-01-29", 50.0, None, fingerprint(job)),
+        ("2026-01-30", 400.0, 50, fingerprint(job)),  # of which 200 were not asked
+        ("2026-01-31", 999.0, 100, fingerprint(job)),  # and here none was
         ("2026-02-01", 999.0, 0, "another"),
     ):
         folder = tmp_path / "out" / f"ds={key}"
         folder.mkdir(parents=True)
         report: dict[str, Any] = {
-            "slice_key": key, "fingerprint": fingerprint, "throughput": {"rows_per_s": rate},
+            "slice_key": key, "fingerprint": hash_of_job, "throughput": {"rows_per_s": rate},
             "seconds": {"engine_start": 60.0}, "balance": {"workers": 2},
             "counts": {"planned": 100, "cached": cached},
         }  # fmt: skip

@@ -115,7 +115,7 @@ def test_file_is_replaced_in_one_step_after_the_last_check(store: Store, tmp_pat
     store.put("part", b"old")
 
     def lost() -> None:
-        raise SliceError("lost")
+        raise SliceError("lost", kind="input")
 
     with pytest.raises(SliceError, match="lost"):
         store.replace("part", source, lost, expected=store.version("part"))

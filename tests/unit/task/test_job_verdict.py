@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from airflow_provider_raydatallm.contract.log_lines import encode_line, progress_text
+from airflow_provider_raydatallm.contract.log_lines import encode_line
+from airflow_provider_raydatallm.contract.progress_text import progress_text
 from airflow_provider_raydatallm.task.job_verdict import (
     ClusterUnreachable,
     EndedWithoutReport,

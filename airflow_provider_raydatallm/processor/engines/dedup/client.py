@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract import spec
+from airflow_provider_raydatallm.contract import fingerprint
 from airflow_provider_raydatallm.processor.engines.base import OnAnswers
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def request_key(request: str) -> bytes:
 
 def is_deterministic(request: str) -> bool:
     """Whether sampling would give the same answer again: it is greedy, or has a seed."""
-    return spec.is_deterministic(json.loads(request)["sampling_params"])
+    return fingerprint.is_deterministic(json.loads(request)["sampling_params"])
 
 
 class DedupClient:

@@ -32,7 +32,9 @@ def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[s
     """:raises SliceError: naming the unknown argument and the nearest known one."""
     for name, instead in _RESERVED.items():
         if name in engine_kwargs:
-            raise SliceError(f"engine_kwargs[{name!r}] is set by the provider: use {instead} instead")
+            raise SliceError(
+                f"engine_kwargs[{name!r}] is set by the provider: use {instead} instead", kind="input"
+            )
     known = _fields("engine/arg_utils.py", "EngineArgs") | _fields("engine/arg_utils.py", "AsyncEngineArgs")
     if known:
         _refuse_unknown("engine_kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN)
@@ -84,7 +86,9 @@ def _refuse_unknown(argument: str, values: Mapping[str, Any], known: Iterable[st
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"vLLM's arguments: {', '.join(names)}"
-            raise SliceError(f"{argument}[{name!r}] is not an argument of the cluster's vLLM: {hint}")
+            raise SliceError(
+                f"{argument}[{name!r}] is not an argument of the cluster's vLLM: {hint}", kind="input"
+            )
 
 
 @cache

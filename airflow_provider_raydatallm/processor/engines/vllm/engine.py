@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
@@ -46,7 +47,9 @@ class VllmEngine(VllmEngineBase):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         if job.processor_kwargs:
-            raise SliceError("processor_kwargs are for Ray Data LLM's processor: set engine='ray_data_llm'")
+            raise SliceError(
+                "processor_kwargs are for Ray Data LLM's processor: set engine='ray_data_llm'", kind="input"
+            )
         if job.answer_cache is not None:
             check_address(job.answer_cache)
         self._workers: list[ActorHandle[Any]] = []
@@ -116,7 +119,7 @@ class VllmEngine(VllmEngineBase):
             return None
         return CacheNamespace(
             url,
-            job.answer_cache_key(self.engine_kwargs, files),
+            answer_cache_key(job, self.engine_kwargs, files),
             job.answer_cache_max_bytes,
             job.answer_cache_max_days,
             # A retry is for another answer.

@@ -74,7 +74,7 @@ def fail_at_third_batch() -> Callable[[pa.Table], None]:
 
     def before_batch(batch: pa.Table) -> None:
         if next(batches) == 3:
-            raise SliceError("the third batch failed")
+            raise SliceError("the third batch failed", kind="input")
 
     return before_batch
 

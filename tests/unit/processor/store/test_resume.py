@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input import text
@@ -30,7 +31,7 @@ from tests.support.in_process import run_in_process as run
 
 
 def checkpoint_of(job: SliceJob) -> Checkpoint:
-    return Checkpoint(Store(job.slice_path), 1, job.fingerprint(), "new")
+    return Checkpoint(Store(job.slice_path), 1, fingerprint(job), "new")
 
 
 def finish(job: SliceJob, plan: Plan, rows: list[tuple[int, int]], kind: Any = "rows") -> None:

@@ -14,6 +14,7 @@ import pytest
 from ray.exceptions import RayActorError
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.processor.engines.shared import engine as engine_module
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.engine import SharedVllmEngine, SharedWorkerPool
@@ -534,4 +535,4 @@ def test_engine_scope_does_not_change_the_fingerprint() -> None:
         job_of(input_path="in", output_path="out", engine="auto", model_source="m", engine_scope=scope)
         for scope in ("slice", "shared")
     )
-    assert own.fingerprint() == shared.fingerprint()
+    assert fingerprint(own) == fingerprint(shared)

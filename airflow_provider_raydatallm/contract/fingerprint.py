@@ -1,0 +1,77 @@
+"""Which answers are the same: the fingerprint of a slice, and the key of its answer cache.
+
+Both are pure functions of a `SliceJob`, equal on the Airflow side and the Ray side. Raise `ANSWER_VERSION` by
+hand, and only when the provider would answer the same row differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_raydatallm.contract.engine_arguments import answer_affecting_kwargs
+from airflow_provider_raydatallm.contract.spec import SliceJob
+
+ANSWER_VERSION = 1
+_REQUEST_FIELDS = {
+    "system_prompt", "prompt", "choices", "output_schema", "regex", "grammar", "sampling_params",
+    "chat_template_kwargs", "preprocess", "postprocess", "output_column",
+}  # fmt: skip
+
+
+def fingerprint(job: SliceJob) -> str:
+    """Returns 16 hex digits, a hash of everything that affects the answer to a row."""
+    custom_engine = ":" in job.engine
+    inputs: dict[str, Any] = {
+        "answer_version": ANSWER_VERSION,
+        "model": job.model_source,
+        "engine_kwargs": answer_affecting_kwargs(job.engine_kwargs),
+        "request": job.model_dump(mode="json", include=_REQUEST_FIELDS),
+        # All built-in engines are vLLM and answer the same.
+        "engine": job.engine if custom_engine else "ray_data_llm",
+        "code": job.code_hash if job.preprocess or job.postprocess or custom_engine else "",
+        "rows": {"columns": job.columns, "column_types": job.column_types, "max_rows": job.max_rows},
+    }
+    if job.deduplicate:  # identical requests then share one answer even when sampling is random
+        inputs["deduplicate"] = True
+        # A cache shares random answers between slices too. A preprocess function may set sampling_params.
+        if job.answer_cache is not None and (job.preprocess or not is_deterministic(job.sampling_params)):
+            inputs["answer_cache"] = True
+    if job.processor_kwargs:  # may hold a chat template
+        inputs["processor_kwargs"] = job.processor_kwargs
+    if job.on_too_long != "quarantine":
+        inputs["on_too_long"] = job.on_too_long
+    if job.engine_kwargs.get("max_model_len") == "auto":
+        inputs["max_model_len_percentile"] = job.max_model_len_percentile
+    return _hash_json(inputs)
+
+
+def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_files: Any) -> str:
+    """Returns 16 hex digits, a hash of everything that affects the answer to a request, except the request.
+
+    :param engine_kwargs: the job's, with "auto" replaced by the chosen values.
+    :param model_files: JSON that changes when a model or tokenizer is replaced in its folder.
+    """
+    return _hash_json(
+        {
+            "answer_version": ANSWER_VERSION,
+            "model": job.model_source,
+            "files": model_files,
+            "engine_kwargs": answer_affecting_kwargs(engine_kwargs),
+            "chat_template_kwargs": job.chat_template_kwargs,
+            "on_too_long": job.on_too_long,
+        }
+    )
+
+
+def is_deterministic(sampling_params: Mapping[str, Any]) -> bool:
+    """Whether sampling repeats its answer: it is greedy or has a seed."""
+    seed = sampling_params.get("seed")
+    return sampling_params.get("temperature") == 0 or seed not in (None, -1)  # vLLM: -1 is no seed
+
+
+def _hash_json(value: Mapping[str, Any]) -> str:
+    canonical = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key, fingerprint
+from tests.support.slice_jobs import slice_job
+
+
+def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
+    base = fingerprint(slice_job())
+    for same in (
+        {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": "auto"},
+        {"blocks": 9}, {"max_model_len_percentile": 95}, {"deduplicate": False}, {"answer_cache": "s3://lake/a"},
+        {"accelerator_type": "L4"}, {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"},
+        {"code_hash": "unused"},
+    ):  # fmt: skip
+        assert fingerprint(slice_job(**same)) == base, same
+    for other in (
+        {"model_source": "m2"}, {"prompt": "{b}"}, {"system_prompt": "s"}, {"choices": ["a", "b"]},
+        {"regex": "x"}, {"sampling_params": {"temperature": 0}}, {"chat_template_kwargs": {"x": 1}},
+        {"engine_kwargs": {"revision": "abc"}}, {"engine_kwargs": {"dtype": "float16"}},
+        {"engine_kwargs": {"max_model_len": "auto"}}, {"deduplicate": True},
+        {"engine_kwargs": {"max_model_len": "auto"}, "max_model_len_percentile": 95},
+        {"engine_kwargs": {"max_model_len": "auto"}, "on_too_long": "truncate"},
+        {"processor_kwargs": {"chat_template_stage": {"chat_template": "x"}}},
+        {"postprocess": "m:f"}, {"output_column": "b"},
+    ):  # fmt: skip
+        assert fingerprint(slice_job(**other)) != base, other
+    with_code = [fingerprint(slice_job(postprocess="m:f", code_hash=h)) for h in "ab"]
+    assert with_code[0] != with_code[1]
+
+
+def test_cache_changes_the_fingerprint_only_where_answers_are_random_and_shared() -> None:
+    random, greedy = {"sampling_params": {"temperature": 1}}, {"sampling_params": {"temperature": 0}}
+
+    def cache_changes(**fields: Any) -> bool:
+        return fingerprint(slice_job(**fields, answer_cache="/a")) != fingerprint(slice_job(**fields))
+
+    assert not cache_changes(**random)  # such requests run each time
+    assert not cache_changes(**greedy, deduplicate=True)
+    assert not cache_changes(sampling_params={"seed": 1}, deduplicate=True)
+    assert cache_changes(**random, deduplicate=True)
+    assert cache_changes(sampling_params={"temperature": "{t}"}, deduplicate=True)
+    # A preprocess function may set another temperature.
+    assert cache_changes(**greedy, deduplicate=True, prompt=None, preprocess="m:f")
+
+
+def test_cache_is_shared_by_jobs_whose_engines_answer_a_request_the_same() -> None:
+    def key(files: Any = (), **fields: Any) -> str:
+        job = slice_job(**fields)
+        return answer_cache_key(job, job.engine_kwargs, files)
+
+    base = key()
+    for same in (
+        {"prompt": "{b}"}, {"sampling_params": {"temperature": 0}}, {"choices": ["a", "b"]},
+        {"columns": ["x"]}, {"deduplicate": True}, {"engine_kwargs": {"max_num_seqs": 4}},
+        {"engine_kwargs": {"gpu_memory_utilization": 0.5, "enforce_eager": True}},
+        {"prompt": None, "preprocess": "m:f"}, {"postprocess": "m:f"}, {"output_path": "/b"},
+        {"engine_scope": "shared"},
+    ):  # fmt: skip
+        assert key(**same) == base, same
+    for other in (
+        {"model_source": "m2"}, {"files": [["config.json", 1, 2]]}, {"chat_template_kwargs": {"x": 1}},
+        {"engine_kwargs": {"revision": "abc"}}, {"engine_kwargs": {"tokenizer": "t"}},
+        {"engine_kwargs": {"max_model_len": 64}}, {"engine_kwargs": {"dtype": "float16"}},
+        {"engine_kwargs": {"max_model_len": "auto"}, "on_too_long": "truncate"},
+        {"engine_kwargs": {"load_format": "dummy"}}, {"engine_kwargs": {"logits_processors": ["m:F"]}},
+        {"engine_kwargs": {"structured_outputs_config": {"disable_any_whitespace": True}}},
+    ):  # fmt: skip
+        assert key(**other) != base, other
+    auto = slice_job(engine_kwargs={"max_model_len": "auto"})
+    assert len({answer_cache_key(auto, {"max_model_len": n}, []) for n in (64, 128)}) == 2

@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTR
 from airflow_provider_raydatallm.processor.engines.dedup.client import request_key
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDED_COLUMNS, DedupCoordinator
 from airflow_provider_raydatallm.processor.storage import Store
+from tests.support.async_tests import async_test
 
 MB = 1 << 20
 DAY = 86_400
@@ -382,27 +383,25 @@ def test_unknown_address_is_refused_at_the_start() -> None:
     assert AnswerCache.open(namespace("s4://lake")) is None
 
 
-def test_request_answered_by_another_slice_is_not_inferred(tmp_path: Path) -> None:
+@async_test
+async def test_request_answered_by_another_slice_is_not_inferred(tmp_path: Path) -> None:
     Cache(str(tmp_path)).files.write(entries({"a": "is a", "b": "is b"}, at=2 * NOW))
-
-    async def run() -> None:
-        dedup = DedupCoordinator(namespace(tmp_path))
-        a, b, c = (request_key(k) for k in "abc")
-        assert await dedup.claim("one", "1", [c, a]) == [True, False]
-        await dedup.add_answers([c], new_answers("is c"))
-        known, copies, lost = await dedup.wait_for_answers([a, c, b])
-        by_key = dict(zip(known, copies.to_pylist(), strict=True))
-        assert (sorted(by_key), lost) == ([0, 1, 2], [])
-        assert [by_key[i]["text"] for i in range(3)] == ["is a", "is c", "is b"]
-        assert [by_key[i]["cached"] for i in range(3)] == [True, False, True]
-        assert [by_key[i]["saved_tokens"] for i in range(3)] == [5, 0, 5]
-        await dedup.close()
-
-    asyncio.run(run())
+    dedup = DedupCoordinator(namespace(tmp_path))
+    a, b, c = (request_key(k) for k in "abc")
+    assert await dedup.claim("one", "1", [c, a]) == [True, False]
+    await dedup.add_answers([c], new_answers("is c"))
+    known, copies, lost = await dedup.wait_for_answers([a, c, b])
+    by_key = dict(zip(known, copies.to_pylist(), strict=True))
+    assert (sorted(by_key), lost) == ([0, 1, 2], [])
+    assert [by_key[i]["text"] for i in range(3)] == ["is a", "is c", "is b"]
+    assert [by_key[i]["cached"] for i in range(3)] == [True, False, True]
+    assert [by_key[i]["saved_tokens"] for i in range(3)] == [5, 0, 5]
+    await dedup.close()
     assert (open_cache(tmp_path).find([request_key("c")]) >= 0).all()
 
 
-def test_slice_waits_for_the_cache_to_load_but_not_for_long(
+@async_test
+async def test_slice_waits_for_the_cache_to_load_but_not_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Cache(str(tmp_path)).files.write(entries({"a": "is a", "b": "is b"}, at=2 * NOW))
@@ -414,38 +413,31 @@ def test_slice_waits_for_the_cache_to_load_but_not_for_long(
         return read(self)
 
     monkeypatch.setattr(CacheFiles, "read", slow)
-
-    async def run() -> None:
-        dedup = DedupCoordinator(namespace(tmp_path))
-        claiming = asyncio.ensure_future(dedup.claim("one", "1", [request_key("a")]))
-        await asyncio.sleep(0)  # it begins to wait
-        monkeypatch.setattr(coordinator, "_LOAD_SECONDS", 0.0)
-        late = DedupCoordinator(namespace(tmp_path))
-        assert await late.claim("one", "1", [request_key("a")]) == [True]  # without the cache
-        assert not claiming.done()
-        may_read.set()
-        assert await asyncio.wait_for(claiming, 60) == [False]
-        assert late._cache is not None
-        assert late._cache._loaded.wait(60)
-        assert await late.claim("one", "2", [request_key("b")]) == [False]  # the cache has loaded by now
-
-    asyncio.run(run())
+    dedup = DedupCoordinator(namespace(tmp_path))
+    claiming = asyncio.ensure_future(dedup.claim("one", "1", [request_key("a")]))
+    await asyncio.sleep(0)  # it begins to wait
+    monkeypatch.setattr(coordinator, "_LOAD_SECONDS", 0.0)
+    late = DedupCoordinator(namespace(tmp_path))
+    assert await late.claim("one", "1", [request_key("a")]) == [True]  # without the cache
+    assert not claiming.done()
+    may_read.set()
+    assert await asyncio.wait_for(claiming, 60) == [False]
+    assert late._cache is not None
+    assert late._cache._loaded.wait(60)
+    assert await late.claim("one", "2", [request_key("b")]) == [False]  # the cache has loaded by now
 
 
-def test_slice_continues_when_the_cache_fails_to_load(
+@async_test
+async def test_slice_continues_when_the_cache_fails_to_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(self: CacheFiles) -> None:
         raise RuntimeError("no such bucket")
 
     monkeypatch.setattr(CacheFiles, "read", broken)
-
-    async def run() -> None:
-        dedup = DedupCoordinator(namespace(tmp_path))
-        assert await dedup.claim("one", "1", [request_key("a")]) == [True]
-        await dedup.add_answers([request_key("a")], new_answers("is a"))
-        assert (await dedup.wait_for_answers([request_key("a")]))[0] == [0]
-        await dedup.close()
-
-    asyncio.run(run())
+    dedup = DedupCoordinator(namespace(tmp_path))
+    assert await dedup.claim("one", "1", [request_key("a")]) == [True]
+    await dedup.add_answers([request_key("a")], new_answers("is a"))
+    assert (await dedup.wait_for_answers([request_key("a")]))[0] == [0]
+    await dedup.close()
     assert "no such bucket" in capsys.readouterr().err

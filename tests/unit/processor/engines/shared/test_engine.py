@@ -363,35 +363,6 @@ def test_last_observation_holds_while_serve_is_unreachable(
     assert engine.is_starting()
 
 
-def test_retried_rows_do_not_use_the_cache(make: Make) -> None:
-    def namespaces(**options: Any) -> Iterator[Any]:
-        engine = make(answer_cache="/answers", **options)
-        yield engine._next_cache_namespace()
-        yield engine._next_cache_namespace()
-        engine.choose_sizes(SizingInputs(None, limit_raised=True))
-        yield engine._next_cache_namespace()
-
-    first, again, _ = namespaces()
-    assert (first.read_existing, first.keep_truncated, again.read_existing) == (True, True, False)
-    *_, long = namespaces(
-        on_too_long="raise_limit", engine_kwargs={"max_model_len": 64}, engine_scope="slice"
-    )  # for postponed rows
-    assert long.read_existing
-    assert not next(namespaces(retry_quarantined=True)).read_existing
-    assert not next(namespaces(engine_kwargs={"max_model_len": -1})).keep_truncated  # memory may have cut it
-
-
-def test_slice_continues_without_a_cache_if_model_files_cannot_be_read(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def gone(source: str) -> Any:
-        raise ConnectionError("the node is gone")
-
-    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.engine.model_files", gone)
-    assert make(answer_cache="/answers")._next_cache_namespace() is None
-    assert "answer_cache: the node is gone. The slice continues without it" in capsys.readouterr().err
-
-
 def test_end_of_a_slice_does_not_stop_the_engine(
     serve: FakeServe, started: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,27 +16,9 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     cpu_dtype,
     vllm_is_cpu_build,
 )
-from airflow_provider_raydatallm.processor.sizing.facts import (
-    Resources,
-    Sizes,
-    SizingInputs,
-    TokenLengthSample,
-)
-from airflow_provider_raydatallm.processor.sizing.model_config import (
-    UTILIZATION,
-    cache_bytes,
-    is_quantized_model,
-    read_model_config,
-)
-from airflow_provider_raydatallm.processor.sizing.sizes import (
-    DEFAULT_MAX_NUM_SEQS,
-    batches_in_flight,
-    default_workers,
-    engine_batch_size,
-    fitting_max_model_len,
-    gpus,
-    is_worth_compiling,
-)
+from airflow_provider_raydatallm.processor.sizing import model_config
+from airflow_provider_raydatallm.processor.sizing import sizes as sizing
+from airflow_provider_raydatallm.processor.sizing.facts import Resources, Sizes, SizingInputs
 
 #: GiB of memory for the cache on a CPU.
 CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "2"}
@@ -85,7 +67,7 @@ class VllmEngineBase(Engine):
     @cached_property
     def _cpu_dtype(self) -> str:
         # Quantized weights lack kernels for float32.
-        is_quantized = is_quantized_model(self.job.model_source, self.job.engine_kwargs)
+        is_quantized = model_config.is_quantized_model(self.job.model_source, self.job.engine_kwargs)
         return "bfloat16" if is_quantized else cpu_dtype()
 
     @property
@@ -99,14 +81,13 @@ class VllmEngineBase(Engine):
         super().choose_sizes(facts)
         if facts.cluster is not None and not self.on_cpu:  # one engine uses all cores
             cluster_gpus = int(facts.cluster.gpus_of(self.job.accelerator_type))
-            self._workers_auto = default_workers(cluster_gpus, self.gpus_per_worker, self.rows)
-        if facts.lengths is not None:
-            self._choose_max_model_len(facts, facts.lengths)
+            self._workers_auto = sizing.default_workers(cluster_gpus, self.gpus_per_worker, self.rows)
+        self._choose_max_model_len(facts)
         if self.on_cpu:
             self._eager = True  # compiling takes the CPU build longer than it saves
         else:
             rate = facts.past_throughput.rows_per_s * self.workers[1] if facts.past_throughput else None
-            self._eager = not is_worth_compiling(self.rows, rate)
+            self._eager = not sizing.is_worth_compiling(self.rows, rate)
 
     @property
     def parallel(self) -> tuple[int, int]:
@@ -119,18 +100,23 @@ class VllmEngineBase(Engine):
         """CPUs on a CPU build."""
         return self.parallel[0] * self.parallel[1]
 
-    def _choose_max_model_len(self, facts: SizingInputs, lengths: TokenLengthSample) -> None:
+    def _choose_max_model_len(self, facts: SizingInputs) -> None:
+        lengths = facts.lengths
+        if lengths is None:
+            return
         upper_bound = lengths.positions
         gpu_bytes = facts.cluster.gpu_bytes if facts.cluster is not None else None
-        config = read_model_config(self.job.model_source, self.job.engine_kwargs)
+        config = model_config.read_model_config(self.job.model_source, self.job.engine_kwargs)
         if config is not None and gpu_bytes is not None:
-            utilization = float(self.job.engine_kwargs.get("gpu_memory_utilization") or UTILIZATION)
-            cache = cache_bytes(config, gpu_bytes, self.gpus_per_worker, utilization)
+            utilization = float(
+                self.job.engine_kwargs.get("gpu_memory_utilization") or model_config.UTILIZATION
+            )
+            cache = model_config.cache_bytes(config, gpu_bytes, self.gpus_per_worker, utilization)
             if cache is not None and cache > 0:
                 upper_bound = min(upper_bound or sys.maxsize, int(cache / config.kv_bytes_per_token))
         before, percent = self.max_model_len, 100 if facts.limit_raised else self.job.max_model_len_percentile
         if lengths.tokens:
-            fitting = fitting_max_model_len(lengths.tokens, percent, upper_bound)
+            fitting = sizing.fitting_max_model_len(lengths.tokens, percent, upper_bound)
             # The job's own limit may be raised, but never lowered.
             self.max_model_len = max(fitting, before or 0) if facts.limit_raised else fitting
         # The engine refuses rows over a limit that cannot be raised further.
@@ -143,16 +129,17 @@ class VllmEngineBase(Engine):
         return self.job.batch_size or self.default_batch_size()
 
     def default_batch_size(self) -> int:
-        return engine_batch_size(self.rows, self.workers[1])
+        return sizing.engine_batch_size(self.rows, self.workers[1])
 
     @property
     def sizes(self) -> Sizes:
-        max_num_seqs = int(self.job.engine_kwargs.get("max_num_seqs") or DEFAULT_MAX_NUM_SEQS)
+        max_num_seqs = int(self.job.engine_kwargs.get("max_num_seqs") or sizing.DEFAULT_MAX_NUM_SEQS)
         return Sizes(
             workers=self.workers,
-            gpus=(0, 0) if self.on_cpu else gpus(self.workers, *self.parallel),
+            gpus=(0, 0) if self.on_cpu else sizing.gpus(self.workers, *self.parallel),
             batch_size=self.batch_size,
-            batches=self.job.max_concurrent_batches or batches_in_flight(self.batch_size, max_num_seqs),
+            batches=self.job.max_concurrent_batches
+            or sizing.batches_in_flight(self.batch_size, max_num_seqs),
             max_num_seqs=max_num_seqs,
             block_rows=self.block_rows,
         )

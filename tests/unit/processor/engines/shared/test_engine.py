@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,66 +12,13 @@ import pytest
 from ray.exceptions import RayActorError
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.processor.engines.shared import engine as engine_module
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.engine import SharedVllmEngine, SharedWorkerPool
-from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, ServeApps, SharedEngine
-from airflow_provider_raydatallm.processor.engines.vllm.feeder import feeder_pool
-from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
+from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, SizingInputs
+from tests.support.fake_serve import ENGINE, GPU, NAME, OTHER_SCALING, SCALING, STARTING, FakeServe
 from tests.support.in_process import job_of
-
-NAME = "ray-llm-m-0"
-SCALING = Scaling((2, 4), 32, 600)
-ENGINE = SharedEngine(NAME, "RUNNING", "", SCALING.name, {"RUNNING": 2}, ())
-STARTING = replace(ENGINE, status="DEPLOYING", workers={"STARTING": 1})
-OTHER_SCALING = replace(ENGINE, deployment="workers-1-to-1-idle-600-s")
-GPU = {"accelerator_type": "L4", "engine_kwargs": {"tensor_parallel_size": 2}}
-
-
-class FakeServe(ServeApps):
-    """Has the engines that a test gives it, and records calls."""
-
-    def __init__(self) -> None:
-        self.present: list[SharedEngine] = []
-        self.is_reachable = True
-        self.loads = True  # whether a starting worker has its resources
-        self.ensured: list[tuple[Any, ...]] = []
-        self.options: dict[str, Any] = {}
-        self.stopped: list[tuple[str, dict[str, bool]]] = []
-        self.idle_stops = 0
-        self.used: list[str] = []
-        self.asked: list[str] = []
-
-    def engines(self) -> list[SharedEngine]:
-        if not self.is_reachable:
-            raise ConnectionError
-        return self.present
-
-    def has_workers(self, engine: SharedEngine) -> bool:
-        return bool(engine.workers.get("RUNNING") or (engine.workers.get("STARTING") and self.loads))
-
-    def register_user(self, engine: str, slice_path: str) -> tuple[Any, str]:
-        self.used.append(engine)
-        return object(), f"0 {slice_path}"
-
-    def ensure_running(self, *arguments: Any, **options: Any) -> None:
-        self.ensured.append(arguments)
-        self.options = options
-
-    def stop_engine(self, name: str, **options: bool) -> bool:
-        self.stopped.append((name, options))
-        return True
-
-    def stop_idle_engine(self, *, keep: str | None = None) -> None:
-        self.idle_stops += 1
-
-    def handle(self, engine: str) -> Any:
-        """Its workers' startup took 4 s."""
-        self.asked.append(engine)
-        ready = SimpleNamespace(result=lambda timeout_s: {"startup_seconds": {"engine": 4.0}})
-        return SimpleNamespace(options=lambda method_name: SimpleNamespace(remote=lambda: ready))
 
 
 @pytest.fixture
@@ -418,45 +363,6 @@ def test_last_observation_holds_while_serve_is_unreachable(
     assert engine.is_starting()
 
 
-def test_retried_rows_do_not_use_the_cache(make: Make) -> None:
-    def namespaces(**options: Any) -> Iterator[Any]:
-        engine = make(answer_cache="/answers", **options)
-        yield engine._next_cache_namespace()
-        yield engine._next_cache_namespace()
-        engine.choose_sizes(SizingInputs(None, limit_raised=True))
-        yield engine._next_cache_namespace()
-
-    first, again, _ = namespaces()
-    assert (first.read_existing, first.keep_truncated, again.read_existing) == (True, True, False)
-    *_, long = namespaces(
-        on_too_long="raise_limit", engine_kwargs={"max_model_len": 64}, engine_scope="slice"
-    )  # for postponed rows
-    assert long.read_existing
-    assert not next(namespaces(retry_quarantined=True)).read_existing
-    assert not next(namespaces(engine_kwargs={"max_model_len": -1})).keep_truncated  # memory may have cut it
-
-
-def test_slice_continues_without_a_cache_if_model_files_cannot_be_read(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def gone(source: str) -> Any:
-        raise ConnectionError("the node is gone")
-
-    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.engine.model_files", gone)
-    assert make(answer_cache="/answers")._next_cache_namespace() is None
-    assert "answer_cache: the node is gone. The slice continues without it" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("actors", "waiting"), [((2, 2), 2), ((2, 8), 16)])
-def test_pool_of_feeders_can_scale_up_when_it_may(actors: tuple[int, int], waiting: int) -> None:
-    from ray.data import DataContext
-
-    strategy: Any = feeder_pool(actors, 16)["compute"]
-    assert strategy.max_tasks_in_flight_per_actor == 16 + waiting
-    threshold = DataContext.get_current().autoscaling_config.actor_pool_util_upscaling_threshold
-    assert ((16 + waiting) / 16 >= threshold) == (actors[0] < actors[1])
-
-
 def test_end_of_a_slice_does_not_stop_the_engine(
     serve: FakeServe, started: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,23 +376,6 @@ def test_end_of_a_slice_does_not_stop_the_engine(
     engine.stop()
     assert killed == [coordinator, user]
     assert serve.stopped == []
-
-
-def test_model_replaced_in_place_has_other_files(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "weights").mkdir()
-    [[(name, size, _)]] = before = model_files(str(tmp_path))
-    assert (name, size) == ("config.json", 2)
-    assert model_files(str(tmp_path)) == before
-    os.utime(tmp_path / "config.json", ns=(0, 0))  # of the same size
-    assert model_files(str(tmp_path)) != before
-    (tmp_path / "config.json").write_text("{...}")
-    os.utime(tmp_path / "config.json", ns=(0, 0))  # of the same age
-    assert model_files(str(tmp_path)) == [[("config.json", 5, 0)]]
-
-
-def test_hub_id_has_no_local_files() -> None:
-    assert model_files("meta-llama/Llama-3.1-8B-Instruct") == []
 
 
 def test_package_that_ray_brought_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,31 +397,3 @@ def test_idle_engine_makes_room_for_a_lost_worker(
     for engine._seen.deployed in [False] * 20 + [True] * 25:  # before the deployment it has no room to lose
         engine.raise_if_broken()
     assert serve.idle_stops == idle_stops
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"engine": "ray_data_llm"}, "it is for engine 'vllm', and this slice's is 'ray_data_llm'"),
-        ({"engine": "mine:Engine"}, "this slice's is 'mine:Engine'"),
-        ({"model_source": "s3://models/m"}, "this slice's is 'ray_data_llm'"),
-        ({"engine_kwargs": {"max_model_len": "auto"}}, "max_model_len='auto' goes by the rows of one slice"),
-        (
-            {"engine_kwargs": {"max_model_len": 64}, "on_too_long": "raise_limit"},
-            "starts engines with limits of the slice's own",
-        ),
-    ],
-)
-def test_slice_that_needs_its_own_engine_cannot_share_one(options: dict[str, Any], why: str) -> None:
-    own = {"input_path": "in", "output_path": "out", "model_source": "m", "engine": "auto", **options}
-    assert not job_of(**own).can_share_engine
-    with pytest.raises(ValueError, match=f"engine_scope='shared' cannot be: .*{why}"):
-        job_of(**own, engine_scope="shared")
-
-
-def test_engine_scope_does_not_change_the_fingerprint() -> None:
-    own, shared = (
-        job_of(input_path="in", output_path="out", engine="auto", model_source="m", engine_scope=scope)
-        for scope in ("slice", "shared")
-    )
-    assert fingerprint(own) == fingerprint(shared)

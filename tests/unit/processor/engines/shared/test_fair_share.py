@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
+from tests.support.async_tests import async_test
 
 
 class Engine:
@@ -31,48 +30,40 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(work())
+@async_test
+async def test_small_user_gets_every_second_slot_beside_a_large_one() -> None:
+    engine = Engine(2)
+    tasks = [asyncio.create_task(engine.ask("a", n)) for n in range(6)]
+    await settle()
+    tasks += [asyncio.create_task(engine.ask("b", n)) for n in range(2)]
+    await settle()
+    assert engine.began == ["a0", "a1"]
+    for done in range(6):
+        await engine.leave(engine.began[done])
+    assert engine.began == ["a0", "a1", "a2", "b0", "a3", "b1", "a4", "a5"]
+    for name in engine.began[6:]:
+        await engine.leave(name)
+    await asyncio.gather(*tasks)
 
 
-def test_small_user_gets_every_second_slot_beside_a_large_one() -> None:
-    async def work() -> None:
-        engine = Engine(2)
-        tasks = [asyncio.create_task(engine.ask("a", n)) for n in range(6)]
-        await settle()
-        tasks += [asyncio.create_task(engine.ask("b", n)) for n in range(2)]
-        await settle()
-        assert engine.began == ["a0", "a1"]
-        for done in range(6):
-            await engine.leave(engine.began[done])
-        assert engine.began == ["a0", "a1", "a2", "b0", "a3", "b1", "a4", "a5"]
-        for name in engine.began[6:]:
-            await engine.leave(name)
-        await asyncio.gather(*tasks)
-
-    run(work)
-
-
-def test_cancelled_request_keeps_no_slot() -> None:
-    async def work() -> None:
-        engine = Engine(1)
-        first, second, third = (asyncio.create_task(engine.ask("a", n)) for n in range(3))
-        await settle()
-        second.cancel()
-        await settle()
-        await engine.leave("a0")
-        assert engine.began == ["a0", "a2"]
-        fourth = asyncio.create_task(engine.ask("b", 0))
-        await settle()
-        engine._leave["a2"].set()
-        await asyncio.sleep(0)  # the slot was granted to the fourth, which has not resumed yet
-        assert engine.began == ["a0", "a2"]
-        fourth.cancel()
-        await settle()
-        fifth = asyncio.create_task(engine.ask("c", 0))
-        await settle()
-        assert engine.began[-1] == "c0"
-        await engine.leave("c0")
-        await asyncio.gather(first, third, fifth)
-
-    run(work)
+@async_test
+async def test_cancelled_request_keeps_no_slot() -> None:
+    engine = Engine(1)
+    first, second, third = (asyncio.create_task(engine.ask("a", n)) for n in range(3))
+    await settle()
+    second.cancel()
+    await settle()
+    await engine.leave("a0")
+    assert engine.began == ["a0", "a2"]
+    fourth = asyncio.create_task(engine.ask("b", 0))
+    await settle()
+    engine._leave["a2"].set()
+    await asyncio.sleep(0)  # the slot was granted to the fourth, which has not resumed yet
+    assert engine.began == ["a0", "a2"]
+    fourth.cancel()
+    await settle()
+    fifth = asyncio.create_task(engine.ask("c", 0))
+    await settle()
+    assert engine.began[-1] == "c0"
+    await engine.leave("c0")
+    await asyncio.gather(first, third, fifth)

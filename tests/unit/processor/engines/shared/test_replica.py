@@ -15,6 +15,7 @@ import pytest
 
 from airflow_provider_raydatallm.processor.engines.shared import replica, serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
+from tests.support.async_tests import async_test
 
 
 class Vllm:
@@ -43,7 +44,8 @@ class Worker(replica.SharedVllmReplica):
         """Kills no process, and keeps logging enabled."""
 
 
-def test_only_rows_of_a_job_that_is_gone_are_dropped(
+@async_test
+async def test_only_rows_of_a_job_that_is_gone_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     users, polls = ["a", "b"], 0
@@ -70,25 +72,23 @@ def test_only_rows_of_a_job_that_is_gone_are_dropped(
         assert {name for g in groups for name in g.column("worker").to_pylist()} == {"w"}
         return [row for g in groups for row in g.column("row").to_pylist()]
 
-    async def work() -> None:
-        gone = asyncio.create_task(generate("a", [[1], [2, 2], [3, 3], [4, 4], [5, 5]]))
-        while len(worker._engine.begun) < 4:
-            await asyncio.sleep(0.01)
-        assert worker._engine.begun == [1, 2, 3, 4]  # one of three slots came free
-        waiting = asyncio.create_task(generate("b", [[6], [7]]))
-        await asyncio.sleep(0.05)
-        users.remove("a")
-        assert await gone == [0]
-        assert sorted(await waiting) == [0, 1]
-        assert sorted(worker._engine.aborted) == [2, 3, 4]
-        assert 5 not in worker._engine.begun
-        assert (worker._batches, worker._user_gone) == ({}, {})
-        worker._user_watch.cancel()
-
-    asyncio.run(work())
+    gone = asyncio.create_task(generate("a", [[1], [2, 2], [3, 3], [4, 4], [5, 5]]))
+    while len(worker._engine.begun) < 4:
+        await asyncio.sleep(0.01)
+    assert worker._engine.begun == [1, 2, 3, 4]  # one of three slots came free
+    waiting = asyncio.create_task(generate("b", [[6], [7]]))
+    await asyncio.sleep(0.05)
+    users.remove("a")
+    assert await gone == [0]
+    assert sorted(await waiting) == [0, 1]
+    assert sorted(worker._engine.aborted) == [2, 3, 4]
+    assert 5 not in worker._engine.begun
+    assert (worker._batches, worker._user_gone) == ({}, {})
+    worker._user_watch.cancel()
 
 
-def test_worker_of_a_hanging_engine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@async_test
+async def test_worker_of_a_hanging_engine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     class Exited(BaseException):
         pass
 
@@ -114,19 +114,16 @@ def test_worker_of_a_hanging_engine_ends(monkeypatch: pytest.MonkeyPatch) -> Non
         await worker.check_health()
         await asyncio.sleep(0.05)
 
-    async def work() -> None:
-        worker.__dict__ |= {"_engine": Engine(), "_ping": None, "_ping_sent_at": 0.0}
+    worker.__dict__ |= {"_engine": Engine(), "_ping": None, "_ping_sent_at": 0.0}
+    await check(0)
+    await check(60)  # a step may take long
+    worker._engine.steps.set()
+    await asyncio.sleep(0)
+    await check(0)  # it answered, and is pinged again
+    worker._engine.steps.clear()
+    await check(0)
+    with pytest.raises(Exited):
         await check(0)
-        await check(60)  # a step may take long
-        worker._engine.steps.set()
-        await asyncio.sleep(0)
-        await check(0)  # it answered, and is pinged again
-        worker._engine.steps.clear()
-        await check(0)
-        with pytest.raises(Exited):
-            await check(0)
-
-    asyncio.run(work())
 
 
 def test_serves_log_handlers_survive_vllms_import() -> None:

@@ -1,0 +1,77 @@
+"""The answer cache of an engine, its pool of feeders, and the files that identify its model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.engines.vllm.feeder import feeder_pool
+from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
+from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
+from tests.support.in_process import job_of
+
+
+def engine(**options: Any) -> VllmEngine:
+    paths = {"input_path": "in", "output_path": "out", "answer_cache": "/answers"}
+    return VllmEngine(job_of(engine="vllm", **paths, **options), 10)
+
+
+def test_retried_rows_do_not_use_the_cache() -> None:
+    def namespaces(**options: Any) -> Iterator[Any]:
+        vllm = engine(**options)
+        yield vllm._next_cache_namespace()
+        yield vllm._next_cache_namespace()
+        vllm.choose_sizes(SizingInputs(None, limit_raised=True))
+        yield vllm._next_cache_namespace()
+
+    first, again, _ = namespaces()
+    assert (first.read_existing, first.keep_truncated, again.read_existing) == (True, True, False)
+    *_, long = namespaces(
+        on_too_long="raise_limit", engine_kwargs={"max_model_len": 64}
+    )  # for postponed rows
+    assert long.read_existing
+    assert not next(namespaces(retry_quarantined=True)).read_existing
+    assert not next(namespaces(engine_kwargs={"max_model_len": -1})).keep_truncated  # memory may have cut it
+
+
+def test_slice_continues_without_a_cache_if_model_files_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(source: str) -> Any:
+        raise ConnectionError("the node is gone")
+
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.engine.model_files", gone)
+    assert engine()._next_cache_namespace() is None
+    assert "answer_cache: the node is gone. The slice continues without it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("actors", "waiting"), [((2, 2), 2), ((2, 8), 16)])
+def test_pool_of_feeders_can_scale_up_when_it_may(actors: tuple[int, int], waiting: int) -> None:
+    from ray.data import DataContext
+
+    strategy: Any = feeder_pool(actors, 16)["compute"]
+    assert strategy.max_tasks_in_flight_per_actor == 16 + waiting
+    threshold = DataContext.get_current().autoscaling_config.actor_pool_util_upscaling_threshold
+    assert ((16 + waiting) / 16 >= threshold) == (actors[0] < actors[1])
+
+
+def test_model_replaced_in_place_has_other_files(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "weights").mkdir()
+    [[(name, size, _)]] = before = model_files(str(tmp_path))
+    assert (name, size) == ("config.json", 2)
+    assert model_files(str(tmp_path)) == before
+    os.utime(tmp_path / "config.json", ns=(0, 0))  # of the same size
+    assert model_files(str(tmp_path)) != before
+    (tmp_path / "config.json").write_text("{...}")
+    os.utime(tmp_path / "config.json", ns=(0, 0))  # of the same age
+    assert model_files(str(tmp_path)) == [[("config.json", 5, 0)]]
+
+
+def test_hub_id_has_no_local_files() -> None:
+    assert model_files("meta-llama/Llama-3.1-8B-Instruct") == []

@@ -16,7 +16,7 @@ from tests.support.in_process import job_of
         ({"engine": "ray_data_llm"}, "it is for engine 'vllm', and this slice's is 'ray_data_llm'"),
         ({"engine": "mine:Engine"}, "this slice's is 'mine:Engine'"),
         ({"model_source": "s3://models/m"}, "this slice's is 'ray_data_llm'"),
-        ({"engine_kwargs": {"max_model_len": "auto"}}, "max_model_len='auto' goes by the rows of one slice"),
+        ({"engine_kwargs": {"max_model_len": "auto"}}, "max_model_len='auto' depends on the rows of one slice"),
         (
             {"engine_kwargs": {"max_model_len": 64}, "on_too_long": "raise_limit"},
             "starts engines with limits of the slice's own",
@@ -26,7 +26,7 @@ from tests.support.in_process import job_of
 def test_slice_that_needs_its_own_engine_cannot_share_one(options: dict[str, Any], why: str) -> None:
     own = {"input_path": "in", "output_path": "out", "model_source": "m", "engine": "auto", **options}
     assert not job_of(**own).can_share_engine
-    with pytest.raises(ValueError, match=f"engine_scope='shared' cannot be: .*{why}"):
+    with pytest.raises(ValueError, match=f"engine_scope='shared' is not possible: .*{why}"):
         job_of(**own, engine_scope="shared")
 
 

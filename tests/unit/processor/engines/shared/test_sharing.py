@@ -16,7 +16,10 @@ from tests.support.in_process import job_of
         ({"engine": "ray_data_llm"}, "it is for engine 'vllm', and this slice's is 'ray_data_llm'"),
         ({"engine": "mine:Engine"}, "this slice's is 'mine:Engine'"),
         ({"model_source": "s3://models/m"}, "this slice's is 'ray_data_llm'"),
-        ({"engine_kwargs": {"max_model_len": "auto"}}, "max_model_len='auto' depends on the rows of one slice"),
+        (
+            {"engine_kwargs": {"max_model_len": "auto"}},
+            "max_model_len='auto' depends on the rows of one slice",
+        ),
         (
             {"engine_kwargs": {"max_model_len": 64}, "on_too_long": "raise_limit"},
             "starts engines with limits of the slice's own",

@@ -87,11 +87,7 @@ def _measured(work: Any) -> dict[str, Any]:
         work()
         seconds, driver = time.monotonic() - began, time.process_time() - cpu
         time.sleep(1)  # for a last sample of the workers
-        return {
-            "seconds": seconds,
-            "cpu": driver + workers.cpu_seconds(),
-            "workers_mb": workers.peak_mb(),
-        }
+        return {"seconds": seconds, "cpu": driver + workers.cpu_seconds(), "workers_mb": workers.peak_mb()}
 
 
 def _write(folder: Path, rows: int) -> None:

@@ -199,13 +199,7 @@ class Store:
         self.replace(name, source, lambda: None, expected=None, fenced=False)
 
     def replace(
-        self,
-        name: str,
-        source: Path,
-        check: Callable[[], None],
-        *,
-        expected: str | None,
-        fenced: bool = True,
+        self, name: str, source: Path, check: Callable[[], None], *, expected: str | None, fenced: bool = True
     ) -> None:
         """Replaces the file whose `version` is `expected` (None: no file) by a local file, in one step.
 

@@ -138,10 +138,7 @@ def ray_data(args: argparse.Namespace, rows: list[dict[str, Any]], options: dict
     busy, began = GpuBusy(), time.time()
     start_ray()
     if not has_gpu():
-        options |= {
-            "placement_group_config": {"bundles": [{"CPU": 1}]},
-            "runtime_env": {"env_vars": CPU_ENV},
-        }
+        options |= {"placement_group_config": {"bundles": [{"CPU": 1}]}, "runtime_env": {"env_vars": CPU_ENV}}
     config = vLLMEngineProcessorConfig(
         model_source=args.model, engine_kwargs=engine_kwargs(args), concurrency=1, **options
     )

@@ -74,11 +74,7 @@ def audit(slice_path: str, promise: Promise) -> Findings:
             faults.append(f"{file['path']} is in the manifest and not there")
             continue
         table = pq.read_table(io.BytesIO(content))
-        real = {
-            "rows": table.num_rows,
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
+        real = {"rows": table.num_rows, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         faults += [
             f"{file['path']}: {k} is {file[k]} in the manifest, really {v}"
             for k, v in real.items()

@@ -142,10 +142,7 @@ class Slice:
         question = given.pop("question", 0 if before else self.scenario.question)
         unchecked = {k: given.pop(k) for k in ("max_file_bytes",) if k in given}
         job = job_of(
-            input_path=f"{self.root}/in",
-            output_path=f"{self.root}/out",
-            prompt=QUESTIONS[question],
-            **given,
+            input_path=f"{self.root}/in", output_path=f"{self.root}/out", prompt=QUESTIONS[question], **given
         )
         return job.model_copy(update=unchecked)
 

@@ -48,8 +48,7 @@ def front(ray_head: LocalHead, authority: Authority) -> Iterator[str]:
 
 def hook_to(monkeypatch: pytest.MonkeyPatch, host: str, token: str | None = None, **extra: Any) -> RayHook:
     monkeypatch.setenv(
-        "AIRFLOW_CONN_REAL",
-        json.dumps({"conn_type": "ray", "host": host, "password": token, "extra": extra}),
+        "AIRFLOW_CONN_REAL", json.dumps({"conn_type": "ray", "host": host, "password": token, "extra": extra})
     )
     return RayHook("real")
 

@@ -128,10 +128,7 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
         ({"engine": "vllm", "processor_kwargs": {"x": 1}}, "set engine='ray_data_llm'"),
         ({"processor_kwargs": {"tokenise_stage": {}}}, r"'tokenise_stage'\] is not one of .*tokenize_stage"),
         ({"processor_kwargs": {"batch_size": 1}}, r"'batch_size'\] is set by another argument"),
-        (
-            {"engine": "ray_data_llm", "on_too_long": "truncate"},
-            "'vllm', and .* is RayDataLLM",
-        ),
+        ({"engine": "ray_data_llm", "on_too_long": "truncate"}, "'vllm', and .* is RayDataLLM"),
     ],
 )
 def test_options_of_another_engine_are_refused(given: dict[str, Any], says: str) -> None:

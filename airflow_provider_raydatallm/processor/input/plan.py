@@ -207,11 +207,7 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
 
 
 def _read(
-    reader: FileFormat,
-    unit: Unit,
-    schema: pa.Schema,
-    row_filter: SliceFilter | None,
-    columns: Sequence[str],
+    reader: FileFormat, unit: Unit, schema: pa.Schema, row_filter: SliceFilter | None, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
     names = list(dict.fromkeys([*columns, *([row_filter.column] if row_filter else [])]))
     target = pa.schema([schema.field(n) for n in names])

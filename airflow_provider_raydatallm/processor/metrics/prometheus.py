@@ -34,17 +34,11 @@ METRICS = {
     "recent_tokens_per_s": ("llm_tokens_per_second", "Tokens a second, in and out, in the last 5 minutes"),
     "eta_s": ("llm_eta_seconds", "Seconds until all rows are answered, at that rate"),
     "queued_s": ("llm_queued_seconds", "Seconds that the run waited for room on the cluster"),
-    "engine_start_s": (
-        "llm_engine_start_seconds",
-        "Seconds from admission to the engine's first request",
-    ),
+    "engine_start_s": ("llm_engine_start_seconds", "Seconds from admission to the engine's first request"),
     "first_row_s": ("llm_first_row_seconds", "Seconds from the run's start to its first finished rows"),
     "workers": ("llm_workers", "Engine workers that have answered"),
     "busy": ("llm_workers_busy_ratio", "Share of time in which a worker had requests, mean"),
-    "least_busy": (
-        "llm_least_busy_worker_ratio",
-        "The same, of the least busy worker",
-    ),
+    "least_busy": ("llm_least_busy_worker_ratio", "The same, of the least busy worker"),
 }
 
 

@@ -105,7 +105,7 @@ def test_schema_that_fixes_every_field_becomes_a_struct() -> None:
         output_schema=SCHEMA,
     )
     assert rows.column("answer").to_pylist() == [
-        {"industry": "A", "score": 1.0, "tags": ["x"], "inner": {"n": 3}},
+        {"industry": "A", "score": 1.0, "tags": ["x"], "inner": {"n": 3}}
     ]
     assert [r[:2] for r in reasons(failed)] == [(1, "InvalidAnswer"), (2, "InvalidAnswer")]
 

@@ -15,16 +15,7 @@ from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import Ans
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles
 from airflow_provider_raydatallm.processor.engines.dedup.client import request_key
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
-from tests.support.answer_cache import (
-    DAY,
-    MB,
-    NOW,
-    Cache,
-    entries,
-    namespace,
-    new_answers,
-    open_cache,
-)
+from tests.support.answer_cache import DAY, MB, NOW, Cache, entries, namespace, new_answers, open_cache
 from tests.support.async_tests import async_test
 
 

@@ -18,13 +18,7 @@ from airflow_provider_raydatallm.processor.engines.dedup.cache_files import Cach
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
 from airflow_provider_raydatallm.processor.engines.dedup.client import request_key
 from airflow_provider_raydatallm.processor.storage import Store
-from tests.support.answer_cache import (
-    DAY,
-    MB,
-    NOW,
-    Cache,
-    entries,
-)
+from tests.support.answer_cache import DAY, MB, NOW, Cache, entries
 
 
 @pytest.fixture(params=["local", "memory"])

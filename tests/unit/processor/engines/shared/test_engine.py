@@ -178,12 +178,7 @@ def test_engine_scales_to_all_gpus_and_compiles_for_any_slice(make: Make) -> Non
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        {"model_source": "n"},
-        {"engine_kwargs": {"max_model_len": 64}},
-        {"accelerator_type": "L4"},
-    ],
+    "other", [{"model_source": "n"}, {"engine_kwargs": {"max_model_len": 64}}, {"accelerator_type": "L4"}]
 )
 def test_only_equal_engines_share_a_name(started: Make, other: dict[str, Any]) -> None:
     def name(**options: Any) -> str:

@@ -45,9 +45,7 @@ class Worker(replica.SharedVllmReplica):
 
 
 @async_test
-async def test_only_rows_of_a_job_that_is_gone_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_only_rows_of_a_job_that_is_gone_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     users, polls = ["a", "b"], 0
 
     def poll(engine: str) -> list[str]:

@@ -253,9 +253,7 @@ def test_only_actors_of_this_provider_are_users(monkeypatch: pytest.MonkeyPatch)
     assert serve_apps.SERVE.users("a") == ["1"]
 
 
-def test_lock_waits_for_its_holder_and_is_released_after_a_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lock_waits_for_its_holder_and_is_released_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     claims: list[Any] = [None, None, "lock", "lock"]
     killed: list[Any] = []
     monkeypatch.setattr(named_actors, "create_named_actor", lambda name: claims.pop(0))

@@ -74,9 +74,7 @@ def test_request_that_vllm_ended_with_an_error_has_no_answer(monkeypatch: pytest
     assert "finish_reason 'error'" in bad["error"]
 
 
-def test_engine_that_is_told_to_end_leaves_its_rows_to_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_engine_that_is_told_to_end_leaves_its_rows_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     def end(status: int) -> None:
         raise SystemExit(status)
 

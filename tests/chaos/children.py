@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.storage import ROOT
+from tests.support.paths import ROOT
 
 _PRELOAD = ["tests.chaos.preload"]
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tests.chaos.processes import Outcome
-from tests.chaos.storage import ROOT
+from tests.support.paths import ROOT
 
 
 class Journal:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import psutil
 
 from airflow_provider_raydatallm.local_ray.head import LocalHead
-from tests.chaos.storage import ROOT
+from tests.support.paths import ROOT
 
 _START_SECONDS = 240.0
 

@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.processor.store import lease
 from tests.chaos import audit, failpoints, storage
 from tests.chaos.failpoints import FailPoint
 from tests.chaos.slices import Slice
-from tests.support import in_process, stub_engine
+from tests.support import stub_engine
 from tests.support.in_process import InProcess
 
 #: Of a stub's answers: input and output.
@@ -84,9 +84,8 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
         if how.meet and progress["step"] == "attach":
             Path(how.meet).touch()
 
-    if place.slice.scenario.healed:
-        in_process.answer = _healed
-    cluster = InProcess(batch=BATCH, flush_every=how.flush_every, before_batch=before_batch)
+    answer = _healed if place.slice.scenario.healed else stub_engine.answer
+    cluster = InProcess(batch=BATCH, flush_every=how.flush_every, before_batch=before_batch, answer=answer)
     if how.sabotage:
         sabotage(how.sabotage)
     if how.point is not None:
@@ -155,7 +154,7 @@ def _audit_kept(s: Slice) -> list[str]:
 def sabotage(what: str) -> None:
     """Break the product in this process, to see that the audit notices."""
     from airflow_provider_raydatallm.processor.publish import parts
-    from airflow_provider_raydatallm.processor.store import checkpoint, fragments
+    from airflow_provider_raydatallm.processor.store import fragments, ledger
 
     if what == "nothing is fenced":
         create = store_files.Store.create
@@ -172,7 +171,7 @@ def sabotage(what: str) -> None:
 
         fragments.FragmentReader.window = parts.FragmentReader.window = shifted
     elif what == "short is good enough":
-        checkpoint.missing_rows = lambda units, done: []
+        ledger.missing_rows = lambda units, done: []
     else:
         raise ValueError(what)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.airflow_processes import ROOT, Airflow
+from tests.support.airflow_processes import Airflow
 from tests.support.outcomes import Outcomes, table_of
+from tests.support.paths import ROOT
 from tests.support.ray_door import Cluster
 from tests.support.tables import Table
 

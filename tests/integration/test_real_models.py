@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.integration.conftest import Ask
 from tests.support import real_models
 from tests.support.paths import ROOT
+from tests.support.slices import Ask
 
 COUNTRIES = ["France", "Italy", "Japan", "Spain", "Germany", "Russia"]
 SCHEMA = {

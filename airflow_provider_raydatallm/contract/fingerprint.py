@@ -69,7 +69,7 @@ def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_file
 def is_deterministic(sampling_params: Mapping[str, Any]) -> bool:
     """Whether sampling repeats its answer: it is greedy or has a seed."""
     seed = sampling_params.get("seed")
-    return sampling_params.get("temperature") == 0 or seed not in (None, -1)  # vLLM: -1 is no seed
+    return sampling_params.get("temperature") == 0 or seed not in (None, -1)  # vLLM: -1 means no seed
 
 
 def _hash_json(value: Mapping[str, Any]) -> str:

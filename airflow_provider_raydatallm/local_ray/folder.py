@@ -137,7 +137,7 @@ def read_record(folder: Path) -> HeadRecord | None:
 
 
 def write_record(record: HeadRecord) -> None:
-    """Writes all but the token, which is there since before the start."""
+    """Writes everything except the token, which exists already."""
     state = asdict(record)
     del state["head"]["token"], state["head"]["folder"]
     write_private(record.head.folder / "head.json", json.dumps(state, indent=1))

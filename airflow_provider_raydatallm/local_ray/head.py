@@ -136,7 +136,7 @@ def _find_fault(address: str, agent: str, token: str) -> str | None:
     checks = (
         f"{address}/api/version",
         f"{address}/api/gcs_healthz",
-        # Goes through the node's agent, as a submission does, which fails with "No available agent" before.
+        # Passes through the node's agent. Until that runs, submissions fail with "No available agent".
         f"{address}/api/v0/logs?node_ip=127.0.0.1&glob=none&timeout=5",
         f"{agent}/api/healthz",  # raylet and GCS
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Set in every process of a head, to the head's folder.
 MARKER_VARIABLE = "AIRFLOW_RAY_LLM_HEAD"
-#: Between SIGTERM and SIGKILL; as long as Ray gives a job that is stopped.
+#: Between SIGTERM and SIGKILL; Ray's own default for a stopped job.
 GRACE_SECONDS = 3.0
 
 

@@ -75,8 +75,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
     :param choices: the answer is one of these texts.
     :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.
-        Published as a struct when the schema is complete, else as text. Invalid answers (cut at max_tokens)
-        become null and are counted.
+        Published as a struct when the schema is complete, else as text. Rows with an invalid answer
+        (cut at max_tokens) go to quarantine.
     :param regex: the answer matches this expression.
     :param grammar: the answer follows this grammar (EBNF).
     :param sampling_params: vLLM's sampling parameters. A value that is exactly `"{column}"` comes from the

@@ -59,7 +59,7 @@ def run_slice(
     _check_output_is_outside_input(job)
     store = Store(job.slice_path)
     progress({"step": "plan"})
-    # A later version was published by a run that this one waited for.
+    # If a higher commit appears later, a run that this one waited for made it.
     last_seen_version = versions.highest_commit(store)
     cluster = cluster or RayCluster()
     build, report = inspect_slice(job, store, last_seen_version, None, progress)
@@ -97,7 +97,7 @@ def inspect_slice(
     report = version_policy.report_if_current(job, store, listing, version, last_seen_version)
     if report is not None:
         assert version is not None
-        # A run that died just before it released its lease left it.
+        # They remain of a run that died after it published.
         lease.remove_leases(store, version.epoch)
         return None, report
     if (

@@ -204,7 +204,7 @@ class Store:
         """Replaces the file whose `version` is `expected` (None: no file) by a local file, in one step.
 
         :param check: called directly before that step; if it raises, the file stays as it was. Between the
-            check and the step nobody else can replace the file: a lock prevents it on a disk, the expected
+            check and the step no other run can replace the file: a lock prevents it on a disk, the expected
             etag on S3. On other object stores that gap remains.
         """
         with self._errors("write", name):

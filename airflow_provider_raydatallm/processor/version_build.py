@@ -95,7 +95,7 @@ class VersionBuild:
         """Reads which rows are finished, quarantined and missing."""
         since_epoch = 0
         if self.job.retry_quarantined:
-            # Rows that failed before this run are tried again; before the lease, those are all that failed.
+            # Failures of earlier runs do not count. Without a lease, this run has not failed any row yet.
             since_epoch = lease.epoch if lease is not None else sys.maxsize
         return CheckpointState(self.plan, self.checkpoint.fragments(), self.job.max_row_attempts, since_epoch)
 

@@ -1,8 +1,8 @@
 """Canonical form of a definition in a source file, without positions, comments, docstrings, annotations of
 functions and the definition's own decorators (their effect is in the object already).
 
-Values are lists and strings that are equal for equal definitions under every minor version of Python, which
-the output of `ast.dump`, `ast.unparse` (f-strings) and the compiler is not.
+Values are lists and strings. Unlike the output of `ast.dump`, `ast.unparse` (f-strings) and the compiler,
+they are equal for equal definitions in every minor version of Python.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def explain_failure(status: str | None, message: str, last_lines: Sequence[str])
         return classify(f"{_SETUP_FAILED}: {reason}" if reason else message.strip())
     exited = _EXIT_CODE.match(message)
     if exited is None and message:
-        # Ray speaks for a driver that it lost.
+        # Ray's message explains a driver that Ray lost.
         return classify(" ".join(strip_prefixes(message).split()))
     code = int(exited[1]) if exited else 0
     if ended_by := _signal_name(code):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STATE_KEY = "ray_llm_job"
 #: How long a job may take to stop; it has 30 s to write its last rows.
 _STOP_SECONDS = 60.0
-#: A job that stops this soon after it was taken over was stopped on behalf of the attempt before.
+#: A job that stops this soon after takeover was stopped by the previous attempt.
 _LATE_STOP_SECONDS = 60.0
 #: Jobs that one attempt submits at most, when the cluster loses them.
 _MAX_SUBMISSIONS = 3

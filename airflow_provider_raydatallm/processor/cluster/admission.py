@@ -11,7 +11,7 @@ could each hold a part of it and wait for ever. So one job at a time starts its 
 - A waiting job holds a *ticket*, a named actor too, named after the time. The oldest ticket gets the lock
   next, so that small jobs do not starve a big one.
 
-Jobs that answer hold their minimum already; admission does not concern them.
+A job whose engine already answers holds its resources and does not queue again.
 """
 
 from __future__ import annotations

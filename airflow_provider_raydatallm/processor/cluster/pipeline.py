@@ -26,7 +26,7 @@ from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 if TYPE_CHECKING:
     import ray.data
 
-#: Blocks as they are.
+#: Options of `map_batches` that pass whole blocks.
 _BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 
 

@@ -52,7 +52,7 @@ class InferenceRun:
     """Missing rows, and the folder for their answers.
 
     on_wait: called every second while the run waits for room on the cluster, as by `admission.admit`.
-    limit_raised: the rows exceeded the length limit of the engine before, so this one gets a higher limit.
+    limit_raised: the engine replaces one whose length limit was too low for the rows.
     """
 
     inference: InferencePlan
@@ -169,7 +169,7 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
                     inference.plan, run.missing, inference.builder, engine, inference.shape, writers
                 )
         except Exception:
-            engine.raise_if_broken()  # knows the cause better than those who waited for the engine
+            engine.raise_if_broken()  # its own error names the cause; errors of its callers do not
             raise
         check()
         writers.flush()

@@ -4,7 +4,7 @@ Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSO
 sampling_params) and, when a postprocess function needs the row, `__row` (JSON text). Answers have `__unit`,
 `__offset`, `__row` if it came in, and `ANSWER_FIELDS`: one answer per request, in any order. A request that
 fails for its own reason (its prompt is too long, the chat template refuses its messages) has `error` set and
-does not affect others. What breaks the engine itself is raised.
+does not affect others. An error of the engine itself is raised.
 
 Delivered rows are durable: each delivery is the unit of resume. An engine that delivers finished rows before
 their batch is done loses less when it dies.
@@ -92,7 +92,7 @@ class Engine(ABC):
     def needs_token_lengths(self, *, raised: bool) -> bool:
         """Whether `choose_sizes` needs a sample of how long rows are.
 
-        :param raised: whether the limit of the engine before is to be raised.
+        :param raised: whether this engine replaces one whose length limit was too low.
         """
         return False
 

@@ -1,7 +1,7 @@
 """vLLM's multiprocess executor for CPUs, which sleeps briefly where it would poll without a pause.
 
-The engine's and the worker's process wait for each other by `sched_yield` in a loop. Beside a GPU that costs
-a spare core; here it costs a core that computes. On some Linux kernels such a loop even starves other
+The engine's and the worker's process wait for each other by `sched_yield` in a loop. With a GPU that uses
+a spare core; on CPUs it takes one from the computation. On some Linux kernels such a loop even starves other
 processes: on two cores, importing Ray beside a busy engine took 109 s, and takes 4 s with this executor. vLLM
 has no option for it yet: https://github.com/vllm-project/vllm/pull/52848
 """

@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.processor.input.base import FileFormat, FileSca
 
 #: Bytes of text in a range: small enough to parse in memory, large enough that parsing dominates the cost.
 TEXT_RANGE_BYTES = 16 << 20
-#: A longer record is taken for an unbalanced quote.
+#: A longer record counts as an unbalanced quote.
 MAX_RECORD_BYTES = 256 << 20
 
 #: Codecs by file suffix.

@@ -1,5 +1,4 @@
-"""Takes over the answers of the published version for one that adds to it: new files, or a retry of the rows
-in quarantine."""
+"""Copies the published answers into a new version that adds files or retries quarantined rows."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from airflow_provider_raydatallm.processor.store.ledger import Fragment
 PART = "part-00000.parquet"
 QUARANTINE = "_quarantine"
 
-#: Files of one version (`part-00000.parquet` may be of any), and the folder of a kept version.
+#: Names that carry a version number (`part-00000.parquet` carries none), and folders of kept versions.
 _VERSIONED = re.compile(r"(?:part|plan|commit)-(\d{6})[-.].*|(\d{6})")
 
 #: Runs a function on each of some values, anywhere, and returns the results in their order.

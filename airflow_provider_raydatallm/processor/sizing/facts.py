@@ -1,4 +1,4 @@
-"""Values that sizes are chosen by and checked with, in the order of their use."""
+"""Inputs and results of choosing sizes, in the order of their use."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PastThroughput:
 class SizingInputs:
     """Everything that sizes are chosen by; None is unknown.
 
-    limit_raised: the rows left exceeded the length limit of the engine before.
+    limit_raised: the engine replaces one whose length limit was too low for the rows left.
     """
 
     cluster: ClusterFacts | None

@@ -93,7 +93,7 @@ class Lease:
         stop_waiting: Callable[[LeaseHolder], bool],
         stale_seconds: float | None = None,
     ) -> Lease | None:
-        """Acquires the lease: at once when nobody holds it, else when its holder releases it or is dead.
+        """Acquires the lease: at once when it is free, else when its holder releases it or is dead.
 
         :param me: the holder's name, for people.
         :param published_epoch: the epoch of the newest commit: ours is higher.

@@ -55,7 +55,7 @@ def commit_name(number: int) -> str:
 
 
 def plan_name(number: int, tag: str) -> str:
-    """The plan that a version was built by, for versions that take over its rows. `tag`: of its seal."""
+    """File of a version's plan, read by a later version that takes over its rows. `tag`: of its seal."""
     return f"{VERSIONS}/plan-{number:06}-{tag}.json"
 
 

@@ -1,6 +1,6 @@
-"""Answers that slices share by way of storage: `answer_cache`, beside a running slice.
+"""The answer cache: answers that slices share through storage.
 
-It never raises and nobody waits for it: its own threads read and write storage. The first failure is logged,
+It never raises and no slice waits for it: its own threads read and write storage. The first failure is logged,
 and the slice continues without the cache. Answers that were not stored when the process dies are inferred
 again by later slices.
 """

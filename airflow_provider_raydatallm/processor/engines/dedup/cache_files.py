@@ -44,7 +44,7 @@ _LISTINGS = 3
 class CacheNamespace:
     """Which answers may be shared, and where they are stored.
 
-    :param key: `SliceJob.answer_cache_key`: within it, identical requests have identical answers.
+    :param key: `contract.fingerprint.answer_cache_key`: within it, identical requests have identical answers.
     :param read_existing: whether to use existing answers, or only to replace them.
     :param keep_truncated: whether to store answers that max_tokens cut: they may lack the required shape,
         which another attempt may have.

@@ -61,7 +61,7 @@ class DedupClient:
             claimed = {rows_by_key[key].pop(0): key for key in self._claim(list(rows_by_key))}
             unanswered = self._infer_claimed([*unique, *claimed], claimed, infer)
             unique = []
-            # What is left for a later round is left so for all rows with that request.
+            # If a row is postponed, all rows with its request are.
             rows_by_key = {k: rows for k, rows in rows_by_key.items() if rows and k not in unanswered}
             rows_by_key = self._copy_answers(rows_by_key, copy)
 

@@ -29,7 +29,7 @@ COPIED_COLUMNS = (*ANSWER_COLUMNS, "cached", "saved_tokens")
 
 _COPIED_SCHEMA = pa.schema([f for f in ANSWER_FIELDS if f.name in COPIED_COLUMNS])
 _OF_THIS_SLICE = {"cached": False, "saved_tokens": 0}
-#: Answers in memory: the newest are kept. A key's overhead.
+#: Memory for answers (the oldest go first), and bytes added per key.
 _MAX_BYTES = 256 << 20
 _BYTES_PER_KEY = 700
 #: A feeder that sent no heartbeat for so long has died.

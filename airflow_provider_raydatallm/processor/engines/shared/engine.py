@@ -39,9 +39,9 @@ _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
 #: Options of a worker's actor that Serve does not set itself.
 _RESOURCE_OPTIONS = ("num_cpus", "num_gpus", "accelerator_type")
 
-#: Polls, a second apart, after which an engine that cannot be seen is taken for stopped.
+#: Polls, a second apart, after which an engine that cannot be seen counts as stopped.
 _ABSENT_POLLS = 3
-#: Polls after which a worker without resources is taken for blocked: where there is room, it has started.
+#: Polls after which a worker without resources counts as blocked: where there is room, it has started.
 _WORKERLESS_POLLS = 10
 #: Failed starts of an engine that ran before. At the first, its memory may not be free yet.
 _MAX_FAILED_STARTS = 2
@@ -50,7 +50,7 @@ _READY_SECONDS = 10
 
 @dataclass
 class _Observations:
-    """What a round has seen of the engine. Between rounds others may stop it."""
+    """State of the shared engine as seen in this round; other jobs may stop it between rounds."""
 
     deployed: bool = False
     was_running: bool = False
@@ -118,7 +118,7 @@ class SharedVllmEngine(VllmEngine):
         return self.name if self._is_running else None
 
     def on_admitted(self) -> None:
-        # While no other job is admitted, nobody stops it to make room.
+        # While no other job is admitted, no job stops it to make room.
         self._user = serve_apps.SERVE.register_user(self.name, self.job.slice_path)
 
     def blocking_engines(self) -> list[str]:
@@ -187,7 +187,7 @@ class SharedVllmEngine(VllmEngine):
         if seen.absent_polls >= _ABSENT_POLLS:  # requests to it would wait forever
             raise SliceError(
                 f"the shared engine {self.name} was stopped while this slice used it, by a user or because "
-                "it could not be started. Finished rows are kept, and a retry continues with the others",
+                "it could not be started. Finished rows are kept, and a retry continues with the rest",
                 kind="engine",
             )
         self._make_room_for_worker(engine)
@@ -197,7 +197,7 @@ class SharedVllmEngine(VllmEngine):
         if engine.workers.get("RUNNING"):
             failed_starts.clear()
         elif engine.fails_to_start:
-            failed_starts.add(engine.message)  # in which Serve counts them
+            failed_starts.add(engine.message)  # Serve's message numbers the failed starts
         return engine.status == "DEPLOY_FAILED" or len(failed_starts) >= _MAX_FAILED_STARTS
 
     def _make_room_for_worker(self, engine: SharedEngine | None) -> None:

@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.processor.engines.shared.fair_share import Fair
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
 from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import add_worker_name
 
-#: Slots for each row that vLLM runs at once: it must never wait for the next row.
+#: Slots per row that vLLM runs at once: vLLM must never wait for a row.
 _SLOTS_PER_SEQUENCE = 2
 _USERS_POLL_SECONDS = 3.0
 #: vLLM's process answers pings between two steps; after so long without an answer it hangs. vLLM itself has

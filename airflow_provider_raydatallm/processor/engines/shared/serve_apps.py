@@ -199,7 +199,7 @@ class ServeApps:
             )
 
     def stop_engine(self, name: str, *, force: bool = False, only_failed: bool = False) -> bool:
-        """Stops an engine that nobody uses. Returns whether it is gone.
+        """Stops an engine that no slice uses. Returns whether it is gone.
 
         :param force: also one in use, without waiting for its batches.
         :param only_failed: only one that could not start: another may have been started since that was seen.

@@ -20,7 +20,7 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 
 #: The executor for CPUs, by the name under which vLLM imports it.
 SLEEPING_EXECUTOR = "airflow_provider_raydatallm.processor.engines.cpu_executor.SleepingExecutor"
-#: Set from other arguments, which take their place.
+#: Set by these other arguments of the operator.
 _RESERVED = {"model": "model_source", "runner": "task_type", "convert": "task_type"}
 _RAY_DATA_LLM_OWN = {"task_type"}
 #: CPU flags for bfloat16 instructions.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: A worker that is still starting does not respond.
 _STOP_SECONDS = 5.0
-#: After a restart it is empty: what it knew is inferred again.
+#: A restarted coordinator has lost its answers; they are inferred again.
 _COORDINATOR_OPTIONS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 10_000}
 
 
@@ -99,7 +99,7 @@ class VllmEngine(VllmEngineBase):
         )
 
     def _next_cache_namespace(self) -> CacheNamespace | None:
-        """Of a round; all rounds but the first retry rows."""
+        """The cache of the next round. Every round after the first retries rows."""
         is_retry, self._is_retry = self._is_retry, True
         if self.job.answer_cache is None:
             return None

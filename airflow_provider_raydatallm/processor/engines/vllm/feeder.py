@@ -25,7 +25,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenW
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-#: After so many deaths of the engine under one batch, the batch is taken for their cause.
+#: After so many deaths of the engine under one batch, the batch counts as their cause.
 MAX_DEATHS = 3
 
 
@@ -141,7 +141,7 @@ def feeder_pool(actors: tuple[int, int], threads: int) -> dict[str, Any]:
     from ray.data import ActorPoolStrategy
 
     strategy: Any = ActorPoolStrategy
-    # Ray adds an actor only when as many blocks again as the pool takes at once are waiting.
+    # Ray adds an actor only when as many blocks wait as are in work.
     waiting = 2 if actors[0] == actors[1] else max(2, threads)
     options = {
         "min_size": actors[0],

@@ -27,7 +27,7 @@ class Worker(Protocol):
 
 class WorkerPool(Protocol):
     def least_busy(self, rows: int) -> contextlib.AbstractContextManager[Worker]:
-        """Waits for a worker, and counts so many rows as its own meanwhile.
+        """Waits for the least busy worker and reserves `rows` on it.
 
         :raises RayActorError: when the last one has died for good.
         """
@@ -54,7 +54,7 @@ class OwnWorkerPool:
     def __init__(self, handles: Sequence[ActorHandle[Any]]) -> None:
         # Names stay the same when the engine is started again for the remaining rows.
         self._workers = [_OwnWorker(str(number), handle) for number, handle in enumerate(handles)]
-        # The first of equally busy workers is picked: in each feeder another one.
+        # Shuffled, so that feeders do not all pick the same idle worker.
         random.shuffle(self._workers)
         self._lock = threading.Lock()
 

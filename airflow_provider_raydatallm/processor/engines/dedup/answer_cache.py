@@ -1,8 +1,8 @@
 """The answer cache: answers that slices share through storage.
 
-It never raises and no slice waits for it: its own threads read and write storage. The first failure is logged,
-and the slice continues without the cache. Answers that were not stored when the process dies are inferred
-again by later slices.
+It never raises and no slice waits for it: its own threads read and write storage. The first failure is
+logged, and the slice continues without the cache. Answers that were not stored when the process dies are
+inferred again by later slices.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
-from airflow_provider_raydatallm.processor.sizing.checks import Finding
-from airflow_provider_raydatallm.processor.sizing.cluster_probe import preflight_findings, probe_cluster
+from airflow_provider_raydatallm.processor.sizing.checks import Finding, preflight_findings
+from airflow_provider_raydatallm.processor.sizing.cluster_probe import probe_cluster
 from airflow_provider_raydatallm.processor.slice_run import inspect_slice
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions

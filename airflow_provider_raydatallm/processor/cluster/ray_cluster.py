@@ -25,7 +25,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
-from airflow_provider_raydatallm.processor.sizing import cluster_probe
+from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs, TokenLengthSample
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows, count_rows
@@ -95,15 +95,15 @@ class RayCluster:
         connect_to_ray()
         engine = inference.engine
         rows, cluster = _count(missing), cluster_probe.probe_cluster()
-        cluster_probe.raise_errors(cluster_probe.preflight_findings(engine.plan, rows, cluster))
+        checks.raise_errors(checks.preflight_findings(engine.plan, rows, cluster))
         cluster_probe.check_model_folder(inference.job.model_source)
         lengths = None
         if engine.needs_token_lengths(raised=limit_raised):
             lengths = _sample_lengths(inference, missing)
         past_throughput = newest_throughput(inference.job) if engine.needs_past_throughput else None
         engine.choose_sizes(SizingInputs(cluster, lengths, past_throughput, limit_raised))
-        findings = cluster_probe.preflight_findings(engine.plan, rows, cluster)
-        cluster_probe.raise_errors(findings)
+        findings = checks.preflight_findings(engine.plan, rows, cluster)
+        checks.raise_errors(findings)
         return findings
 
     def run_inference(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:

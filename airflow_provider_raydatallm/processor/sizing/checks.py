@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_raydatallm.contract.errors import Kind
+from airflow_provider_raydatallm.contract.errors import Kind, SliceError
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     UTILIZATION,
     ModelConfig,
     cache_bytes,
+    read_model_config,
     row_length,
 )
 from airflow_provider_raydatallm.processor.sizing.sizes import fewest_blocks, is_saturated
@@ -153,3 +154,20 @@ def _check_batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
     elif tasks < fewest_blocks(workers, varied=False) and workers > 1:
         message = f"{tasks} tasks for {workers} workers, fewer than 2 each: they will end at different times"
         yield Finding("few_tasks", "warning", message, "Lower batch_size or concurrency")
+
+
+def preflight_findings(plan: EnginePlan, rows: int, cluster: ClusterFacts | None) -> list[Finding]:
+    """Returns everything that is wrong with a run.
+
+    :param rows: rows left to answer.
+    :param cluster: None to skip checks that need one.
+    """
+    model = read_model_config(plan.model_source, plan.engine_kwargs) if plan.sizes is not None else None
+    return check_sizes(plan, rows, model, cluster)
+
+
+def raise_errors(findings: list[Finding]) -> None:
+    """:raises SliceError: with all errors among the findings, of the first one's kind."""
+    errors = [f for f in findings if f.severity == "error"]
+    if errors:
+        raise SliceError("; ".join(map(str, errors)), kind=errors[0].kind)

@@ -10,32 +10,13 @@ from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import gpu_memory
-from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_sizes
-from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan
-from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts
 
 T = TypeVar("T")
 
 _FOLDER_PREFIXES = ("/", "./", "../", "~")
 #: Seconds for a call on all nodes.
 _PROBE_TIMEOUT_S = 25
-
-
-def preflight_findings(plan: EnginePlan, rows: int, cluster: ClusterFacts | None) -> list[Finding]:
-    """Returns everything that is wrong with a run.
-
-    :param rows: rows left to answer.
-    :param cluster: None to skip checks that need one.
-    """
-    model = read_model_config(plan.model_source, plan.engine_kwargs) if plan.sizes is not None else None
-    return check_sizes(plan, rows, model, cluster)
-
-
-def raise_errors(findings: list[Finding]) -> None:
-    """:raises SliceError: with all errors among the findings, of the first one's kind."""
-    errors = [f for f in findings if f.severity == "error"]
-    if errors:
-        raise SliceError("; ".join(map(str, errors)), kind=errors[0].kind)
 
 
 def probe_cluster() -> ClusterFacts:

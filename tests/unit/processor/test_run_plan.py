@@ -14,7 +14,7 @@ from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from airflow_provider_raydatallm.processor.sizing import facts
-from airflow_provider_raydatallm.processor.sizing.cluster_probe import preflight_findings
+from airflow_provider_raydatallm.processor.sizing.checks import preflight_findings
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.llama import LLAMA_8B
 

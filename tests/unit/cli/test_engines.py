@@ -56,17 +56,12 @@ def test_engines_are_listed_with_workers_and_users(
     assert capsys.readouterr().out == "[]\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "ended", "in_use", "stuck"),
-    [
-        ([IDLE.name], 0, [IDLE.name], [], []),
-        ([USED.name], 1, [], [USED.name], []),
-        ([USED.name, "--force"], 0, [USED.name], [], []),
-        ([STUCK.name], 1, [], [], [STUCK.name]),
-        ([STUCK.name, "--force"], 0, [STUCK.name], [], []),
-        (["--all"], 1, [IDLE.name], [USED.name], [STUCK.name]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "ended", "in_use", "stuck"), [
+    ([IDLE.name], 0, [IDLE.name], [], []), ([USED.name], 1, [], [USED.name], []),
+    ([USED.name, "--force"], 0, [USED.name], [], []), ([STUCK.name], 1, [], [], [STUCK.name]),
+    ([STUCK.name, "--force"], 0, [STUCK.name], [], []),
+    (["--all"], 1, [IDLE.name], [USED.name], [STUCK.name]),
+])  # fmt: skip
 def test_engine_in_use_is_stopped_by_force_only(
     set_engines: SetEngines,
     capsys: pytest.CaptureFixture[str],
@@ -88,14 +83,11 @@ def test_engine_in_use_is_stopped_by_force_only(
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 2, "name engines to stop, or pass --all"),
-        (["--all", IDLE.name], 2, "name engines to stop, or pass --all"),
-        ([IDLE.name, "typo"], 1, "there is no shared engine 'typo'; there are: ray-llm-idle-0"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    ([], 2, "name engines to stop, or pass --all"),
+    (["--all", IDLE.name], 2, "name engines to stop, or pass --all"),
+    ([IDLE.name, "typo"], 1, "there is no shared engine 'typo'; there are: ray-llm-idle-0"),
+])  # fmt: skip
 def test_unclear_request_stops_nothing(
     set_engines: SetEngines, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:

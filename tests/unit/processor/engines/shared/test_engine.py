@@ -268,12 +268,9 @@ def test_engine_that_cannot_start_is_stopped_and_reported(serve: FakeServe, star
 
 def failing(times: int) -> SharedEngine:
     return replace(
-        ENGINE,
-        status="UNHEALTHY",
-        trigger="REPLICA_STARTUP_FAILED",
-        message=f"failed to start {times} times in a row: no memory",
-        workers={"STARTING": 1},
-    )
+        ENGINE, status="UNHEALTHY", trigger="REPLICA_STARTUP_FAILED",
+        message=f"failed to start {times} times in a row: no memory", workers={"STARTING": 1},
+    )  # fmt: skip
 
 
 def test_engine_that_cannot_restart_is_stopped_at_the_second_failure(serve: FakeServe, started: Make) -> None:

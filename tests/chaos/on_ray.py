@@ -132,24 +132,18 @@ class _Life:
         stub = self.engine == "stub"
         variables = {shipped.NOTES: str(self.notes), shipped.SECONDS: "0.2"}
         arguments: dict[str, Any] = {
-            "input_path": f"{self.folder}/in/",
-            "output_path": f"{self.folder}/out",
-            "slice_key": "2026-01-31",
-            "prompt": "{name}",
-            "code_paths": [shipped.__file__],
+            "input_path": f"{self.folder}/in/", "output_path": f"{self.folder}/out",
+            "slice_key": "2026-01-31", "prompt": "{name}", "code_paths": [shipped.__file__],
             "runtime_env": {"env_vars": variables},
-        }
+        }  # fmt: skip
         if stub:
             arguments |= {"engine": "shipped:SlowEngine", "model_source": "stub/stub"}
         else:
             arguments |= {
-                "model_source": str(tiny_model()),
-                "choices": list(CHOICES),
-                "postprocess": "shipped:note_answer",
-                "sampling_params": {"temperature": 0, "max_tokens": 16},
-                "engine_kwargs": {"max_model_len": 256},
-                "engine_scope": "slice",
-            }
+                "model_source": str(tiny_model()), "choices": list(CHOICES),
+                "postprocess": "shipped:note_answer", "sampling_params": {"temperature": 0, "max_tokens": 16},
+                "engine_kwargs": {"max_model_len": 256}, "engine_scope": "slice",
+            }  # fmt: skip
         with DAG(f"c{uuid.uuid4().hex[:8]}", schedule=None):
             return RayLLMBatchOperator(task_id="t", **arguments)
 

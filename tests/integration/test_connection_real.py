@@ -196,15 +196,10 @@ def test_embedded_head_is_tested_as_it_is(ray_head: LocalHead) -> None:
 
 
 SECRETS = {
-    "token": "sesame-open-0",
-    "header": "hdr-secret-1",
-    "bearer": "bearer-secret-2",
-    "proxy_user": "proxyuser3",
-    "proxy_password": "proxy@secret/4",
-    "nested": "nested-secret-5",
-    "rotated": "rotated-secret-6",
-    "host": "host-secret-7",
-}
+    "token": "sesame-open-0", "header": "hdr-secret-1", "bearer": "bearer-secret-2",
+    "proxy_user": "proxyuser3", "proxy_password": "proxy@secret/4", "nested": "nested-secret-5",
+    "rotated": "rotated-secret-6", "host": "host-secret-7",
+}  # fmt: skip
 
 DAG = """
 import logging
@@ -292,16 +287,13 @@ def test_task_logs_show_no_secret_whatever_goes_wrong(
             "file": {**right, "password": None, "extra": {**extra, "auth_file": f"{tmp_path}/token"}},
         }
         done = subprocess.run(
-            [sys.executable, "-m", "tests.support.airflow_worker", "leaks"],
-            cwd=ROOT,
+            [sys.executable, "-m", "tests.support.airflow_worker", "leaks"], cwd=ROOT,
             env={
-                **airflow,
-                "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
+                **airflow, "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
                 **{f"AIRFLOW_CONN_{k.upper()}": json.dumps(v) for k, v in connections.items()},
             },
-            capture_output=True,
-            text=True,
-        )
+            capture_output=True, text=True,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     logs = {path.stem: path.read_text() for path in (home / "logs").glob("*.log")}
     assert set(logs) == {*connections, "prints_all"}

@@ -115,13 +115,10 @@ def test_event_carries_the_figures_to_every_asset(told: Told) -> None:
     assert [one[:2], two[:2]] == [("one", None), ("s3://lake/two", None)]
     assert one[2] == two[2]
     assert one[2] == {
-        "outcome": "published",
-        "slice_key": "2026-01-31",
-        "output_path": "s3://lake/enriched/ds=2026-01-31",
-        "fingerprint": one[2]["fingerprint"],
-        "ray_job_id": "ray-1",
+        "outcome": "published", "slice_key": "2026-01-31", "output_path": "s3://lake/enriched/ds=2026-01-31",
+        "fingerprint": one[2]["fingerprint"], "ray_job_id": "ray-1",
         "counts": {"planned": 10, "succeeded": 9, "quarantined": 1},
-    }
+    }  # fmt: skip
 
 
 def test_event_of_an_unchanged_slice_says_so(told: Told) -> None:

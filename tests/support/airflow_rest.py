@@ -162,13 +162,9 @@ class RestApi:
             too)
         """
         body = {
-            "dag_id": dag_id,
-            "from_date": f"{first}T00:00:00Z",
-            "to_date": f"{last}T00:00:00Z",
-            "reprocess_behavior": reprocess,
-            "max_active_runs": max_active_runs,
-            "dag_run_conf": conf or {},
-        }
+            "dag_id": dag_id, "from_date": f"{first}T00:00:00Z", "to_date": f"{last}T00:00:00Z",
+            "reprocess_behavior": reprocess, "max_active_runs": max_active_runs, "dag_run_conf": conf or {},
+        }  # fmt: skip
         self.call("POST", "/backfills", json=body)
 
     def backfills(self, dag_id: str) -> list[dict[str, Any]]:

@@ -61,14 +61,9 @@ class Outcomes:
         self._counted |= working
         rows = {_rows(table, key) for key in slices}
         line = Line(
-            event,
-            mode,
-            _counts(pushed),
-            len(working),
-            self._left({task.run_id for task in tasks}),
-            rows.pop() if len(rows) == 1 else "wrong" if "wrong" in rows else "some",
-            _counts(states),
-        )
+            event, mode, _counts(pushed), len(working), self._left({task.run_id for task in tasks}),
+            rows.pop() if len(rows) == 1 else "wrong" if "wrong" in rows else "some", _counts(states),
+        )  # fmt: skip
         self.lines.append(line)
         return line
 

@@ -44,12 +44,9 @@ class Answered(SliceLineage, BaseOperator):
 
     def slice_job(self, context: Any) -> tuple[SliceJob, list[Any]]:
         job = SliceJob(
-            slice_key=self.slice_key,
-            input_path="s3://lake/customers/ds={slice}/",
-            output_path=self.output_path,
-            model_source="tiny",
-            prompt="{a}",
-        )
+            slice_key=self.slice_key, input_path="s3://lake/customers/ds={slice}/",
+            output_path=self.output_path, model_source="tiny", prompt="{a}",
+        )  # fmt: skip
         return job, []
 
     def execute(self, context: Any) -> Any:
@@ -78,21 +75,14 @@ class Answered(SliceLineage, BaseOperator):
         )
         unchanged = self.outcome == "unchanged"
         result = report.to_xcom(
-            report_path=job.report_path,
-            ray_job_id=None if unchanged else "ray-1",
-            dashboard_url=None,
-            queued=None,
-            total=None,
-        )
+            report_path=job.report_path, ray_job_id=None if unchanged else "ray-1", dashboard_url=None,
+            queued=None, total=None,
+        )  # fmt: skip
         self.record_run(job, result=result)
         record_asset_events(
-            self.outlets,
-            context["outlet_events"],
-            job,
-            result,
-            partition_key=context.get("partition_key"),
+            self.outlets, context["outlet_events"], job, result, partition_key=context.get("partition_key"),
             emit_partition=self.emit_partition,
-        )
+        )  # fmt: skip
         return result
 
 

@@ -21,7 +21,7 @@ import httpx
 import psutil
 
 from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL
-from airflow_provider_raydatallm.local_ray.head import LocalHead, _free_ports, ensure_head, stop_head
+from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, free_ports, stop_head
 from airflow_provider_raydatallm.local_ray.processes import find_processes
 
 #: Logical: enough for the small jobs of as many slices as Airflow runs at once.
@@ -38,7 +38,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="rl", dir="/tmp"))
-        [self._port] = _free_ports(1)
+        [self._port] = free_ports(1)
         self.address = f"http://127.0.0.1:{self._port}"
         self.token = secrets.token_urlsafe(24)
         self.calls: list[str] = []

@@ -246,11 +246,9 @@ class _Life:
         stub = self.engine == "stub"
         wanted = [{**row, "answer": row["name"]} for row in self.rows] if stub else self.rows
         promise = Promise(
-            wanted,
-            tokens=(7, 3) if stub else None,
-            answer=None if stub else "answer",
+            wanted, tokens=(7, 3) if stub else None, answer=None if stub else "answer",
             is_answer=lambda value: value in CHOICES,
-        )
+        )  # fmt: skip
         outcome.take(audit(self.spec.slice_path, promise).to_json())
         outcome.again = self._noted() - len(self.rows)
         if outcome.again < 0:

@@ -248,13 +248,11 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> d
     """The environment of an Airflow of its own, with its database made."""
     home = tmp_path_factory.mktemp("airflow")
     environment = {
-        **os.environ,
-        "AIRFLOW_HOME": str(home),
+        **os.environ, "AIRFLOW_HOME": str(home),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
-        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
-        "PYTHONPATH": str(ROOT),
-    }
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"), "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
     shutil.copy(empty_database, home / "airflow.db")
     return environment
 
@@ -338,12 +336,10 @@ def test_button_of_the_api_server_tests_a_connection(
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "true",
     }
     done = subprocess.run(
-        [sys.executable, "-c", API],
-        env={**airflow, **enabled},
+        [sys.executable, "-c", API], env={**airflow, **enabled},
         input=json.dumps([body, {**body, "password": "sesame-open-0"}, {**body, "host": "ftp://x"}]),
-        capture_output=True,
-        text=True,
-    )
+        capture_output=True, text=True,
+    )  # fmt: skip
     answers = [json.loads(x.removeprefix("ANSWER ")) for x in done.stdout.splitlines() if "ANSWER" in x]
     assert [a["status"] for a in answers] == [True, False, False], done.stderr[-3000:]
     assert answers[0]["message"].startswith(f"Ray {ray_head.ray_version} at {front}: 1 node")

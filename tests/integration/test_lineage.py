@@ -87,15 +87,13 @@ def told(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Told
     home = tmp_path_factory.mktemp("airflow")
     events = home / "lineage.jsonl"
     environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "AIRFLOW_HOME": str(home),
+        **os.environ, "PYTHONPATH": str(ROOT), "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "tests" / "integration" / "outlet_dags"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
             {"type": "file", "log_file_path": str(events), "append": True}
         ),
-    }
+    }  # fmt: skip
 
     def run(*command: str) -> str:
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)

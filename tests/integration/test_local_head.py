@@ -56,11 +56,9 @@ def starters() -> Iterator[tuple[Path, set[int]]]:
     """A head started by two processes at once, in an environment full of snares; its pid by their words."""
     folder = short_folder()
     snares = {
-        "PATH": "/usr/bin:/bin",
-        "RAY_ADDRESS": "ray://nowhere:1",
-        "RAY_AUTH_TOKEN": "x",
+        "PATH": "/usr/bin:/bin", "RAY_ADDRESS": "ray://nowhere:1", "RAY_AUTH_TOKEN": "x",
         "AIRFLOW_CONN_X": "x",
-    }
+    }  # fmt: skip
     env = os.environ | snares | {head_module.FOLDER_VARIABLE: str(folder)}
     try:
         callers = [

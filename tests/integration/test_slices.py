@@ -209,11 +209,9 @@ def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:
     lines = "\n".join(f"n{i},{i:05}" for i in range(N))
     fs.pipe_file("lake/in/ds=2026-01-31/a.csv", f"name,zip\n{lines}\n".encode())
     arguments = {
-        "input_path": "s3://lake/in/ds={slice}/",
-        "output_path": "s3://lake/out",
-        "runtime_env": {"env_vars": s3},
-        **STUB,
-    }
+        "input_path": "s3://lake/in/ds={slice}/", "output_path": "s3://lake/out",
+        "runtime_env": {"env_vars": s3}, **STUB,
+    }  # fmt: skip
     first = ask(**arguments)
     again = ask(**arguments)
     assert (first["outcome"], again["outcome"]) == ("published", "unchanged")

@@ -215,15 +215,9 @@ class Airflow:
         return done.stdout
 
     def backfill(
-        self,
-        dag_id: str,
-        first: str,
-        last: str,
-        *,
-        reprocess: str = "none",
-        max_active_runs: int = 4,
+        self, dag_id: str, first: str, last: str, *, reprocess: str = "none", max_active_runs: int = 4,
         conf: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`airflow backfill create`; its arguments are those of `RestApi.backfill`."""
         days = ("--from-date", first, "--to-date", last, "--dag-run-conf", json.dumps(conf or {}))
         more = ("--reprocess-behavior", reprocess, "--max-active-runs", str(max_active_runs))

@@ -84,21 +84,14 @@ class RestApi:
     # --- Runs ---
 
     def trigger(
-        self,
-        dag_id: str,
-        *,
-        conf: dict[str, Any] | None = None,
-        logical_date: str | None = None,
-        partition_key: str | None = None,
-        run_id: str | None = None,
-    ) -> Task:
+        self, dag_id: str, *, conf: dict[str, Any] | None = None, logical_date: str | None = None,
+        partition_key: str | None = None, run_id: str | None = None,
+    ) -> Task:  # fmt: skip
         """Start a run as the UI's form does. `logical_date`: ISO 8601; the form sends now."""
         body = {
-            "conf": conf or {},
-            "logical_date": logical_date,
-            "partition_key": partition_key,
+            "conf": conf or {}, "logical_date": logical_date, "partition_key": partition_key,
             "dag_run_id": run_id,
-        }
+        }  # fmt: skip
         given = {k: v for k, v in body.items() if v is not None or k == "logical_date"}
         return Task(dag_id, self.call("POST", f"/dags/{dag_id}/dagRuns", json=given)["dag_run_id"])
 
@@ -147,15 +140,9 @@ class RestApi:
         wait_for(lambda: known() >= dag_ids or None, timeout, f"DAGs {sorted(dag_ids)}", errors)
 
     def backfill(
-        self,
-        dag_id: str,
-        first: str,
-        last: str,
-        *,
-        reprocess: str = "none",
-        max_active_runs: int = 4,
+        self, dag_id: str, first: str, last: str, *, reprocess: str = "none", max_active_runs: int = 4,
         conf: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Backfill the days from `first` to `last`, both included, as the UI's form does.
 
         :param reprocess: which runs that exist run again: `none`, `failed` or `completed` (those that failed

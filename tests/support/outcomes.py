@@ -42,14 +42,9 @@ class Outcomes:
         self.lines: list[Line] = []
 
     def see(
-        self,
-        event: str,
-        mode: str,
-        tasks: Task | Iterable[Task],
-        table: Table,
-        *slices: str,
+        self, event: str, mode: str, tasks: Task | Iterable[Task], table: Table, *slices: str,
         timeout: float = LIMIT,
-    ) -> Line:
+    ) -> Line:  # fmt: skip
         """Wait until the tasks are over, and say what became of them and their slices.
 
         :param tasks: none of a run that was deleted

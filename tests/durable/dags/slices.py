@@ -66,10 +66,8 @@ for mode in MODES:
     # Two days that are over, started by the scheduler once somebody unpauses the DAG.
     nightly = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
     past: dict[str, Any] = {
-        "start_date": FIRST,
-        "end_date": FIRST.add(days=1),
-        "is_paused_upon_creation": True,
-    }
+        "start_date": FIRST, "end_date": FIRST.add(days=1), "is_paused_upon_creation": True,
+    }  # fmt: skip
     with make("scheduled", mode, schedule=nightly, catchup=True, **past):
         RayLLMBatchOperator(**arguments(mode))
 

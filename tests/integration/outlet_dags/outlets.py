@@ -25,15 +25,9 @@ class Answered(SliceLineage, BaseOperator):
     """Ends as if a slice had been answered."""
 
     def __init__(
-        self,
-        *,
-        outcome: str,
-        slice_key: str = "2026-01-31",
-        output_path: str = "s3://lake/enriched",
-        deferrable: bool = False,
-        emit_partition: bool = False,
-        **kwargs: Any,
-    ) -> None:
+        self, *, outcome: str, slice_key: str = "2026-01-31", output_path: str = "s3://lake/enriched",
+        deferrable: bool = False, emit_partition: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self.outcome = outcome
         self.slice_key = slice_key

@@ -63,14 +63,9 @@ def test_engines_are_listed_with_workers_and_users(
     (["--all"], 1, [IDLE.name], [USED.name], [STUCK.name]),
 ])  # fmt: skip
 def test_engine_in_use_is_stopped_by_force_only(
-    set_engines: SetEngines,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    code: int,
-    ended: list[str],
-    in_use: list[str],
-    stuck: list[str],
-) -> None:
+    set_engines: SetEngines, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int,
+    ended: list[str], in_use: list[str], stuck: list[str],
+) -> None:  # fmt: skip
     set_engines(STUCK, IDLE, USED)
     assert main(["engines", "stop", *arguments, "--json"]) == code
     assert json.loads(capsys.readouterr().out) == {"ended": ended, "in_use": in_use, "stuck": stuck}

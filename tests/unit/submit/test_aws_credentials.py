@@ -59,14 +59,9 @@ def env_of(monkeypatch: pytest.MonkeyPatch) -> EnvOf:
     """`session_credentials_env` of a connection with these fields and extras, by default with keys."""
 
     def run(
-        *,
-        conn_type: str = "aws",
-        login: str | None = KEY,
-        password: str | None = SECRET,
-        allow_static: bool = False,
-        session_name: str = "airflow-d-t",
-        **extra: Any,
-    ) -> dict[str, str]:
+        *, conn_type: str = "aws", login: str | None = KEY, password: str | None = SECRET,
+        allow_static: bool = False, session_name: str = "airflow-d-t", **extra: Any,
+    ) -> dict[str, str]:  # fmt: skip
         fields = {"conn_type": conn_type, "login": login, "password": password, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(fields))
         return session_credentials_env("lake", allow_static=allow_static, session_name=session_name)

@@ -24,12 +24,9 @@ SCHEMA = {
 
 
 def parse(
-    texts: list[str | None],
-    postprocess: Any = None,
-    errors: list[str | None] | None = None,
-    finish_reasons: list[str | None] | None = None,
-    **arguments: Any,
-) -> tuple[pa.Table, pa.Table]:
+    texts: list[str | None], postprocess: Any = None, errors: list[str | None] | None = None,
+    finish_reasons: list[str | None] | None = None, **arguments: Any,
+) -> tuple[pa.Table, pa.Table]:  # fmt: skip
     """Returns answered and failed rows."""
     n = len(texts)
     errors = errors or [None] * n

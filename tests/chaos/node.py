@@ -13,15 +13,9 @@ if __name__ == "__main__":
     gcs_address, cpus = sys.argv[1:]
     joined = Node(
         RayParams(
-            gcs_address=gcs_address,
-            node_ip_address="127.0.0.1",
-            num_cpus=int(cpus),
-            min_worker_port=0,
-            max_worker_port=0,
-            dashboard_agent_listen_port=0,
+            gcs_address=gcs_address, node_ip_address="127.0.0.1", num_cpus=int(cpus), min_worker_port=0,
+            max_worker_port=0, dashboard_agent_listen_port=0,
         ),
-        head=False,
-        shutdown_at_exit=False,
-        spawn_reaper=False,
-    )
+        head=False, shutdown_at_exit=False, spawn_reaper=False,
+    )  # fmt: skip
     threading.Event().wait()

@@ -23,11 +23,9 @@ class Node:
     def __init__(self, head: LocalHead, cpus: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.node", head.gcs_address, str(cpus)],
-            env=os.environ | head.environment(),
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
+            env=os.environ | head.environment(), cwd=ROOT, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )
+        )  # fmt: skip
 
     def kill(self) -> None:
         """All of it at once, as a machine goes."""

@@ -132,24 +132,18 @@ class _Life:
         stub = self.engine == "stub"
         variables = {shipped.NOTES: str(self.notes), shipped.SECONDS: "0.2"}
         arguments: dict[str, Any] = {
-            "input_path": f"{self.folder}/in/",
-            "output_path": f"{self.folder}/out",
-            "slice_key": "2026-01-31",
-            "prompt": "{name}",
-            "code_paths": [shipped.__file__],
+            "input_path": f"{self.folder}/in/", "output_path": f"{self.folder}/out",
+            "slice_key": "2026-01-31", "prompt": "{name}", "code_paths": [shipped.__file__],
             "runtime_env": {"env_vars": variables},
-        }
+        }  # fmt: skip
         if stub:
             arguments |= {"engine": "shipped:SlowEngine", "model_source": "stub/stub"}
         else:
             arguments |= {
-                "model_source": str(tiny_model()),
-                "choices": list(CHOICES),
-                "postprocess": "shipped:note_answer",
-                "sampling_params": {"temperature": 0, "max_tokens": 16},
-                "engine_kwargs": {"max_model_len": 256},
-                "engine_scope": "slice",
-            }
+                "model_source": str(tiny_model()), "choices": list(CHOICES),
+                "postprocess": "shipped:note_answer", "sampling_params": {"temperature": 0, "max_tokens": 16},
+                "engine_kwargs": {"max_model_len": 256}, "engine_scope": "slice",
+            }  # fmt: skip
         with DAG(f"c{uuid.uuid4().hex[:8]}", schedule=None):
             return RayLLMBatchOperator(task_id="t", **arguments)
 
@@ -252,11 +246,9 @@ class _Life:
         stub = self.engine == "stub"
         wanted = [{**row, "answer": row["name"]} for row in self.rows] if stub else self.rows
         promise = Promise(
-            wanted,
-            tokens=(7, 3) if stub else None,
-            answer=None if stub else "answer",
+            wanted, tokens=(7, 3) if stub else None, answer=None if stub else "answer",
             is_answer=lambda value: value in CHOICES,
-        )
+        )  # fmt: skip
         outcome.take(audit(self.spec.slice_path, promise).to_json())
         outcome.again = self._noted() - len(self.rows)
         if outcome.again < 0:

@@ -118,11 +118,9 @@ class _Life:
 
     def run(self) -> None:
         happens: dict[str, Callable[[], None]] = {
-            "node": self._node_goes,
-            "two engines": self._two_engines,
-            "place lost": self._place_is_lost,
+            "node": self._node_goes, "two engines": self._two_engines, "place lost": self._place_is_lost,
             "idle end": self._idle_end,
-        }
+        }  # fmt: skip
         happens.get(self.trial.what, self._one_thing)()
         for one in self.slices:
             one.finish()

@@ -131,13 +131,10 @@ class _Life:
     def run(self) -> None:
         self.to_answer = self.children.ask(work.prepare, self.place)
         {
-            "step": self._kill_at_steps,
-            "instant": self._kill_at_any_instant,
-            "two at once": self._two_at_once,
-            "zombie": self._zombie,
-            "storage dies": self._storage_dies,
+            "step": self._kill_at_steps, "instant": self._kill_at_any_instant,
+            "two at once": self._two_at_once, "zombie": self._zombie, "storage dies": self._storage_dies,
             "storage misbehaves": self._storage_misbehaves,
-        }[self.trial.kind]()
+        }[self.trial.kind]()  # fmt: skip
 
     # Kills
 

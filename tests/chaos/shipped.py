@@ -44,11 +44,9 @@ class SlowEngine(Engine):
         from ray.data import ActorPoolStrategy
 
         answers = requests.map_batches(
-            SlowEngineActor,
-            batch_size=self.batch_size,
-            batch_format="pyarrow",
+            SlowEngineActor, batch_size=self.batch_size, batch_format="pyarrow",
             compute=ActorPoolStrategy(size=1),
-        )
+        )  # fmt: skip
         return deliver.deliver_blocks(answers)
 
 

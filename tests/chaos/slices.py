@@ -48,14 +48,10 @@ _RECOMPUTE = {"on_config_change": "recompute"}
 _FAILING = {"max_quarantine_fraction": 1.0}
 
 SCENARIOS: dict[str, Scenario] = {
-    "new": Scenario(),
-    "csv": Scenario({"column_types": {"id": "int64", "amount": "float64"}}, csv=True),
-    "parts": Scenario(_PARTS),
-    "small parts": Scenario(_SMALL),
-    "failing": Scenario(_FAILING, failing=True),
+    "new": Scenario(), "csv": Scenario({"column_types": {"id": "int64", "amount": "float64"}}, csv=True),
+    "parts": Scenario(_PARTS), "small parts": Scenario(_SMALL), "failing": Scenario(_FAILING, failing=True),
     "failing twice": Scenario({**_FAILING, "max_row_attempts": 2}, failing=True),
-    "failing parts": Scenario({**_FAILING, **_PARTS}, failing=True),
-    "recompute": Scenario(_RECOMPUTE, {}, 1),
+    "failing parts": Scenario({**_FAILING, **_PARTS}, failing=True), "recompute": Scenario(_RECOMPUTE, {}, 1),
     "recompute failing": Scenario({**_RECOMPUTE, **_FAILING}, {}, 1, failing=True),
     "recompute parts": Scenario({**_RECOMPUTE, **_PARTS}, {}, 1),
     "one to parts": Scenario({**_RECOMPUTE, **_PARTS}, {"file_per_input": False}, 1),
@@ -69,12 +65,10 @@ SCENARIOS: dict[str, Scenario] = {
         {**_FAILING, "retry_quarantined": True}, {"retry_quarantined": False}, failing=True, healed=True
     ),
     "retry parts": Scenario(
-        {**_FAILING, **_PARTS, "retry_quarantined": True},
-        {"retry_quarantined": False},
-        failing=True,
+        {**_FAILING, **_PARTS, "retry_quarantined": True}, {"retry_quarantined": False}, failing=True,
         healed=True,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,53 +19,29 @@ _ANY = [n for n in SCENARIOS if n != "forced"]
 _REPLACING = ["recompute", "recompute failing", "recompute parts", "one to parts", "parts to one", "forced"]
 #: Every step, and the scenarios that come by it.
 STEPS: dict[str, list[str]] = {
-    "lease": _ANY,
-    "beat": _ANY,
-    "plan": _ANY,
-    "fragment": _ANY,
+    "lease": _ANY, "beat": _ANY, "plan": _ANY, "fragment": _ANY,
     "failed fragment": ["failing", "failing twice", "failing parts", "recompute failing"],
     "seed": ["extend", "extend parts", "retry", "retry parts"],
-    "seeded mark": ["extend", "extend parts", "retry", "retry parts"],
-    "seal": [*_ANY, "forced"],
+    "seeded mark": ["extend", "extend parts", "retry", "retry parts"], "seal": [*_ANY, "forced"],
     "part": [*_ANY, "forced"],
     "quarantine": ["failing", "failing twice", "failing parts", "recompute failing"],
-    "kept copy": ["kept", "kept parts"],
-    "plan copy": [*_ANY, "forced"],
-    "commit": [*_ANY, "forced"],
-    "manifest": [*_ANY, "forced"],
-    "report": [*_ANY, "forced"],
-    "_SUCCESS": [*_ANY, "forced"],
+    "kept copy": ["kept", "kept parts"], "plan copy": [*_ANY, "forced"], "commit": [*_ANY, "forced"],
+    "manifest": [*_ANY, "forced"], "report": [*_ANY, "forced"], "_SUCCESS": [*_ANY, "forced"],
     "removal of _SUCCESS": ["new", "parts", "recompute parts", "one to parts", "parts to one"],
-    "removal of old file": _REPLACING,
-    "removal of checkpoint": [*_ANY, "forced"],
-    "removal of old lease": _ANY,
-    "release": _ANY,
-}
+    "removal of old file": _REPLACING, "removal of checkpoint": [*_ANY, "forced"],
+    "removal of old lease": _ANY, "release": _ANY,
+}  # fmt: skip
 #: Steps that are met several times in every slice.
 _OFTEN = {"fragment": 6, "beat": 3, "part": 2, "removal of old file": 2, "release": 2, "seed": 2}
 _WHENS: tuple[When, ...] = ("before", "in", "after")
 #: Where a holder is stopped, before another run takes its slice.
 ZOMBIE_STEPS: list[tuple[str, When]] = [
-    ("plan", "before"),
-    ("fragment", "before"),
-    ("fragment", "in"),
-    ("seal", "before"),
-    ("seal", "after"),
-    ("quarantine", "before"),
-    ("removal of _SUCCESS", "before"),
-    ("part", "before"),
-    ("part", "in"),
-    ("part", "after"),
-    ("plan copy", "before"),
-    ("commit", "before"),
-    ("commit", "after"),
-    ("manifest", "before"),
-    ("report", "before"),
-    ("removal of old file", "before"),
-    ("_SUCCESS", "before"),
-    ("removal of checkpoint", "before"),
-    ("release", "before"),
-]
+    ("plan", "before"), ("fragment", "before"), ("fragment", "in"), ("seal", "before"), ("seal", "after"),
+    ("quarantine", "before"), ("removal of _SUCCESS", "before"), ("part", "before"), ("part", "in"),
+    ("part", "after"), ("plan copy", "before"), ("commit", "before"), ("commit", "after"),
+    ("manifest", "before"), ("report", "before"), ("removal of old file", "before"), ("_SUCCESS", "before"),
+    ("removal of checkpoint", "before"), ("release", "before"),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,11 @@ def tasks_of(airflow: Airflow, dag_id: str, *days: str) -> list[Task]:
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
-        ("scheduled", "waiting"),
-        long("scheduled", "deferred"),
-        ("partitioned", "deferred"),
+        ("scheduled", "waiting"), long("scheduled", "deferred"), ("partitioned", "deferred"),
         long("partitioned", "waiting"),
     ],
     indirect=["mode"],
-)
+)  # fmt: skip
 def test_scheduler_runs_past_days_by_itself(
     airflow: Airflow, outcomes: Outcomes, make_table: MakeTable, kind: str, mode: str
 ) -> None:
@@ -56,13 +54,11 @@ def test_scheduler_runs_past_days_by_itself(
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
-        ("backfill", "waiting"),
-        long("backfill", "deferred"),
-        ("backfill_partitioned", "deferred"),
+        ("backfill", "waiting"), long("backfill", "deferred"), ("backfill_partitioned", "deferred"),
         long("backfill_partitioned", "waiting"),
     ],
     indirect=["mode"],
-)
+)  # fmt: skip
 def test_backfill_runs_again_what_it_is_told_to_and_answers_nothing_twice(
     airflow: Airflow, outcomes: Outcomes, make_table: MakeTable, kind: str, mode: str
 ) -> None:

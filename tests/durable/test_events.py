@@ -57,8 +57,18 @@ class Scene:
         for job in self.jobs:
             self.cluster.stop_job(job)
 
+    def wait_logged(self, text: str) -> None:
+        api, task, what = self.airflow.api, self.task, f"the log to say {text!r}"
+        wait_for(lambda: text in api.log(task) or None, LIMIT, what, lambda: api.log(task)[-3000:])
+
     def see(self, event: str) -> Line:
         return self._outcomes.see(event, self.mode, self.task, self.table, DAY)
+
+    def assert_done(self, event: str, jobs: int = 1) -> None:
+        assert self.see(event) == Line(event, self.mode, "published", jobs, 0, "right", "success")
+
+    def assert_undone(self, event: str, state: str) -> None:
+        assert self.see(event) == Line(event, self.mode, "-", 1, 0, "none", state)
 
 
 @pytest.fixture
@@ -68,14 +78,6 @@ def scene(
     scene = Scene(airflow, cluster, outcomes, make_table)
     yield scene
     scene.clean()
-
-
-def done(event: str, mode: str, jobs: int = 1) -> Line:
-    return Line(event, mode, "published", jobs, 0, "right", "success")
-
-
-def undone(event: str, mode: str, state: str) -> Line:
-    return Line(event, mode, "-", 1, 0, "none", state)
 
 
 # --- The job goes on, and is found again ---
@@ -88,7 +90,7 @@ def test_killed_worker(scene: Scene, who: str) -> None:
     worker.kill() if who == "worker" else worker.runner.kill()
     scene.airflow.api.wait(task, "running", try_number=2)
     scene.go_on()
-    assert scene.see(f"{who} killed") == done(f"{who} killed", "waiting")
+    scene.assert_done(f"{who} killed")
     assert scene.airflow.api.state_store(task) == {}
 
 
@@ -96,7 +98,7 @@ def test_killed_triggerer(scene: Scene) -> None:
     task = scene.begin("deferred")
     scene.airflow.restart(scene.airflow.triggerer_of(task))
     scene.go_on()
-    assert scene.see("triggerer killed and restarted") == done("triggerer killed and restarted", "deferred")
+    scene.assert_done("triggerer killed and restarted")
     assert scene.airflow.api.get(task)["try_number"] == 1
 
 
@@ -105,12 +107,7 @@ def test_triggerer_that_was_thought_dead_stops_nothing(scene: Scene) -> None:
     """It finds its trigger with another one when it wakes up, and calls the trigger's `on_kill`."""
     task = scene.begin("deferred")
     first = scene.airflow.triggerer_of(task)
-    wait_for(  # which is when the trigger runs; it was only assigned before
-        lambda: "Running entrypoint for job" in scene.airflow.api.log(task) or None,
-        LIMIT,
-        "the first triggerer to show the job's log",
-        lambda: scene.airflow.api.log(task)[-3000:],
-    )
+    scene.wait_logged("Running entrypoint for job")  # the trigger runs then; it was only assigned before
     scene.airflow.start("triggerer-2")
     try:
         family = [psutil.Process(scene.airflow.pid(first))]
@@ -120,19 +117,13 @@ def test_triggerer_that_was_thought_dead_stops_nothing(scene: Scene) -> None:
         wait_for(
             lambda: scene.airflow.triggerer_of(task) == "triggerer-2" or None,
             LIMIT,
-            "the second triggerer to take over",
+            "the second to take over",
         )
         for process in family:
             process.resume()
-        wait_for(
-            lambda: "another attempt is waiting for it" in scene.airflow.api.log(task) or None,
-            LIMIT,
-            "the first triggerer to learn of it",
-            lambda: scene.airflow.api.log(task)[-3000:],
-        )
+        scene.wait_logged("another attempt is waiting for it")
         scene.go_on()
-        event = "two triggerers, one hangs for a while"
-        assert scene.see(event) == done(event, "deferred")
+        scene.assert_done("two triggerers, one hangs for a while")
     finally:
         scene.airflow.kill("triggerer-2")
 
@@ -145,38 +136,28 @@ def test_restarted_scheduler(scene: Scene, mode: str) -> None:
     if mode == "waiting":
         scene.airflow.api.wait(task, "running", try_number=2)
     scene.go_on()
-    assert scene.see("scheduler killed and restarted") == done("scheduler killed and restarted", mode)
+    scene.assert_done("scheduler killed and restarted")
 
 
 @pytest.mark.parametrize("mode", ["waiting", long("deferred")], indirect=True)
 def test_cluster_that_is_away_for_a_while(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
     scene.cluster.away()
-    wait_for(
-        lambda: "Waiting for the cluster" in scene.airflow.api.log(task) or None,
-        LIMIT,
-        "the task to notice",
-        lambda: scene.airflow.api.log(task)[-3000:],
-    )
+    scene.wait_logged("Waiting for the cluster")
     scene.cluster.back()
     scene.go_on()
-    assert scene.see("Jobs API away for a while") == done("Jobs API away for a while", mode)
+    scene.assert_done("Jobs API away for a while")
     assert scene.airflow.api.get(task)["try_number"] == 1
 
 
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_token_that_is_replaced(scene: Scene, mode: str) -> None:
-    task = scene.begin(mode)
+    scene.begin(mode)
     scene.cluster.revoke()
-    wait_for(
-        lambda: "refuses the token" in scene.airflow.api.log(task) or None,
-        LIMIT,
-        "the task to notice",
-        lambda: scene.airflow.api.log(task)[-3000:],
-    )
+    scene.wait_logged("refuses the token")
     scene.cluster.grant()
     scene.go_on()
-    assert scene.see("token refused for a while") == done("token refused for a while", mode)
+    scene.assert_done("token refused for a while")
 
 
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
@@ -185,8 +166,7 @@ def test_clear_of_a_task_that_keeps_its_job(scene: Scene, mode: str) -> None:
     scene.airflow.api.clear(task)
     scene.airflow.api.wait(task, "running", "deferred", try_number=2)
     scene.go_on()
-    event = "cleared, cancel_on_kill=False"
-    assert scene.see(event) == done(event, mode)
+    scene.assert_done("cleared, cancel_on_kill=False")
 
 
 # --- The job is stopped, its rows are kept ---
@@ -207,7 +187,7 @@ def test_clear(scene: Scene, mode: str) -> None:
         wait_for(lambda: before not in scene.jobs or found() or None, LIMIT, "the job to end or be found")
     scene.go_on()
     line = scene.see("cleared")
-    assert line == done("cleared", mode, jobs=line.jobs)
+    assert line == Line("cleared", mode, "published", line.jobs, 0, "right", "success")
     assert line.jobs == 1 if found() and mode == "deferred" else 2
     assert len(scene.table.answered(DAY)) <= 5  # of four batches, and the one that was in flight
 
@@ -219,7 +199,7 @@ def test_mark(scene: Scene, mode: str, state: str) -> None:
     scene.airflow.api.mark(task, state)
     scene.wait_stopped()
     scene.go_on()
-    assert scene.see(f"marked {state}") == undone(f"marked {state}", mode, state)
+    scene.assert_undone(f"marked {state}", state)
 
 
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
@@ -237,14 +217,13 @@ def test_deleted_run(scene: Scene, mode: str) -> None:
 def test_execution_timeout(scene: Scene, mode: str) -> None:
     task = scene.begin(mode, "timed")
     scene.wait_stopped()
-    assert scene.see("execution_timeout") == undone("execution_timeout", mode, "failed")
+    scene.assert_undone("execution_timeout", "failed")
     assert "AirflowTaskTimeout" in scene.airflow.api.log(task)
     # Cleared, it goes on with what is missing.
     scene.go_on()
     scene.airflow.api.clear(task)
     scene.airflow.api.wait(task, "running", "deferred", "success", try_number=2)
-    event = "... and then cleared"
-    assert scene.see(event) == done(event, mode)
+    scene.assert_done("... and then cleared")
 
 
 def test_terminated_worker(scene: Scene) -> None:
@@ -252,9 +231,7 @@ def test_terminated_worker(scene: Scene) -> None:
     os.kill(scene.airflow.worker(task).supervisor.pid, signal.SIGTERM)
     scene.airflow.api.wait(task, "running", try_number=2)
     scene.go_on()
-    assert scene.see("worker told to end (SIGTERM)") == done(
-        "worker told to end (SIGTERM)", "waiting", jobs=2
-    )
+    scene.assert_done("worker told to end (SIGTERM)", jobs=2)
 
 
 # --- The job is lost ---
@@ -266,8 +243,7 @@ def test_head_that_dies_and_comes_back(scene: Scene, mode: str) -> None:
     scene.cluster.kill()
     scene.cluster.start()
     scene.go_on()
-    event = "Ray head killed and restarted"
-    assert scene.see(event) == done(event, mode, jobs=2)
+    scene.assert_done("Ray head killed and restarted", jobs=2)
     assert scene.airflow.api.get(task)["try_number"] == 1
 
 
@@ -278,8 +254,7 @@ def test_job_that_somebody_stops(scene: Scene, mode: str) -> None:
     scene.cluster.stop_job(job)
     scene.airflow.api.wait(task, "running", "deferred", try_number=2)
     scene.go_on()
-    event = "job stopped in Ray's dashboard"
-    assert scene.see(event) == done(event, mode, jobs=2)
+    scene.assert_done("job stopped in Ray's dashboard", jobs=2)
     assert "RayJobStoppedError" in scene.airflow.api.log(task)
 
 
@@ -290,13 +265,12 @@ def test_token_that_is_revoked_for_good(scene: Scene, mode: str) -> None:
     assert scene.airflow.api.finish(task) == "failed"
     assert "RayConnectionError" in scene.airflow.api.log(task)
     wait_for(lambda: not scene.jobs or None, LIMIT, "the job to end itself")
-    event = "token revoked, orphan_timeout"
-    assert scene.see(event) == undone(event, mode, "failed")
+    scene.assert_undone("token revoked, orphan_timeout", "failed")
     scene.cluster.grant()
     scene.go_on()
     scene.airflow.api.clear(task)
     scene.airflow.api.wait(task, "running", "deferred", "success", try_number=2)
-    assert scene.see("... and then cleared") == done("... and then cleared", mode)
+    scene.assert_done("... and then cleared")
 
 
 @pytest.mark.long
@@ -306,8 +280,7 @@ def test_killed_worker_without_another_try(scene: Scene) -> None:
     assert scene.airflow.api.finish(task) == "failed"
     assert len(scene.jobs) == 1
     wait_for(lambda: not scene.jobs or None, LIMIT, "the job to end itself")
-    event = "worker killed, no retries, orphan_timeout"
-    assert scene.see(event) == undone(event, "waiting", "failed")
+    scene.assert_undone("worker killed, no retries, orphan_timeout", "failed")
 
 
 # --- Pools ---

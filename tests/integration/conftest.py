@@ -90,11 +90,9 @@ def s3() -> Iterator[dict[str, str]]:
     """A real S3 API on loopback: the variables by which a process reaches it."""
     with moto_server() as address:
         yield {
-            "AWS_ENDPOINT_URL": address,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_DEFAULT_REGION": "us-east-1",
-        }
+        }  # fmt: skip
 
 
 @pytest.fixture
@@ -103,11 +101,9 @@ def ask(ray_head: LocalHead, tmp_path: Path) -> Ask:
 
     def run(**given: Any) -> dict[str, Any]:
         arguments = {
-            "slice_key": "2026-01-31",
-            "output_path": str(tmp_path / "out"),
-            "prompt": "Who is {name}?",
+            "slice_key": "2026-01-31", "output_path": str(tmp_path / "out"), "prompt": "Who is {name}?",
             **given,
-        }
+        }  # fmt: skip
         with DAG(f"d{uuid.uuid4().hex[:8]}", schedule=None):
             operator = RayLLMBatchOperator(task_id="ask", **arguments)
         return operator.execute(context_of(operator))

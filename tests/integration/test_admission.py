@@ -135,13 +135,10 @@ def at_once(spans: list[tuple[float, float]]) -> int:
     return max(sum(a <= start <= b for a, b in spans) for start, _ in spans)
 
 
-@pytest.mark.parametrize(
-    ("count", "engine", "fit"),
-    [
-        pytest.param(2, BIG, 1, id="two-and-room-for-one"),
-        pytest.param(5, {"workers": 3, "each": 1}, 2, id="five-and-room-for-two", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("count", "engine", "fit"), [
+    pytest.param(2, BIG, 1, id="two-and-room-for-one"),
+    pytest.param(5, {"workers": 3, "each": 1}, 2, id="five-and-room-for-two", marks=pytest.mark.long),
+])  # fmt: skip
 def test_jobs_that_want_more_than_there_is_take_turns_and_all_finish(
     send: Send, tmp_path: Path, count: int, engine: dict[str, int], fit: int
 ) -> None:

@@ -80,12 +80,13 @@ def status(submission_id: str) -> str | None:
     return info.status if info is not None else None
 
 
-def run_until_submitted(task: Any, store: StateStore, submitted: list[str], **given: Any) -> None:
+def run_until_submitted(task: Any, submitted: list[str]) -> StateStore:
     """An attempt whose process is gone as soon as its job runs: deferring ends it at just that point."""
-    operator = task(deferrable=True, **given)
+    store, operator = StateStore(), task(deferrable=True)
     with pytest.raises(TaskDeferred):
         operator.execute(context_of(operator, store))
     wait_for(lambda: status(submitted[-1]) == "RUNNING")
+    return store
 
 
 def wait_until_found(store: StateStore) -> None:
@@ -94,19 +95,15 @@ def wait_until_found(store: StateStore) -> None:
 
 
 def test_next_attempt_finds_the_job_and_has_its_report(task: Any, gate: Path, submitted: list[str]) -> None:
-    store = StateStore()
-    run_until_submitted(task, store, submitted)
+    store = run_until_submitted(task, submitted)
     assert store[STATE_KEY]["phase"] == "submitted"
     operator = task()
     results = in_background(operator, store)
     wait_until_found(store)
     gate.touch()
     [result] = wait_for(lambda: results)
-    assert (result["outcome"], result["counts"]["succeeded"], result["counts"]["resumed"]) == (
-        "published",
-        N,
-        0,
-    )
+    counts = result["counts"]
+    assert (result["outcome"], counts["succeeded"], counts["resumed"]) == ("published", N, 0)
     assert submitted == [result["ray_job_id"]]
     assert store == {}  # nothing is left to find
     assert operator.execute(context_of(operator, store))["outcome"] == "unchanged"
@@ -115,8 +112,7 @@ def test_next_attempt_finds_the_job_and_has_its_report(task: Any, gate: Path, su
 def test_job_that_was_done_before_the_next_attempt_counts_as_its_work(
     task: Any, gate: Path, submitted: list[str]
 ) -> None:
-    store = StateStore()
-    run_until_submitted(task, store, submitted)
+    store = run_until_submitted(task, submitted)
     gate.touch()
     wait_for(lambda: status(submitted[0]) == "SUCCEEDED")
     operator = task()
@@ -127,8 +123,7 @@ def test_job_that_was_done_before_the_next_attempt_counts_as_its_work(
 def test_intent_alone_finds_a_job_whose_submission_was_not_confirmed(
     task: Any, gate: Path, submitted: list[str]
 ) -> None:
-    store = StateStore()
-    run_until_submitted(task, store, submitted)
+    store = run_until_submitted(task, submitted)
     gate.touch()
     store[STATE_KEY]["phase"] = "intent"
     operator = task()
@@ -139,8 +134,7 @@ def test_intent_alone_finds_a_job_whose_submission_was_not_confirmed(
 def test_intent_of_a_submission_that_never_arrived_submits(
     task: Any, gate: Path, submitted: list[str]
 ) -> None:
-    store = StateStore()
-    run_until_submitted(task, store, submitted)
+    store = run_until_submitted(task, submitted)
     RayHook().call(jobs_api.stop(submitted[0]))
     wait_for(lambda: status(submitted[0]) == "STOPPED")
     gate.touch()
@@ -153,8 +147,7 @@ def test_intent_of_a_submission_that_never_arrived_submits(
 def test_job_that_was_asked_something_else_is_stopped(
     task: Any, submitted: list[str], tmp_path: Path
 ) -> None:
-    store = StateStore()
-    run_until_submitted(task, store, submitted)
+    store = run_until_submitted(task, submitted)
     operator = task(prompt="What is {name}?")
     result = operator.execute(context_of(operator, store))
     assert (status(submitted[0]), len(submitted), result["outcome"]) == ("STOPPED", 2, "published")
@@ -209,11 +202,8 @@ def test_job_that_somebody_else_stopped_fails_the_task_and_says_so(task: Any, su
 def test_late_stop_of_the_attempt_before_costs_nothing_but_time(
     task: Any, gate: Path, submitted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        job_tracker, "_LATE_STOP_SECONDS", 600.0
-    )  # a busy machine may take a minute to stop it
-    store = StateStore()
-    run_until_submitted(task, store, submitted)
+    monkeypatch.setattr(job_tracker, "_LATE_STOP_SECONDS", 600.0)  # a busy machine may take a minute
+    store = run_until_submitted(task, submitted)
     results = in_background(task(), store)
     wait_until_found(store)
     RayHook().call(jobs_api.stop(submitted[0]))
@@ -225,8 +215,7 @@ def test_late_stop_of_the_attempt_before_costs_nothing_but_time(
 
 
 def test_verdict_from_the_triggerer_is_the_tasks_outcome(task: Any, submitted: list[str]) -> None:
-    store = StateStore()
-    run_until_submitted(task, store, submitted)
+    store = run_until_submitted(task, submitted)
     operator = task(deferrable=True)
     report = {"outcome": "published", "slice_key": "k", "output_path": "o", "fingerprint": "f",
               "counts": {"planned": 1, "succeeded": 1}}  # fmt: skip

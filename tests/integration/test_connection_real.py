@@ -196,15 +196,10 @@ def test_embedded_head_is_tested_as_it_is(ray_head: LocalHead) -> None:
 
 
 SECRETS = {
-    "token": "sesame-open-0",
-    "header": "hdr-secret-1",
-    "bearer": "bearer-secret-2",
-    "proxy_user": "proxyuser3",
-    "proxy_password": "proxy@secret/4",
-    "nested": "nested-secret-5",
-    "rotated": "rotated-secret-6",
-    "host": "host-secret-7",
-}
+    "token": "sesame-open-0", "header": "hdr-secret-1", "bearer": "bearer-secret-2",
+    "proxy_user": "proxyuser3", "proxy_password": "proxy@secret/4", "nested": "nested-secret-5",
+    "rotated": "rotated-secret-6", "host": "host-secret-7",
+}  # fmt: skip
 
 DAG = """
 import logging
@@ -253,13 +248,11 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> d
     """The environment of an Airflow of its own, with its database made."""
     home = tmp_path_factory.mktemp("airflow")
     environment = {
-        **os.environ,
-        "AIRFLOW_HOME": str(home),
+        **os.environ, "AIRFLOW_HOME": str(home),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
-        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
-        "PYTHONPATH": str(ROOT),
-    }
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"), "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
     shutil.copy(empty_database, home / "airflow.db")
     return environment
 
@@ -292,16 +285,13 @@ def test_task_logs_show_no_secret_whatever_goes_wrong(
             "file": {**right, "password": None, "extra": {**extra, "auth_file": f"{tmp_path}/token"}},
         }
         done = subprocess.run(
-            [sys.executable, "-m", "tests.support.airflow_worker", "leaks"],
-            cwd=ROOT,
+            [sys.executable, "-m", "tests.support.airflow_worker", "leaks"], cwd=ROOT,
             env={
-                **airflow,
-                "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
+                **airflow, "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
                 **{f"AIRFLOW_CONN_{k.upper()}": json.dumps(v) for k, v in connections.items()},
             },
-            capture_output=True,
-            text=True,
-        )
+            capture_output=True, text=True,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     logs = {path.stem: path.read_text() for path in (home / "logs").glob("*.log")}
     assert set(logs) == {*connections, "prints_all"}
@@ -346,12 +336,10 @@ def test_button_of_the_api_server_tests_a_connection(
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "true",
     }
     done = subprocess.run(
-        [sys.executable, "-c", API],
-        env={**airflow, **enabled},
+        [sys.executable, "-c", API], env={**airflow, **enabled},
         input=json.dumps([body, {**body, "password": "sesame-open-0"}, {**body, "host": "ftp://x"}]),
-        capture_output=True,
-        text=True,
-    )
+        capture_output=True, text=True,
+    )  # fmt: skip
     answers = [json.loads(x.removeprefix("ANSWER ")) for x in done.stdout.splitlines() if "ANSWER" in x]
     assert [a["status"] for a in answers] == [True, False, False], done.stderr[-3000:]
     assert answers[0]["message"].startswith(f"Ray {ray_head.ray_version} at {front}: 1 node")

@@ -68,11 +68,9 @@ def xcom(database: Path, dag_id: str) -> list[Any]:
 
 def run_dag(dag_id: str, *arguments: str, **environment: str) -> str:
     done = subprocess.run(
-        [AIRFLOW, "dags", "test", dag_id, *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
+        [AIRFLOW, "dags", "test", dag_id, *arguments], env={**os.environ, **environment}, capture_output=True,
         text=True,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     return done.stdout + done.stderr
 

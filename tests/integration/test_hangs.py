@@ -35,23 +35,16 @@ def asked(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
         rows = pa.table({"name": [f"{file}{i}" for i in range(40)]})
         pq.write_table(rows, tmp_path / f"{file}.parquet")
     return {
-        "input_path": f"{tmp_path}/*.parquet",
-        "engine": "stub_worker:StubWorkers",
-        "code_paths": CODE,
-        "model_source": str(tiny_model),
-        "sampling_params": {"max_tokens": 500},
-        "poll_interval": 1.0,
-    }
+        "input_path": f"{tmp_path}/*.parquet", "engine": "stub_worker:StubWorkers", "code_paths": CODE,
+        "model_source": str(tiny_model), "sampling_params": {"max_tokens": 500}, "poll_interval": 1.0,
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("taken", "waits"),
-    [
-        ("BeforeTheStart", r"no row finished for 10 s .* 1 x _StubWorker \(actor\) PENDING_CREATION"),
-        ("AfterTheStart", r"no row finished for 10 s .* PENDING_"),
-        ("AtTheEnd", r"no part was built for 10 s .* while 2 wait\. .* 2 x put_part PENDING_"),
-    ],
-)
+@pytest.mark.parametrize(("taken", "waits"), [
+    ("BeforeTheStart", r"no row finished for 10 s .* 1 x _StubWorker \(actor\) PENDING_CREATION"),
+    ("AfterTheStart", r"no row finished for 10 s .* PENDING_"),
+    ("AtTheEnd", r"no part was built for 10 s .* while 2 wait\. .* 2 x put_part PENDING_"),
+])  # fmt: skip
 def test_job_whose_cpus_others_take_ends_and_says_so(
     ask: Ask, asked: dict[str, Any], tmp_path: Path, taken: str, waits: str
 ) -> None:
@@ -98,14 +91,10 @@ def test_feeder_that_died_for_good_while_it_had_nothing_to_do_ends_the_job(
     (tmp_path / "asking.py").write_text(_ASK.format(gate=str(gate)))
     shutil.copytree(asked["model_source"], tmp_path / "model")
     asked |= {
-        "engine": "stub_worker:PatientWorkers",
-        "model_source": f"{tmp_path}/model",
-        "prompt": None,
-        "preprocess": "asking:ask",
-        "code_paths": [*CODE, f"{tmp_path}/asking.py"],
-        "sampling_params": {"max_tokens": 1},
-        "stall_timeout": 5,
-    }
+        "engine": "stub_worker:PatientWorkers", "model_source": f"{tmp_path}/model", "prompt": None,
+        "preprocess": "asking:ask", "code_paths": [*CODE, f"{tmp_path}/asking.py"],
+        "sampling_params": {"max_tokens": 1}, "stall_timeout": 5,
+    }  # fmt: skip
     results: list[Any] = []
     thread = in_thread(ask, results, **asked)
     wait_for(lambda: rows_in(fragments(tmp_path / "out")) == 40)

@@ -87,15 +87,13 @@ def told(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Told
     home = tmp_path_factory.mktemp("airflow")
     events = home / "lineage.jsonl"
     environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "AIRFLOW_HOME": str(home),
+        **os.environ, "PYTHONPATH": str(ROOT), "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "tests" / "integration" / "outlet_dags"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
             {"type": "file", "log_file_path": str(events), "append": True}
         ),
-    }
+    }  # fmt: skip
 
     def run(*command: str) -> str:
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
@@ -115,13 +113,10 @@ def test_event_carries_the_figures_to_every_asset(told: Told) -> None:
     assert [one[:2], two[:2]] == [("one", None), ("s3://lake/two", None)]
     assert one[2] == two[2]
     assert one[2] == {
-        "outcome": "published",
-        "slice_key": "2026-01-31",
-        "output_path": "s3://lake/enriched/ds=2026-01-31",
-        "fingerprint": one[2]["fingerprint"],
-        "ray_job_id": "ray-1",
+        "outcome": "published", "slice_key": "2026-01-31", "output_path": "s3://lake/enriched/ds=2026-01-31",
+        "fingerprint": one[2]["fingerprint"], "ray_job_id": "ray-1",
         "counts": {"planned": 10, "succeeded": 9, "quarantined": 1},
-    }
+    }  # fmt: skip
 
 
 def test_event_of_an_unchanged_slice_says_so(told: Told) -> None:

@@ -56,11 +56,9 @@ def starters() -> Iterator[tuple[Path, set[int]]]:
     """A head started by two processes at once, in an environment full of snares; its pid by their words."""
     folder = short_folder()
     snares = {
-        "PATH": "/usr/bin:/bin",
-        "RAY_ADDRESS": "ray://nowhere:1",
-        "RAY_AUTH_TOKEN": "x",
+        "PATH": "/usr/bin:/bin", "RAY_ADDRESS": "ray://nowhere:1", "RAY_AUTH_TOKEN": "x",
         "AIRFLOW_CONN_X": "x",
-    }
+    }  # fmt: skip
     env = os.environ | snares | {head_module.FOLDER_VARIABLE: str(folder)}
     try:
         callers = [
@@ -246,12 +244,8 @@ def test_after_a_crash_the_next_head_is_healthy_and_nothing_old_is_left(
 def test_stop_leaves_no_process_and_ends_no_other(folder: Path, tmp_path: Path) -> None:
     head = ensure_head(folder)
     lookalike = [
-        sys.executable,
-        "-c",
-        "import time; time.sleep(600)",
-        "gcs_server",
-        f"{folder}/tmp/session_x",
-    ]
+        sys.executable, "-c", "import time; time.sleep(600)", "gcs_server", f"{folder}/tmp/session_x",
+    ]  # fmt: skip
     others = [subprocess.Popen(lookalike)]
     with (folder / "head.log").open() as log:
         others.append(subprocess.Popen(["tail", "-f", log.name], stdin=log, stdout=subprocess.DEVNULL))

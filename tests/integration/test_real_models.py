@@ -52,19 +52,12 @@ def test_real_chat_model_answers_in_the_shape_of_the_schema(ask: Ask, tmp_path: 
     table = pa.table({"country": countries, "limit": [60] * len(COUNTRIES) + [4]})
     pq.write_table(table, tmp_path / "in.parquet")
     result = ask(
-        input_path=f"{tmp_path}/in.parquet",
-        engine="vllm",
-        engine_scope="slice",
-        model_source=str(model),
-        system_prompt=SYSTEM,
-        prompt=QUESTION,
-        output_schema=SCHEMA,
-        output_column="found",
+        input_path=f"{tmp_path}/in.parquet", engine="vllm", engine_scope="slice", model_source=str(model),
+        system_prompt=SYSTEM, prompt=QUESTION, output_schema=SCHEMA, output_column="found",
         sampling_params={"temperature": 0, "max_tokens": "{limit}"},
-        engine_kwargs={"max_model_len": 192, "max_num_seqs": 8},
-        max_quarantine_fraction=0.5,
+        engine_kwargs={"max_model_len": 192, "max_num_seqs": 8}, max_quarantine_fraction=0.5,
         poll_interval=1.0,
-    )
+    )  # fmt: skip
     published = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
     assert published.column("country").to_pylist() == COUNTRIES
     answers = published.column("found").to_pylist()
@@ -89,16 +82,11 @@ def test_vectors_of_real_mails_tell_spam_from_ham(ask: Ask, tmp_path: Path) -> N
         "import json\ndef vector(row):\n    return {'vector': json.loads(row['answer'])}\n"
     )
     result = ask(
-        input_path=f"{tmp_path}/in.parquet",
-        engine="embedding_engine:EmbeddingEngine",
+        input_path=f"{tmp_path}/in.parquet", engine="embedding_engine:EmbeddingEngine",
         code_paths=[str(ROOT / "tests" / "support" / "embedding_engine.py"), str(tmp_path / "mine.py")],
-        model_source=str(real_models.minilm()),
-        prompt="{text}",
-        postprocess="mine:vector",
-        output_column="answer",
-        engine_kwargs={"max_model_len": 256},
-        poll_interval=1.0,
-    )
+        model_source=str(real_models.minilm()), prompt="{text}", postprocess="mine:vector",
+        output_column="answer", engine_kwargs={"max_model_len": 256}, poll_interval=1.0,
+    )  # fmt: skip
     published = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
     assert published.schema.field("vector").type == pa.list_(pa.float64())
     vectors = np.array(published.column("vector").to_pylist())

@@ -30,10 +30,8 @@ LONG = 500
 ENGINE = {"max_model_len": LONG + 200, "max_num_seqs": 8, "hf_overrides": {"max_position_embeddings": 8192}}
 #: Another engine, the only one that there may be, which ends as soon as nobody uses it.
 SHORT_LIVED = {
-    "engine_kwargs": {**ENGINE, "max_num_seqs": 4},
-    "max_shared_engines": 1,
-    "engine_idle_timeout": 1,
-}
+    "engine_kwargs": {**ENGINE, "max_num_seqs": 4}, "max_shared_engines": 1, "engine_idle_timeout": 1,
+}  # fmt: skip
 
 
 @pytest.fixture

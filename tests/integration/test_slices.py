@@ -34,32 +34,25 @@ def every_arrow_type() -> pa.Table:
         return pa.array([None if i % 7 == 3 else values[i % len(values)] for i in range(N)], kind)
 
     when = dt.datetime(2026, 1, 31, 10, 20, 30, 123456)
-    return pa.table(
-        {
-            "name": pa.array([f"row {i}" for i in range(N)]),
-            "big": column([2**62 + 1, -(2**62) - 1], pa.int64()),
-            "uint8": column([0, 255], pa.uint8()),
-            "uint64": column([2**64 - 1], pa.uint64()),
-            "float32": column([1.1, float("nan")], pa.float32()),
-            "bool": column([True, False], pa.bool_()),
-            "decimal": column([decimal.Decimal("12345678901234567.89")], pa.decimal128(38, 2)),
-            "date": column([when.date()], pa.date32()),
-            "time": column([when.time()], pa.time64("us")),
-            "naive": column([when], pa.timestamp("us")),
-            "zoned": column([when.replace(tzinfo=dt.UTC)], pa.timestamp("us", tz="Europe/Berlin")),
-            "duration": column([dt.timedelta(days=1, microseconds=1)], pa.duration("us")),
-            "binary": column([b"\x00\xff", b""], pa.binary()),
-            "large": column(["x" * 100, ""], pa.large_string()),
-            "dictionary": column(["a", "b"], pa.string()).dictionary_encode(),
-            "list": column([[1, None], []], pa.list_(pa.int64())),
-            "struct": column(
-                [{"a": 1, "b": None}, {"a": None, "b": "x"}],
-                pa.struct([("a", pa.int8()), ("b", pa.string())]),
-            ),
-            "map": column([[("k", 1)], []], pa.map_(pa.string(), pa.int32())),
-            "nothing": pa.nulls(N),
-        }
-    )
+    return pa.table({
+        "name": pa.array([f"row {i}" for i in range(N)]),
+        "big": column([2**62 + 1, -(2**62) - 1], pa.int64()), "uint8": column([0, 255], pa.uint8()),
+        "uint64": column([2**64 - 1], pa.uint64()), "float32": column([1.1, float("nan")], pa.float32()),
+        "bool": column([True, False], pa.bool_()),
+        "decimal": column([decimal.Decimal("12345678901234567.89")], pa.decimal128(38, 2)),
+        "date": column([when.date()], pa.date32()), "time": column([when.time()], pa.time64("us")),
+        "naive": column([when], pa.timestamp("us")),
+        "zoned": column([when.replace(tzinfo=dt.UTC)], pa.timestamp("us", tz="Europe/Berlin")),
+        "duration": column([dt.timedelta(days=1, microseconds=1)], pa.duration("us")),
+        "binary": column([b"\x00\xff", b""], pa.binary()),
+        "large": column(["x" * 100, ""], pa.large_string()),
+        "dictionary": column(["a", "b"], pa.string()).dictionary_encode(),
+        "list": column([[1, None], []], pa.list_(pa.int64())),
+        "struct": column(
+            [{"a": 1, "b": None}, {"a": None, "b": "x"}], pa.struct([("a", pa.int8()), ("b", pa.string())]),
+        ),
+        "map": column([[("k", 1)], []], pa.map_(pa.string(), pa.int32())), "nothing": pa.nulls(N),
+    })  # fmt: skip
 
 
 def published(result: dict[str, Any]) -> pa.Table:
@@ -110,24 +103,18 @@ def test_csv_and_json_lines_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> N
     stub = {**STUB, "code_paths": [*STUB["code_paths"], str(code)]}
 
     result = ask(
-        input_path=f"{tmp_path}/in/a.csv",
-        prompt=None,
-        preprocess="my_functions:ask",
-        postprocess="my_functions:take",
-        **stub,
-    )
+        input_path=f"{tmp_path}/in/a.csv", prompt=None, preprocess="my_functions:ask",
+        postprocess="my_functions:take", **stub,
+    )  # fmt: skip
     assert published(result).to_pylist() == [
         {**r, "upper": f"{r['name']}{r['zip']}".upper(), "size": len(r["note"])} for r in rows
     ]
 
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     result = ask(
-        input_path=f"{tmp_path}/b.jsonl.gz",
-        columns=["name"],
-        output_path=f"{tmp_path}/out2",
-        max_rows=10,
+        input_path=f"{tmp_path}/b.jsonl.gz", columns=["name"], output_path=f"{tmp_path}/out2", max_rows=10,
         **STUB,
-    )
+    )  # fmt: skip
     assert result["output_path"].endswith("/out2/_trial/ds=2026-01-31")
     assert published(result).to_pylist() == [{"name": f"n{i}", "answer": f"Who is n{i}?"} for i in range(10)]
 
@@ -184,22 +171,17 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
     assert not list((tmp_path / "out").rglob("_checkpoint"))
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "says"),
-    [
-        (
-            {"model_source": "/no/such/model"},
-            RayModelNotFoundError,
-            "not a model folder on any of the cluster's 1 node",
-        ),
-        (
-            {"concurrency": 1000},
-            RayClusterUnfitError,
-            r"needs 2002 CPUs where the cluster has 8 .*lower concurrency",
-        ),
-        ({"prompt": "Who is {nam}?"}, RayLLMInputError, r"'nam'.*Columns: 'name'"),
-    ],
-)
+@pytest.mark.parametrize(("given", "error", "says"), [
+    (
+        {"model_source": "/no/such/model"}, RayModelNotFoundError,
+        "not a model folder on any of the cluster's 1 node",
+    ),
+    (
+        {"concurrency": 1000}, RayClusterUnfitError,
+        r"needs 2002 CPUs where the cluster has 8 .*lower concurrency",
+    ),
+    ({"prompt": "Who is {nam}?"}, RayLLMInputError, r"'nam'.*Columns: 'name'"),
+])  # fmt: skip
 def test_impossible_request_fails_at_once_and_says_why(
     ask: Ask, tmp_path: Path, given: dict[str, Any], error: type[Exception], says: str
 ) -> None:
@@ -227,11 +209,9 @@ def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:
     lines = "\n".join(f"n{i},{i:05}" for i in range(N))
     fs.pipe_file("lake/in/ds=2026-01-31/a.csv", f"name,zip\n{lines}\n".encode())
     arguments = {
-        "input_path": "s3://lake/in/ds={slice}/",
-        "output_path": "s3://lake/out",
-        "runtime_env": {"env_vars": s3},
-        **STUB,
-    }
+        "input_path": "s3://lake/in/ds={slice}/", "output_path": "s3://lake/out",
+        "runtime_env": {"env_vars": s3}, **STUB,
+    }  # fmt: skip
     first = ask(**arguments)
     again = ask(**arguments)
     assert (first["outcome"], again["outcome"]) == ("published", "unchanged")

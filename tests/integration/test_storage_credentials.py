@@ -84,14 +84,9 @@ def furnished(lake: Lake) -> Lake:
 
 
 def test_lent_credentials_are_a_sessions_and_stand_in_the_jobs_environment_only(
-    ask: Ask,
-    ray_head: LocalHead,
-    lake: Lake,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    ask: Ask, ray_head: LocalHead, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     rows = "\n".join(f"n{i}" for i in range(500))
     lake.client("s3").put_object(Bucket="lake", Key="in/ds=2026-01-31/a.csv", Body=f"name\n{rows}\n".encode())
     lake.check_everyone(True)
@@ -103,12 +98,9 @@ def test_lent_credentials_are_a_sessions_and_stand_in_the_jobs_environment_only(
     caplog.set_level(logging.INFO)
 
     result = ask(
-        input_path="s3://lake/in/ds={slice}/",
-        output_path="s3://lake/out",
-        storage_conn_id="lake",
-        batch_size=100,
-        **STUB,
-    )
+        input_path="s3://lake/in/ds={slice}/", output_path="s3://lake/out", storage_conn_id="lake",
+        batch_size=100, **STUB,
+    )  # fmt: skip
 
     assert (result["outcome"], result["counts"]["succeeded"]) == ("published", 500)
     task_log = caplog.text + "".join(capfd.readouterr())
@@ -140,12 +132,10 @@ def test_lent_credentials_are_a_sessions_and_stand_in_the_jobs_environment_only(
         "the rest of its runtime_env": json.dumps(
             {k: v for k, v in info["runtime_env"].items() if k != "env_vars"}
         ),
-        "the driver's log": driver_log,
-        "the task log": task_log,
-        "XCom": json.dumps(result),
+        "the driver's log": driver_log, "the task log": task_log, "XCom": json.dumps(result),
         **{f"the spec {path}": path.read_text() for path in specs},
         **{f"s3://lake/{name}": content.decode("latin-1") for name, content in written.items()},
-    }
+    }  # fmt: skip
     assert not [(place, s) for place, text in places.items() for s in [*static, *session] if s in text]
     # What the job reads, writes and logs is on the head's disk: of the connection's own keys, nothing.
     for path in ray_head.folder.rglob("*"):

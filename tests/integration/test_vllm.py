@@ -70,22 +70,12 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
     (tmp_path / "asking.py").write_text(_ASK)
     results: list[Any] = []
     thread = in_thread(
-        ask,
-        results,
-        engine=engine,
-        input_path=f"{tmp_path}/in.jsonl",
-        prompt=None,
-        preprocess="asking:ask",
-        code_paths=[str(tmp_path / "asking.py")],
-        output_schema=SCHEMA,
-        sampling_params={"temperature": 0, "max_tokens": 40},
-        output_column="found",
-        model_source=str(tiny_model),
-        engine_kwargs={"max_model_len": limit},
-        processor_kwargs=options,
-        blocks=10,
-        poll_interval=1.0,
-    )
+        ask, results, engine=engine, input_path=f"{tmp_path}/in.jsonl", prompt=None, preprocess="asking:ask",
+        code_paths=[str(tmp_path / "asking.py")], output_schema=SCHEMA,
+        sampling_params={"temperature": 0, "max_tokens": 40}, output_column="found",
+        model_source=str(tiny_model), engine_kwargs={"max_model_len": limit}, processor_kwargs=options,
+        blocks=10, poll_interval=1.0,
+    )  # fmt: skip
     if options is not None:  # the other engine's processes are looked at in tests of their own
         [engine_core] = wait_for(lambda: engine_processes("MapWorker"))
         assert_pauses(engine_core)
@@ -122,15 +112,12 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"engine": "vllm", "processor_kwargs": {"x": 1}}, "set engine='ray_data_llm'"),
-        ({"processor_kwargs": {"tokenise_stage": {}}}, r"'tokenise_stage'\] is not one of .*tokenize_stage"),
-        ({"processor_kwargs": {"batch_size": 1}}, r"'batch_size'\] is set by another argument"),
-        ({"engine": "ray_data_llm", "on_too_long": "truncate"}, "'vllm', and .* is RayDataLLM"),
-    ],
-)
+@pytest.mark.parametrize(("given", "says"), [
+    ({"engine": "vllm", "processor_kwargs": {"x": 1}}, "set engine='ray_data_llm'"),
+    ({"processor_kwargs": {"tokenise_stage": {}}}, r"'tokenise_stage'\] is not one of .*tokenize_stage"),
+    ({"processor_kwargs": {"batch_size": 1}}, r"'batch_size'\] is set by another argument"),
+    ({"engine": "ray_data_llm", "on_too_long": "truncate"}, "'vllm', and .* is RayDataLLM"),
+])  # fmt: skip
 def test_options_of_another_engine_are_refused(given: dict[str, Any], says: str) -> None:
     given = {"engine": "auto", "prompt": "x", "engine_kwargs": {"max_model_len": 64}, **given}
     job = job_of(input_path="/in", output_path="/out", **given)

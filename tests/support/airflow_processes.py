@@ -114,16 +114,13 @@ class Airflow:
         passwords = self.home / "passwords.json"
         passwords.write_text(json.dumps({self.user: self.password}))
         settings = _SETTINGS | {
-            "core__dags_folder": str(dags),
-            "core__fernet_key": Fernet.generate_key().decode(),
+            "core__dags_folder": str(dags), "core__fernet_key": Fernet.generate_key().decode(),
             "core__execution_api_server_url": f"{self.url}/execution/",
             "core__simple_auth_manager_passwords_file": str(passwords),
-            "database__sql_alchemy_conn": self.database.url,
-            "api__port": str(port),
-            "api__base_url": self.url,
-            "api__secret_key": secrets.token_hex(),
+            "database__sql_alchemy_conn": self.database.url, "api__port": str(port),
+            "api__base_url": self.url, "api__secret_key": secrets.token_hex(),
             "api_auth__jwt_secret": secrets.token_hex(),
-        }
+        }  # fmt: skip
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -132,12 +129,9 @@ class Airflow:
         self.environment = {
             **inherited,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            "PYTHONPATH": str(ROOT),
-            "PYTHONWARNINGS": "ignore",
-            "AIRFLOW_HOME": str(self.home),
-            **{f"AIRFLOW__{name.upper()}": value for name, value in settings.items()},
-            **environment,
-        }
+            "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "AIRFLOW_HOME": str(self.home),
+            **{f"AIRFLOW__{name.upper()}": value for name, value in settings.items()}, **environment,
+        }  # fmt: skip
 
     def start_all(self) -> None:
         """Make the tables, then start one of each component and wait for all of them."""
@@ -221,15 +215,9 @@ class Airflow:
         return done.stdout
 
     def backfill(
-        self,
-        dag_id: str,
-        first: str,
-        last: str,
-        *,
-        reprocess: str = "none",
-        max_active_runs: int = 4,
+        self, dag_id: str, first: str, last: str, *, reprocess: str = "none", max_active_runs: int = 4,
         conf: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`airflow backfill create`; its arguments are those of `RestApi.backfill`."""
         days = ("--from-date", first, "--to-date", last, "--dag-run-conf", json.dumps(conf or {}))
         more = ("--reprocess-behavior", reprocess, "--max-active-runs", str(max_active_runs))
@@ -251,14 +239,9 @@ class Airflow:
         command, _ = _COMPONENTS[name.partition("-")[0]]
         with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "airflow", *command],
-                env=self.environment,
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+                [sys.executable, "-m", "airflow", *command], env=self.environment, cwd=self.home,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
         self._processes[name] = process
         self._sessions.add(process.pid)
 

@@ -84,21 +84,14 @@ class RestApi:
     # --- Runs ---
 
     def trigger(
-        self,
-        dag_id: str,
-        *,
-        conf: dict[str, Any] | None = None,
-        logical_date: str | None = None,
-        partition_key: str | None = None,
-        run_id: str | None = None,
-    ) -> Task:
+        self, dag_id: str, *, conf: dict[str, Any] | None = None, logical_date: str | None = None,
+        partition_key: str | None = None, run_id: str | None = None,
+    ) -> Task:  # fmt: skip
         """Start a run as the UI's form does. `logical_date`: ISO 8601; the form sends now."""
         body = {
-            "conf": conf or {},
-            "logical_date": logical_date,
-            "partition_key": partition_key,
+            "conf": conf or {}, "logical_date": logical_date, "partition_key": partition_key,
             "dag_run_id": run_id,
-        }
+        }  # fmt: skip
         given = {k: v for k, v in body.items() if v is not None or k == "logical_date"}
         return Task(dag_id, self.call("POST", f"/dags/{dag_id}/dagRuns", json=given)["dag_run_id"])
 
@@ -147,28 +140,18 @@ class RestApi:
         wait_for(lambda: known() >= dag_ids or None, timeout, f"DAGs {sorted(dag_ids)}", errors)
 
     def backfill(
-        self,
-        dag_id: str,
-        first: str,
-        last: str,
-        *,
-        reprocess: str = "none",
-        max_active_runs: int = 4,
+        self, dag_id: str, first: str, last: str, *, reprocess: str = "none", max_active_runs: int = 4,
         conf: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Backfill the days from `first` to `last`, both included, as the UI's form does.
 
         :param reprocess: which runs that exist run again: `none`, `failed` or `completed` (those that failed
             too)
         """
         body = {
-            "dag_id": dag_id,
-            "from_date": f"{first}T00:00:00Z",
-            "to_date": f"{last}T00:00:00Z",
-            "reprocess_behavior": reprocess,
-            "max_active_runs": max_active_runs,
-            "dag_run_conf": conf or {},
-        }
+            "dag_id": dag_id, "from_date": f"{first}T00:00:00Z", "to_date": f"{last}T00:00:00Z",
+            "reprocess_behavior": reprocess, "max_active_runs": max_active_runs, "dag_run_conf": conf or {},
+        }  # fmt: skip
         self.call("POST", "/backfills", json=body)
 
     def backfills(self, dag_id: str) -> list[dict[str, Any]]:

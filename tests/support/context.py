@@ -24,15 +24,9 @@ class StateStore(dict[str, Any]):
 
 def context_of(operator: RayLLMBatchOperator, store: StateStore | None = None) -> Any:
     ti = SimpleNamespace(
-        id=uuid.uuid4(),
-        dag_id=operator.dag_id,
-        task_id=operator.task_id,
-        run_id="r",
-        map_index=-1,
-        try_number=1,
-        start_date=dt.datetime.now(dt.UTC),
-        xcom_push=lambda key, value: None,
-    )
+        id=uuid.uuid4(), dag_id=operator.dag_id, task_id=operator.task_id, run_id="r", map_index=-1,
+        try_number=1, start_date=dt.datetime.now(dt.UTC), xcom_push=lambda key, value: None,
+    )  # fmt: skip
     run = SimpleNamespace(run_type="manual", start_date=dt.datetime.now(dt.UTC))
     return {
         "dag": operator.dag, "dag_run": run, "params": {}, "ti": ti, "task_state_store": store,

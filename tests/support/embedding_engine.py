@@ -25,18 +25,12 @@ class EmbeddingEngine(RayDataLLM):
         from ray.data import llm
 
         config = llm.vLLMEngineProcessorConfig(
-            model_source=self.job.model_source,
-            task_type="embed",
-            engine_kwargs={**self.engine_kwargs, "disable_log_stats": True},
-            concurrency=self.workers,
-            batch_size=self.batch_size,
-            chat_template_stage=False,
-            tokenize_stage=False,
-            detokenize_stage=False,
-            placement_group_config={"bundles": [{"CPU": 1}]},
-            runtime_env={"env_vars": self.env},
-            log_engine_metrics=False,
-        )
+            model_source=self.job.model_source, task_type="embed",
+            engine_kwargs={**self.engine_kwargs, "disable_log_stats": True}, concurrency=self.workers,
+            batch_size=self.batch_size, chat_template_stage=False, tokenize_stage=False,
+            detokenize_stage=False, placement_group_config={"bundles": [{"CPU": 1}]},
+            runtime_env={"env_vars": self.env}, log_engine_metrics=False,
+        )  # fmt: skip
         processor = llm.build_processor(config, preprocess=_to_prompt)
         processor.postprocess = partial(_to_answer, data_column=processor.DATA_COLUMN)
         return deliver.deliver_blocks(processor(requests))
@@ -51,9 +45,6 @@ def _to_answer(row: dict[str, Any], *, data_column: str) -> dict[str, Any]:
     return {
         **dict.fromkeys(field.name for field in ANSWER_FIELDS),
         **{name: row[name] for name in ("__unit", "__offset", "__row") if name in row},
-        "text": json.dumps([float(x) for x in row["embeddings"]]),
-        "input_tokens": row["num_input_tokens"],
-        "output_tokens": 0,
-        "engine_seconds": row["time_taken_llm"],
-        "finished_at": time.time(),
-    }
+        "text": json.dumps([float(x) for x in row["embeddings"]]), "input_tokens": row["num_input_tokens"],
+        "output_tokens": 0, "engine_seconds": row["time_taken_llm"], "finished_at": time.time(),
+    }  # fmt: skip

@@ -40,10 +40,8 @@ class HeldEngine(StubEngine):
         job = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["job_submission_id"]
         answers = requests.map_batches(
             partial(held, journal=control / f"{self.job.slice_key}.journal", job=job),
-            batch_size=self.batch_size,
-            batch_format="pyarrow",
-            compute=TaskPoolStrategy(1),
-        )
+            batch_size=self.batch_size, batch_format="pyarrow", compute=TaskPoolStrategy(1),
+        )  # fmt: skip
         return deliver.deliver_blocks(answers)
 
 

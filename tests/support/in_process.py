@@ -28,13 +28,10 @@ class InProcess:
     fragment. `answer`: the engine."""
 
     def __init__(
-        self,
-        *,
-        batch: int = 10,
-        flush_every: int = 1,
+        self, *, batch: int = 10, flush_every: int = 1,
         before_batch: Callable[[pa.Table], None] = lambda batch: None,
         answer: Callable[[pa.Table], pa.Table] = stub_engine.answer,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.answer = answer
         self.batch = batch
         self.flush_every = flush_every

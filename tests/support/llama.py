@@ -10,9 +10,6 @@ LLAMA_8B: dict[str, Any] = {
     "torch_dtype": "bfloat16", "tie_word_embeddings": False,
 }  # fmt: skip
 LLAMA_70B: dict[str, Any] = {
-    **LLAMA_8B,
-    "hidden_size": 8192,
-    "intermediate_size": 28672,
-    "num_hidden_layers": 80,
-}
+    **LLAMA_8B, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+}  # fmt: skip
 LLAMA_70B |= {"num_attention_heads": 64}

@@ -42,14 +42,9 @@ class Outcomes:
         self.lines: list[Line] = []
 
     def see(
-        self,
-        event: str,
-        mode: str,
-        tasks: Task | Iterable[Task],
-        table: Table,
-        *slices: str,
+        self, event: str, mode: str, tasks: Task | Iterable[Task], table: Table, *slices: str,
         timeout: float = LIMIT,
-    ) -> Line:
+    ) -> Line:  # fmt: skip
         """Wait until the tasks are over, and say what became of them and their slices.
 
         :param tasks: none of a run that was deleted
@@ -61,14 +56,9 @@ class Outcomes:
         self._counted |= working
         rows = {_rows(table, key) for key in slices}
         line = Line(
-            event,
-            mode,
-            _counts(pushed),
-            len(working),
-            self._left({task.run_id for task in tasks}),
-            rows.pop() if len(rows) == 1 else "wrong" if "wrong" in rows else "some",
-            _counts(states),
-        )
+            event, mode, _counts(pushed), len(working), self._left({task.run_id for task in tasks}),
+            rows.pop() if len(rows) == 1 else "wrong" if "wrong" in rows else "some", _counts(states),
+        )  # fmt: skip
         self.lines.append(line)
         return line
 

@@ -37,17 +37,12 @@ class PoolEngine(StubEngine):
         answers = requests.map_batches(
             _Worker,
             fn_constructor_args=(
-                self.job.slice_key,
-                kwargs["workers"],
-                float(kwargs.get("pause", 0)),
-                kwargs["journal"],
+                self.job.slice_key, kwargs["workers"], float(kwargs.get("pause", 0)), kwargs["journal"],
                 kwargs.get("gate"),
             ),
-            batch_size=self.batch_size,
-            batch_format="pyarrow",
-            concurrency=(kwargs["workers"], kwargs["workers"]),
-            num_cpus=kwargs["each"],
-        )
+            batch_size=self.batch_size, batch_format="pyarrow",
+            concurrency=(kwargs["workers"], kwargs["workers"]), num_cpus=kwargs["each"],
+        )  # fmt: skip
         return deliver.deliver_blocks(answers)
 
 

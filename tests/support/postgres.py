@@ -22,12 +22,9 @@ import psycopg2
 
 #: Nothing of it has to outlive a crash of the machine.
 _SETTINGS = {
-    "listen_addresses": "",
-    "max_connections": "200",
-    "fsync": "off",
-    "synchronous_commit": "off",
+    "listen_addresses": "", "max_connections": "200", "fsync": "off", "synchronous_commit": "off",
     "full_page_writes": "off",
-}
+}  # fmt: skip
 
 
 class Postgres:
@@ -58,14 +55,9 @@ class Postgres:
         self._log = self.folder / "log"
         with self._log.open("w") as log:
             self._server = subprocess.Popen(
-                [programs / "postgres", "-D", data, *options],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                **self._user,
-            )
+                [programs / "postgres", "-D", data, *options], cwd=self.folder, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True, **self._user,
+            )  # fmt: skip
         self._wait()
 
     @property

@@ -14,11 +14,9 @@ PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
 
 #: What a stub-engine task needs beside its paths: the engine is not what these tests are about.
 STUB = {
-    "engine": "stub_engine:StubEngine",
-    "code_paths": [str(ROOT / "tests" / "support" / "stub_engine.py")],
-    "model_source": "stub/stub",
-    "poll_interval": 1.0,
-}
+    "engine": "stub_engine:StubEngine", "code_paths": [str(ROOT / "tests" / "support" / "stub_engine.py")],
+    "model_source": "stub/stub", "poll_interval": 1.0,
+}  # fmt: skip
 
 
 #: Arguments of the shared engine that most tests use: one that asks for others waits for another start.

@@ -47,11 +47,9 @@ class StubEngine(Engine):
 
         pause, gate = float(self.job.engine_kwargs.get("pause", 0)), self.job.engine_kwargs.get("gate")
         answers = requests.map_batches(
-            partial(answer, pause=pause, gate=gate),
-            batch_size=self.batch_size,
-            batch_format="pyarrow",
+            partial(answer, pause=pause, gate=gate), batch_size=self.batch_size, batch_format="pyarrow",
             compute=TaskPoolStrategy(1),
-        )
+        )  # fmt: skip
         delivered = deliver.deliver_blocks(answers)
         if file := self.job.engine_kwargs.get("delivered"):
             delivered = delivered.map_batches(

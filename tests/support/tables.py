@@ -70,11 +70,9 @@ class Table:
 
     def wait_answered(self, key: str, batches: int, timeout: float = LIMIT) -> None:
         wait_for(
-            lambda: len(self.answered(key)) >= batches or None,
-            timeout,
-            f"{batches} answered batches of {self.name} {key}",
-            lambda: self.answered(key),
-        )
+            lambda: len(self.answered(key)) >= batches or None, timeout,
+            f"{batches} answered batches of {self.name} {key}", lambda: self.answered(key),
+        )  # fmt: skip
 
 
 def _names(key: str) -> list[str]:

@@ -37,20 +37,12 @@ FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")
 
 def arguments(mode: str, **more: Any) -> dict[str, Any]:
     return {
-        "task_id": "ask",
-        "input_path": ROOT + "/{{ params.table }}/in/ds={slice}/",
-        "output_path": ROOT + "/{{ params.table }}/out",
-        "prompt": "Who is {name}?",
-        "model_source": "stub/stub",
-        "engine": "held_engine:HeldEngine",
-        "code_paths": ENGINES,
-        "batch_size": 10,
-        "poll_interval": 1.0,
-        "retries": 2,
-        "retry_delay": pendulum.duration(seconds=1),
-        **MODES[mode],
-        **more,
-    }
+        "task_id": "ask", "input_path": ROOT + "/{{ params.table }}/in/ds={slice}/",
+        "output_path": ROOT + "/{{ params.table }}/out", "prompt": "Who is {name}?",
+        "model_source": "stub/stub", "engine": "held_engine:HeldEngine", "code_paths": ENGINES,
+        "batch_size": 10, "poll_interval": 1.0, "retries": 2, "retry_delay": pendulum.duration(seconds=1),
+        **MODES[mode], **more,
+    }  # fmt: skip
 
 
 def make(name: str, mode: str, *, params: dict[str, Any] | None = None, **dag: Any) -> DAG:
@@ -74,10 +66,8 @@ for mode in MODES:
     # Two days that are over, started by the scheduler once somebody unpauses the DAG.
     nightly = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
     past: dict[str, Any] = {
-        "start_date": FIRST,
-        "end_date": FIRST.add(days=1),
-        "is_paused_upon_creation": True,
-    }
+        "start_date": FIRST, "end_date": FIRST.add(days=1), "is_paused_upon_creation": True,
+    }  # fmt: skip
     with make("scheduled", mode, schedule=nightly, catchup=True, **past):
         RayLLMBatchOperator(**arguments(mode))
 

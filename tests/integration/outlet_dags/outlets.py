@@ -25,15 +25,9 @@ class Answered(SliceLineage, BaseOperator):
     """Ends as if a slice had been answered."""
 
     def __init__(
-        self,
-        *,
-        outcome: str,
-        slice_key: str = "2026-01-31",
-        output_path: str = "s3://lake/enriched",
-        deferrable: bool = False,
-        emit_partition: bool = False,
-        **kwargs: Any,
-    ) -> None:
+        self, *, outcome: str, slice_key: str = "2026-01-31", output_path: str = "s3://lake/enriched",
+        deferrable: bool = False, emit_partition: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         self.outcome = outcome
         self.slice_key = slice_key
@@ -44,12 +38,9 @@ class Answered(SliceLineage, BaseOperator):
 
     def slice_job(self, context: Any) -> tuple[SliceJob, list[Any]]:
         job = SliceJob(
-            slice_key=self.slice_key,
-            input_path="s3://lake/customers/ds={slice}/",
-            output_path=self.output_path,
-            model_source="tiny",
-            prompt="{a}",
-        )
+            slice_key=self.slice_key, input_path="s3://lake/customers/ds={slice}/",
+            output_path=self.output_path, model_source="tiny", prompt="{a}",
+        )  # fmt: skip
         return job, []
 
     def execute(self, context: Any) -> Any:
@@ -78,21 +69,14 @@ class Answered(SliceLineage, BaseOperator):
         )
         unchanged = self.outcome == "unchanged"
         result = report.to_xcom(
-            report_path=job.report_path,
-            ray_job_id=None if unchanged else "ray-1",
-            dashboard_url=None,
-            queued=None,
-            total=None,
-        )
+            report_path=job.report_path, ray_job_id=None if unchanged else "ray-1", dashboard_url=None,
+            queued=None, total=None,
+        )  # fmt: skip
         self.record_run(job, result=result)
         record_asset_events(
-            self.outlets,
-            context["outlet_events"],
-            job,
-            result,
-            partition_key=context.get("partition_key"),
+            self.outlets, context["outlet_events"], job, result, partition_key=context.get("partition_key"),
             emit_partition=self.emit_partition,
-        )
+        )  # fmt: skip
         return result
 
 

@@ -56,26 +56,16 @@ def test_engines_are_listed_with_workers_and_users(
     assert capsys.readouterr().out == "[]\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "ended", "in_use", "stuck"),
-    [
-        ([IDLE.name], 0, [IDLE.name], [], []),
-        ([USED.name], 1, [], [USED.name], []),
-        ([USED.name, "--force"], 0, [USED.name], [], []),
-        ([STUCK.name], 1, [], [], [STUCK.name]),
-        ([STUCK.name, "--force"], 0, [STUCK.name], [], []),
-        (["--all"], 1, [IDLE.name], [USED.name], [STUCK.name]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "ended", "in_use", "stuck"), [
+    ([IDLE.name], 0, [IDLE.name], [], []), ([USED.name], 1, [], [USED.name], []),
+    ([USED.name, "--force"], 0, [USED.name], [], []), ([STUCK.name], 1, [], [], [STUCK.name]),
+    ([STUCK.name, "--force"], 0, [STUCK.name], [], []),
+    (["--all"], 1, [IDLE.name], [USED.name], [STUCK.name]),
+])  # fmt: skip
 def test_engine_in_use_is_stopped_by_force_only(
-    set_engines: SetEngines,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    code: int,
-    ended: list[str],
-    in_use: list[str],
-    stuck: list[str],
-) -> None:
+    set_engines: SetEngines, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int,
+    ended: list[str], in_use: list[str], stuck: list[str],
+) -> None:  # fmt: skip
     set_engines(STUCK, IDLE, USED)
     assert main(["engines", "stop", *arguments, "--json"]) == code
     assert json.loads(capsys.readouterr().out) == {"ended": ended, "in_use": in_use, "stuck": stuck}
@@ -88,14 +78,11 @@ def test_engine_in_use_is_stopped_by_force_only(
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 2, "name engines to stop, or pass --all"),
-        (["--all", IDLE.name], 2, "name engines to stop, or pass --all"),
-        ([IDLE.name, "typo"], 1, "there is no shared engine 'typo'; there are: ray-llm-idle-0"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    ([], 2, "name engines to stop, or pass --all"),
+    (["--all", IDLE.name], 2, "name engines to stop, or pass --all"),
+    ([IDLE.name, "typo"], 1, "there is no shared engine 'typo'; there are: ray-llm-idle-0"),
+])  # fmt: skip
 def test_unclear_request_stops_nothing(
     set_engines: SetEngines, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:

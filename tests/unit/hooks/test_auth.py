@@ -45,15 +45,10 @@ def test_token_comes_from_the_connection_then_from_the_environment(
     assert token_of() is None
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "cannot be read"),
-        ("\n ", "is empty"),
-        ("two words", "is not a valid token"),
-        ("a\nb", "is not a valid token"),
-    ],
-)
+@pytest.mark.parametrize(("content", "says"), [
+    (None, "cannot be read"), ("\n ", "is empty"), ("two words", "is not a valid token"),
+    ("a\nb", "is not a valid token"),
+])  # fmt: skip
 @pytest.mark.parametrize("by", ["auth_file", "RAY_AUTH_TOKEN_PATH"])
 def test_token_file_that_cannot_work_is_named(
     by: str, content: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

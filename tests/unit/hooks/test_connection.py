@@ -17,18 +17,13 @@ from airflow_provider_raydatallm.hooks.connection import RaySettings
 from tests.support.ray_connections import connection, settings_of, with_extra
 
 
-@pytest.mark.parametrize(
-    ("given", "address"),
-    [
-        ({"host": "http://h:8265/"}, "http://h:8265"),
-        ({"host": " https://h/ray "}, "https://h/ray"),
-        ({"host": "h", "port": 8265}, "http://h:8265"),
-        ({"host": "https://h/ray", "port": 8443}, "https://h:8443/ray"),
-        ({"host": "http://[::1]", "port": 8265}, "http://[::1]:8265"),
-        ({"host": "h", "schema": "https"}, "https://h"),
-        ({"host": "local"}, "local"),
-    ],
-)
+@pytest.mark.parametrize(("given", "address"), [
+    ({"host": "http://h:8265/"}, "http://h:8265"), ({"host": " https://h/ray "}, "https://h/ray"),
+    ({"host": "h", "port": 8265}, "http://h:8265"),
+    ({"host": "https://h/ray", "port": 8443}, "https://h:8443/ray"),
+    ({"host": "http://[::1]", "port": 8265}, "http://[::1]:8265"),
+    ({"host": "h", "schema": "https"}, "https://h"), ({"host": "local"}, "local"),
+])  # fmt: skip
 def test_address_forms(given: dict[str, Any], address: str) -> None:
     assert settings_of(**given).address == address
 
@@ -82,30 +77,16 @@ def test_error_names_connection_field_and_value_and_what_to_write(
 S = "s3kr1t"
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"host": f"http://me:{S}@h:8265"},
-        {"host": f"ray://me:{S}@h:10001"},
-        {"host": f"ftp://me:{S}@h"},
-        {"host": f"http://me:{S}@h:x"},
-        {"host": f"http://h:8265/?token={S}"},
-        {"password": f"Bearer {S}"},
-        {"extra": f'{{"headers": "{S}'},
-        {"extra": f'"{S}"'},
-        with_extra(headers=[S]),
-        with_extra(headers={"X": {"a": S}}),
-        with_extra(headers={"X": S + "\n\u00e9"}),
-        with_extra(proxy=f"me:{S}@squid:3128"),
-        with_extra(proxy=f"http://me:{S}@squid:x"),
-        with_extra(proxy=f"socks5://me:{S}@squid:1"),
-        with_extra(proxy={"url": S}),
-        with_extra(dashboard_url=f"http://me:{S}@h"),
-        with_extra(auth_file=S),
-        with_extra(client_cert="/c.pem", client_key=S),
-        with_extra(conf={"a": [{"b": S}]}),
-    ],
-)
+@pytest.mark.parametrize("given", [
+    {"host": f"http://me:{S}@h:8265"}, {"host": f"ray://me:{S}@h:10001"}, {"host": f"ftp://me:{S}@h"},
+    {"host": f"http://me:{S}@h:x"}, {"host": f"http://h:8265/?token={S}"}, {"password": f"Bearer {S}"},
+    {"extra": f'{{"headers": "{S}'}, {"extra": f'"{S}"'}, with_extra(headers=[S]),
+    with_extra(headers={"X": {"a": S}}), with_extra(headers={"X": S + "\n\u00e9"}),
+    with_extra(proxy=f"me:{S}@squid:3128"), with_extra(proxy=f"http://me:{S}@squid:x"),
+    with_extra(proxy=f"socks5://me:{S}@squid:1"), with_extra(proxy={"url": S}),
+    with_extra(dashboard_url=f"http://me:{S}@h"), with_extra(auth_file=S),
+    with_extra(client_cert="/c.pem", client_key=S), with_extra(conf={"a": [{"b": S}]}),
+])  # fmt: skip
 def test_error_shows_no_secret(given: dict[str, Any]) -> None:
     with pytest.raises(RayConnectionError) as e:
         settings_of(**given)
@@ -148,15 +129,12 @@ def test_secrets_are_masked_at_any_depth_and_in_every_form() -> None:
         assert redact(f"<{shown}>") in ("<***>", '<"***">'), shown
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"host": "https://h/ray", "port": 8443, "password": "t@k/:x", **with_extra(verify=False)},
-        {"host": "http://h:8265", **with_extra(headers={"A": "b"}, proxy="http://u:p@x:1")},
-        {"host": "h", "port": 8265, "schema": "https", **with_extra(ca_file="/x", verify="true")},
-        {"host": "local"},
-    ],
-)
+@pytest.mark.parametrize("given", [
+    {"host": "https://h/ray", "port": 8443, "password": "t@k/:x", **with_extra(verify=False)},
+    {"host": "http://h:8265", **with_extra(headers={"A": "b"}, proxy="http://u:p@x:1")},
+    {"host": "h", "port": 8265, "schema": "https", **with_extra(ca_file="/x", verify="true")},
+    {"host": "local"},
+])  # fmt: skip
 def test_connection_survives_being_written_as_a_uri(given: dict[str, Any]) -> None:
     """As which Airflow hands a connection to a test of it."""
     made = connection(**given)

@@ -109,14 +109,11 @@ def test_connection_test_needs_no_ray_and_starts_nothing(tmp_path: Path) -> None
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={
-            **os.environ,
-            "AIRFLOW_CONN_REMOTE": '{"conn_type": "ray", "host": "http://127.0.0.1:9"}',
-            "AIRFLOW_CONN_EMBEDDED": "ray://local",
-            "AIRFLOW_RAY_LLM_LOCAL_DIR": str(tmp_path / "head"),
+            **os.environ, "AIRFLOW_CONN_REMOTE": '{"conn_type": "ray", "host": "http://127.0.0.1:9"}',
+            "AIRFLOW_CONN_EMBEDDED": "ray://local", "AIRFLOW_RAY_LLM_LOCAL_DIR": str(tmp_path / "head"),
         },
-        capture_output=True,
-        text=True,
-    )
+        capture_output=True, text=True,
+    )  # fmt: skip
     remote, embedded = done.stdout.splitlines()[-2:]
     assert "Connection refused" in remote
     assert "No embedded head runs" in embedded

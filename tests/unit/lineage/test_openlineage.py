@@ -69,17 +69,14 @@ def test_slice_column_is_a_partition_of_the_table() -> None:
     assert (table.address, table.partition) == ("s3://lake/t", {"day": "a/b"})
 
 
-@pytest.mark.parametrize(
-    ("given", "address", "partition", "location"),
-    [
-        ({"output_path": "s3://lake/t/"}, "s3://lake/t", {"ds": "a/b"}, None),
-        ({"output_path": "s3://lake/t/day={slice}"}, "s3://lake/t", {"day": "a/b"}, None),
-        ({"output_path": "s3://lake/t/{slice}"}, "s3://lake/t", {}, "s3://lake/t/a%2Fb"),
-        ({"output_path": "s3://lake/{slice}/t"}, "s3://lake/{slice}/t", {}, "s3://lake/a%2Fb/t"),
-        ({"output_path": "/t", "max_rows": 5}, "/t/_trial", {"ds": "a/b"}, None),
-        ({"output_path": "/t/{slice}", "max_rows": 5}, "/t/_trial", {}, "/t/_trial/a%2Fb"),
-    ],
-)
+@pytest.mark.parametrize(("given", "address", "partition", "location"), [
+    ({"output_path": "s3://lake/t/"}, "s3://lake/t", {"ds": "a/b"}, None),
+    ({"output_path": "s3://lake/t/day={slice}"}, "s3://lake/t", {"day": "a/b"}, None),
+    ({"output_path": "s3://lake/t/{slice}"}, "s3://lake/t", {}, "s3://lake/t/a%2Fb"),
+    ({"output_path": "s3://lake/{slice}/t"}, "s3://lake/{slice}/t", {}, "s3://lake/a%2Fb/t"),
+    ({"output_path": "/t", "max_rows": 5}, "/t/_trial", {"ds": "a/b"}, None),
+    ({"output_path": "/t/{slice}", "max_rows": 5}, "/t/_trial", {}, "/t/_trial/a%2Fb"),
+])  # fmt: skip
 def test_output_is_a_table_and_its_partition(
     given: dict[str, Any], address: str, partition: dict[str, str], location: str | None
 ) -> None:

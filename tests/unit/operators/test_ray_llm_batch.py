@@ -34,24 +34,18 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     return operator.slice_job({**context_of(operator), **context})[0]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"concurrency": 0}, r"concurrency.*got 0"),
-        ({"on_empty": "x"}, "on_empty"),
-        ({"prompt": None}, "prompt is missing"),
-        ({"choices": ["a"]}, "choices"),
-        ({"input_format": "avro"}, "input_format"),
-        ({"poll_interval": 0.5}, "poll_interval"),
-        ({"max_rows": -1}, "max_rows"),
-        ({"reconnect_timeout": 0}, "reconnect_timeout is 0: it must be at least 1 second"),
-        ({"queue_timeout": dt.timedelta(seconds=-5)}, "queue_timeout is .*: it must be at least 1 second"),
-        ({"orphan_timeout": 5}, "orphan_timeout is 5: it must be at least 60 second"),
-        ({"orphan_timeout": "1h"}, "orphan_timeout is '1h': give a timedelta or a number of seconds"),
-        ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: it must be at least 1 second"),
-        ({"emit_partition": True}, "outlets has none"),
-    ],
-)
+@pytest.mark.parametrize(("given", "message"), [
+    ({"concurrency": 0}, r"concurrency.*got 0"), ({"on_empty": "x"}, "on_empty"),
+    ({"prompt": None}, "prompt is missing"), ({"choices": ["a"]}, "choices"),
+    ({"input_format": "avro"}, "input_format"), ({"poll_interval": 0.5}, "poll_interval"),
+    ({"max_rows": -1}, "max_rows"),
+    ({"reconnect_timeout": 0}, "reconnect_timeout is 0: it must be at least 1 second"),
+    ({"queue_timeout": dt.timedelta(seconds=-5)}, "queue_timeout is .*: it must be at least 1 second"),
+    ({"orphan_timeout": 5}, "orphan_timeout is 5: it must be at least 60 second"),
+    ({"orphan_timeout": "1h"}, "orphan_timeout is '1h': give a timedelta or a number of seconds"),
+    ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: it must be at least 1 second"),
+    ({"emit_partition": True}, "outlets has none"),
+])  # fmt: skip
 def test_invalid_argument_fails_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
     with pytest.raises((RayLLMInputError, ValueError), match=message):
         operator(**given)
@@ -92,14 +86,10 @@ def test_invalid_schema_and_non_json_argument_are_refused() -> None:
         operator(engine_kwargs={"dtype": object()})
 
 
-@pytest.mark.parametrize(
-    ("schedule", "key"),
-    [
-        (CronDataIntervalTimetable("0 0 * * *", timezone="Asia/Taipei"), "2026-01-31"),
-        (CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), "2026-01-30"),
-        (None, "2026-01-30"),
-    ],
-)
+@pytest.mark.parametrize(("schedule", "key"), [
+    (CronDataIntervalTimetable("0 0 * * *", timezone="Asia/Taipei"), "2026-01-31"),
+    (CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), "2026-01-30"), (None, "2026-01-30"),
+])  # fmt: skip
 def test_key_is_in_the_schedules_timezone(schedule: Any, key: str) -> None:
     dag = DAG("d", schedule=schedule, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
     midnight_in_taipei = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
@@ -137,17 +127,13 @@ def test_model_token_reaches_the_job_and_never_the_spec(monkeypatch: pytest.Monk
         task._build_submission(context_of(task))
 
 
-@pytest.mark.parametrize(
-    ("host", "given", "scope"),
-    [
-        ("ray://local", {}, "shared"),
-        ("ray://local", {"engine_scope": "slice"}, "slice"),
-        ("ray://local", {"engine": "ray_data_llm"}, "slice"),
-        ("ray://local", {"on_too_long": "raise_limit", "engine_kwargs": {"max_model_len": 64}}, "slice"),
-        ("ray://ray.example.com:8265", {}, "slice"),
-        ("ray://ray.example.com:8265", {"engine_scope": "shared"}, "shared"),
-    ],
-)
+@pytest.mark.parametrize(("host", "given", "scope"), [
+    ("ray://local", {}, "shared"), ("ray://local", {"engine_scope": "slice"}, "slice"),
+    ("ray://local", {"engine": "ray_data_llm"}, "slice"),
+    ("ray://local", {"on_too_long": "raise_limit", "engine_kwargs": {"max_model_len": 64}}, "slice"),
+    ("ray://ray.example.com:8265", {}, "slice"),
+    ("ray://ray.example.com:8265", {"engine_scope": "shared"}, "shared"),
+])  # fmt: skip
 def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
     monkeypatch: pytest.MonkeyPatch, host: str, given: dict[str, Any], scope: str
 ) -> None:
@@ -155,14 +141,9 @@ def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
     assert spec_of(operator(slice_key="k", **given)).engine_scope == scope
 
 
-@pytest.mark.parametrize(
-    ("given", "seconds"),
-    [
-        ({}, 600),
-        ({"engine_idle_timeout": dt.timedelta(minutes=1)}, 60),
-        ({"engine_idle_timeout": None}, None),
-    ],
-)
+@pytest.mark.parametrize(("given", "seconds"), [
+    ({}, 600), ({"engine_idle_timeout": dt.timedelta(minutes=1)}, 60), ({"engine_idle_timeout": None}, None),
+])  # fmt: skip
 def test_engine_idle_timeout_reaches_the_spec_as_seconds(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], seconds: float | None
 ) -> None:

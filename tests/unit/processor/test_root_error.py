@@ -72,14 +72,11 @@ def test_last_lines_of_the_users_code_follow() -> None:
     assert root_error(raised("vllm_max_model_len.txt")).frames == ()
 
 
-@pytest.mark.parametrize(
-    ("log", "kind", "root"),
-    [
-        ("vllm_no_weights.log", "model", "RuntimeError: Cannot find any model weights with `/models/tiny`"),
-        ("vllm_no_cache_memory.log", "gpu_memory", "ValueError: No available memory for the cache blocks."),
-        ("", "engine", "RuntimeError: Engine core initialization failed. See root cause above."),
-    ],
-)
+@pytest.mark.parametrize(("log", "kind", "root"), [
+    ("vllm_no_weights.log", "model", "RuntimeError: Cannot find any model weights with `/models/tiny`"),
+    ("vllm_no_cache_memory.log", "gpu_memory", "ValueError: No available memory for the cache blocks."),
+    ("", "engine", "RuntimeError: Engine core initialization failed. See root cause above."),
+])  # fmt: skip
 def test_reason_that_vllm_leaves_in_its_log_is_found(log: str, kind: str, root: str) -> None:
     asked: list[str] = []
 
@@ -92,13 +89,10 @@ def test_reason_that_vllm_leaves_in_its_log_is_found(log: str, kind: str, root: 
     assert (failure.kind, failure.root.startswith(root)) == (kind, True), failure
 
 
-@pytest.mark.parametrize(
-    ("log", "kind", "root"),
-    [
-        ("vllm_no_weights.log", "model", "RuntimeError: Cannot find any model weights with `/models/tiny`"),
-        ("", "engine", "RuntimeError: Engine core initialization failed. See root cause above."),
-    ],
-)
+@pytest.mark.parametrize(("log", "kind", "root"), [
+    ("vllm_no_weights.log", "model", "RuntimeError: Cannot find any model weights with `/models/tiny`"),
+    ("", "engine", "RuntimeError: Engine core initialization failed. See root cause above."),
+])  # fmt: skip
 def test_log_of_an_actor_is_found_by_its_id_in_another_actors_error(log: str, kind: str, root: str) -> None:
     """A feeder may fail because its worker died, before the job itself notices."""
     said = (
@@ -117,14 +111,11 @@ def test_log_of_an_actor_is_found_by_its_id_in_another_actors_error(log: str, ki
     assert (failure.kind, failure.root.startswith(root)) == (kind, True), failure
 
 
-@pytest.mark.parametrize(
-    ("log", "kind", "root"),
-    [
-        ("vllm_cuda_error.log", "engine", "RuntimeError: Worker failed with error 'CUDA error: an illegal"),
-        ("vllm_no_cache_memory.log", "gpu_memory", "ValueError: No available memory for the cache blocks."),
-        ("", "engine", "the engine died 3 times"),
-    ],
-)
+@pytest.mark.parametrize(("log", "kind", "root"), [
+    ("vllm_cuda_error.log", "engine", "RuntimeError: Worker failed with error 'CUDA error: an illegal"),
+    ("vllm_no_cache_memory.log", "gpu_memory", "ValueError: No available memory for the cache blocks."),
+    ("", "engine", "the engine died 3 times"),
+])  # fmt: skip
 def test_reason_of_an_engines_death_comes_before_its_effect(log: str, kind: str, root: str) -> None:
     died = SliceError("the engine died 3 times", kind="engine", log={"node_id": "n", "pid": 7})
     failure = root_error(died, lambda *, node_id, pid: text(log) if log else "")

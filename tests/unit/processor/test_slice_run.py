@@ -193,22 +193,17 @@ def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
     assert pq.read_table(changed(job, slice_key="nobody").slice_path).schema.names == ["x", "answer"]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"prompt": "{y}"}, r"column 'y'.*Columns: 'x'"),
-        ({"system_prompt": "{y}"}, "system_prompt names the column 'y'"),
-        ({"output_column": "x"}, "choose another output_column"),
-        ({"columns": ["nope"]}, r"columns names \['nope'\]"),
-        ({"engine": "nope"}, "unknown engine 'nope'"),
-        ({"engine": "json:loads"}, "not a subclass"),
-        ({"engine_kwargs": {"max_model_length": 3}}, "did you mean 'max_model_len'"),
-        ({"sampling_params": {"max_token": 3}}, "did you mean 'max_tokens'"),
-        ({"prompt": None, "preprocess": "nowhere:f"}, "Ship its code with code_paths"),
-        ({"postprocess": "json:nothing"}, "cannot be loaded"),
-        ({"accelerator_type": "L4"}, "CPU build"),
-    ],
-)
+@pytest.mark.parametrize(("given", "says"), [
+    ({"prompt": "{y}"}, r"column 'y'.*Columns: 'x'"),
+    ({"system_prompt": "{y}"}, "system_prompt names the column 'y'"),
+    ({"output_column": "x"}, "choose another output_column"),
+    ({"columns": ["nope"]}, r"columns names \['nope'\]"), ({"engine": "nope"}, "unknown engine 'nope'"),
+    ({"engine": "json:loads"}, "not a subclass"),
+    ({"engine_kwargs": {"max_model_length": 3}}, "did you mean 'max_model_len'"),
+    ({"sampling_params": {"max_token": 3}}, "did you mean 'max_tokens'"),
+    ({"prompt": None, "preprocess": "nowhere:f"}, "Ship its code with code_paths"),
+    ({"postprocess": "json:nothing"}, "cannot be loaded"), ({"accelerator_type": "L4"}, "CPU build"),
+])  # fmt: skip
 def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
     job: SliceJob, given: dict[str, Any], says: str
 ) -> None:

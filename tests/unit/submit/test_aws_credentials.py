@@ -59,14 +59,9 @@ def env_of(monkeypatch: pytest.MonkeyPatch) -> EnvOf:
     """`session_credentials_env` of a connection with these fields and extras, by default with keys."""
 
     def run(
-        *,
-        conn_type: str = "aws",
-        login: str | None = KEY,
-        password: str | None = SECRET,
-        allow_static: bool = False,
-        session_name: str = "airflow-d-t",
-        **extra: Any,
-    ) -> dict[str, str]:
+        *, conn_type: str = "aws", login: str | None = KEY, password: str | None = SECRET,
+        allow_static: bool = False, session_name: str = "airflow-d-t", **extra: Any,
+    ) -> dict[str, str]:  # fmt: skip
         fields = {"conn_type": conn_type, "login": login, "password": password, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(fields))
         return session_credentials_env("lake", allow_static=allow_static, session_name=session_name)
@@ -170,23 +165,20 @@ def test_static_keys_are_sent_only_when_allowed_and_with_a_warning(
     assert not {KEY, SECRET} & set(env.values())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"conn_type": "google_cloud_platform"}, "'google_cloud_platform'.*cluster's nodes an identity"),
-        ({"conn_type": "wasb"}, "connection 'lake' is of type 'wasb'.*leave storage_conn_id out"),
-        ({"password": None}, r"has no secret key \(password\)"),
-        ({"login": None}, r"has no access key \(login\)"),
-        ({"login": None, "password": None, "aws_session_token": TOKEN}, "set both keys, or neither"),
-        ({"login": None, "password": None}, "holds no keys, and the Airflow worker has none"),
-        ({"login": None, "password": None, "profile_name": "no"}, r"profile \(no\) could not be found"),
-        ({"role_arn": ROLE, "assume_role_method": "assume_role_with_saml"}, "'assume_role_with_saml'"),
-        ({"service_config": "x"}, "service_config must be a JSON object"),
-        ({"service_config": {"sts": "x"}}, "service_config.sts must be a JSON object"),
-        ({"endpoint_url": "no address"}, "Invalid endpoint: no address"),
-        ({"role_arn": ROLE, "assume_role_kwargs": {"External": "x"}}, "Unknown parameter.*External"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error"), [
+    ({"conn_type": "google_cloud_platform"}, "'google_cloud_platform'.*cluster's nodes an identity"),
+    ({"conn_type": "wasb"}, "connection 'lake' is of type 'wasb'.*leave storage_conn_id out"),
+    ({"password": None}, r"has no secret key \(password\)"),
+    ({"login": None}, r"has no access key \(login\)"),
+    ({"login": None, "password": None, "aws_session_token": TOKEN}, "set both keys, or neither"),
+    ({"login": None, "password": None}, "holds no keys, and the Airflow worker has none"),
+    ({"login": None, "password": None, "profile_name": "no"}, r"profile \(no\) could not be found"),
+    ({"role_arn": ROLE, "assume_role_method": "assume_role_with_saml"}, "'assume_role_with_saml'"),
+    ({"service_config": "x"}, "service_config must be a JSON object"),
+    ({"service_config": {"sts": "x"}}, "service_config.sts must be a JSON object"),
+    ({"endpoint_url": "no address"}, "Invalid endpoint: no address"),
+    ({"role_arn": ROLE, "assume_role_kwargs": {"External": "x"}}, "Unknown parameter.*External"),
+])  # fmt: skip
 def test_unusable_connection_is_an_error_that_says_what_to_do(
     env_of: EnvOf, arguments: dict[str, Any], error: str
 ) -> None:
@@ -231,14 +223,10 @@ def test_refusal_of_sts_is_quoted(sts: str, env_of: EnvOf) -> None:
     assert SECRET not in str(e.value)
 
 
-@pytest.mark.parametrize(
-    ("status", "answer"),
-    [
-        (405, "<Error><Code>MethodNotAllowed</Code><Message>no such API</Message></Error>"),
-        (200, "<html><body>Welcome</body></html>"),
-        (200, "Welcome"),
-    ],
-)
+@pytest.mark.parametrize(("status", "answer"), [
+    (405, "<Error><Code>MethodNotAllowed</Code><Message>no such API</Message></Error>"),
+    (200, "<html><body>Welcome</body></html>"), (200, "Welcome"),
+])  # fmt: skip
 def test_store_without_sts_is_recognised(env_of: EnvOf, status: int, answer: str) -> None:
     bodies: list[bytes] = []
 

@@ -24,37 +24,30 @@ from tests.support.paths import FAILURES
 JOBS = json.loads((FAILURES / "jobs.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "root"),
-    [
-        ("no_module", RayLLMInputError, "No module named airflow_provider_raydatallm.nope"),
-        ("import_error", RayLLMInputError, "ModuleNotFoundError: No module named 'polars_of_mine'"),
-        ("no_command", RayLLMJobError, "/bin/sh: 1: pithon: not found"),
-        ("killed", RayEngineDiedError, "The driver was ended by SIGKILL (exit code 137)"),
-        ("segv", RayEngineDiedError, "The driver was ended by SIGSEGV (exit code 139)"),
-        ("silent", RayLLMJobError, "The driver ended with exit code 3 and wrote no error"),
-        (
-            "pip",
-            RayLLMInputError,
-            "runtime_env setup failed: No matching distribution found for no-such-package-of-mine==9.9.9",
-        ),
-        (
-            "uv",
-            RayLLMInputError,
-            "runtime_env setup failed: No solution found when resolving dependencies cause: Because no-such-",
-        ),
-        (
-            "package_gone",
-            RayLLMJobError,
-            "runtime_env setup failed: OSError: Failed to download runtime_env file package gcs://_ray_pkg_",
-        ),
-        (
-            "node_died",
-            RayEngineDiedError,
-            "Job supervisor actor died: The actor died because its node has died. Node Id: 1ed5b655249ee81b",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "error", "root"), [
+    ("no_module", RayLLMInputError, "No module named airflow_provider_raydatallm.nope"),
+    ("import_error", RayLLMInputError, "ModuleNotFoundError: No module named 'polars_of_mine'"),
+    ("no_command", RayLLMJobError, "/bin/sh: 1: pithon: not found"),
+    ("killed", RayEngineDiedError, "The driver was ended by SIGKILL (exit code 137)"),
+    ("segv", RayEngineDiedError, "The driver was ended by SIGSEGV (exit code 139)"),
+    ("silent", RayLLMJobError, "The driver ended with exit code 3 and wrote no error"),
+    (
+        "pip", RayLLMInputError,
+        "runtime_env setup failed: No matching distribution found for no-such-package-of-mine==9.9.9",
+    ),
+    (
+        "uv", RayLLMInputError,
+        "runtime_env setup failed: No solution found when resolving dependencies cause: Because no-such-",
+    ),
+    (
+        "package_gone", RayLLMJobError,
+        "runtime_env setup failed: OSError: Failed to download runtime_env file package gcs://_ray_pkg_",
+    ),
+    (
+        "node_died", RayEngineDiedError,
+        "Job supervisor actor died: The actor died because its node has died. Node Id: 1ed5b655249ee81b",
+    ),
+])  # fmt: skip
 def test_root_error_comes_first(name: str, error: type[AirflowException], root: str) -> None:
     job = JOBS[name]
     failure = explain_failure(job["status"], job["message"], (job["log"] or "").splitlines())
@@ -83,15 +76,12 @@ def test_killed_driver_is_diagnosed_as_out_of_memory_whatever_its_log_says() -> 
     assert "ran out of memory" in failure.advice
 
 
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", RayOutOfMemoryError),
-        ("OSError: You are trying to access a gated repo.", RayModelNotFoundError),
-        ("ray.exceptions.ActorDiedError: The actor died unexpectedly", RayEngineDiedError),
-        ("ValueError: that is all", RayLLMJobError),
-    ],
-)
+@pytest.mark.parametrize(("line", "error"), [
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", RayOutOfMemoryError),
+    ("OSError: You are trying to access a gated repo.", RayModelNotFoundError),
+    ("ray.exceptions.ActorDiedError: The actor died unexpectedly", RayEngineDiedError),
+    ("ValueError: that is all", RayLLMJobError),
+])  # fmt: skip
 def test_last_exception_of_a_driver_or_its_workers_decides_the_kind(
     line: str, error: type[AirflowException]
 ) -> None:

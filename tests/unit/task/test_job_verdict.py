@@ -40,16 +40,11 @@ def test_success_without_a_report_is_not_a_success() -> None:
     assert verdicts == [Wait(), Wait(), EndedWithoutReport("ended", "exit 0", ("noise",))]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        encode_line("report", "another attempt", {"outcome": "published"}),
-        REPORT.replace("published", "publishes"),
-        REPORT[: len(REPORT) // 2],
-        "(worker pid=1) " + REPORT,
-        "@ray-llm report n1 2",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    encode_line("report", "another attempt", {"outcome": "published"}),
+    REPORT.replace("published", "publishes"), REPORT[: len(REPORT) // 2], "(worker pid=1) " + REPORT,
+    "@ray-llm report n1 2",
+])  # fmt: skip
 def test_foreign_or_damaged_line_is_not_a_report(line: str) -> None:
     watch = watch_of(line)
     assert isinstance([watch.decide("SUCCEEDED") for _ in range(3)][-1], EndedWithoutReport)
@@ -101,15 +96,9 @@ def test_marked_line_has_a_maximum_size() -> None:
         encode_line("report", NONCE, {"x": "y" * 70_000})
 
 
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        Finished({"outcome": "published"}),
-        Failed("transient", "m", frames=("at a.py:1 in f: g()",)),
-        EndedWithoutReport("ended", "m", ("a", "b")),
-        TimedOut(),
-        ClusterUnreachable("m", refused=True),
-    ],
-)
+@pytest.mark.parametrize("verdict", [
+    Finished({"outcome": "published"}), Failed("transient", "m", frames=("at a.py:1 in f: g()",)),
+    EndedWithoutReport("ended", "m", ("a", "b")), TimedOut(), ClusterUnreachable("m", refused=True),
+])  # fmt: skip
 def test_verdict_travels_as_json(verdict: Verdict) -> None:
     assert from_event(json.loads(json.dumps(to_event(verdict)))) == verdict

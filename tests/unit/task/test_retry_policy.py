@@ -32,16 +32,11 @@ def policy() -> ExceptionRetryPolicy:
     return ExceptionRetryPolicy.deserialize(json.loads(json.dumps(task.retry_policy.serialize())))
 
 
-@pytest.mark.parametrize(
-    ("kind", "action", "delay"),
-    [
-        ("engine", RetryAction.RETRY, dt.timedelta(seconds=30)),
-        ("queue", RetryAction.RETRY, dt.timedelta(hours=1)),
-        ("gpu_memory", RetryAction.FAIL, None),
-        ("stopped", RetryAction.DEFAULT, None),
-        ("transient", RetryAction.DEFAULT, None),
-    ],
-)
+@pytest.mark.parametrize(("kind", "action", "delay"), [
+    ("engine", RetryAction.RETRY, dt.timedelta(seconds=30)),
+    ("queue", RetryAction.RETRY, dt.timedelta(hours=1)), ("gpu_memory", RetryAction.FAIL, None),
+    ("stopped", RetryAction.DEFAULT, None), ("transient", RetryAction.DEFAULT, None),
+])  # fmt: skip
 def test_policy_of_the_docs_distinguishes_failures(
     policy: ExceptionRetryPolicy, kind: Kind, action: RetryAction, delay: dt.timedelta | None
 ) -> None:

@@ -31,12 +31,9 @@ def test_resources_are_requested_in_bundles_that_fit_on_any_node(
 
 def test_waiting_job_logs_its_needs_and_the_jobs_ahead() -> None:
     waiting = {
-        "step": "queued",
-        "waited_s": 95.4,
-        "needs": {"CPU": 9, "GPU": 4},
-        "free": {"CPU": 30.5, "GPU": 2},
+        "step": "queued", "waited_s": 95.4, "needs": {"CPU": 9, "GPU": 4}, "free": {"CPU": 30.5, "GPU": 2},
         "ahead": ["s3://lake/out/ds=2026-01-30", "s3://lake/out/ds=2026-01-31"],
-    }
+    }  # fmt: skip
     assert progress_text(waiting) == (
         "queued: waited 95 s for 4 GPUs and 9 CPUs at once, 2 GPUs and 30.5 CPUs are free, "
         "behind s3://lake/out/ds=2026-01-30 and 1 more"

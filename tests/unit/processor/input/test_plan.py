@@ -161,13 +161,10 @@ def test_input_hash_depends_on_the_slice_column(tmp_path: Path) -> None:
     assert len({plan_of(tmp_path, slice_column=column).input_hash for column in (None, "a", "b")}) == 3
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (pa.array([2**53 + 1]), pa.array([1.5])),
-        (pa.array([1], pa.timestamp("us")), pa.array([1], pa.timestamp("ns"))),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [
+    (pa.array([2**53 + 1]), pa.array([1.5])),
+    (pa.array([1], pa.timestamp("us")), pa.array([1], pa.timestamp("ns"))),
+])  # fmt: skip
 def test_parquet_files_whose_union_would_change_values_are_refused(
     tmp_path: Path, one: pa.Array, other: pa.Array
 ) -> None:
@@ -227,13 +224,10 @@ def test_input_without_files_or_rows_is_an_empty_plan(tmp_path: Path) -> None:
     assert (plan.rows, plan.schema.names) == (0, ["only", "header"])
 
 
-@pytest.mark.parametrize(
-    ("suffix", "header", "line", "broken", "error"),
-    [
-        ("csv", ["n,x"], "{},x", "700,x,too many", "record 700: .*Expected 2 columns, got 3"),
-        ("jsonl", [], '{{"n": {}}}', '{"n": 700', r"(record 70\d|in or after record)"),
-    ],
-)
+@pytest.mark.parametrize(("suffix", "header", "line", "broken", "error"), [
+    ("csv", ["n,x"], "{},x", "700,x,too many", "record 700: .*Expected 2 columns, got 3"),
+    ("jsonl", [], '{{"n": {}}}', '{"n": 700', r"(record 70\d|in or after record)"),
+])  # fmt: skip
 def test_broken_line_names_file_and_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     suffix: str, header: list[str], line: str, broken: str, error: str,
@@ -258,17 +252,12 @@ def test_truncated_parquet_and_gzip_name_the_file(tmp_path: Path) -> None:
         plan_of(tmp_path / "b.csv.gz")
 
 
-@pytest.mark.parametrize(
-    ("files", "error"),
-    [
-        ({"a.csv": "x,x\n1,2\n"}, "names 'x' twice"),
-        ({"a.txt": "x\n"}, "set input_format"),
-        ({"a.csv": "x\n1\n", "b.jsonl": '{"x": 1}\n'}, "several formats"),
-        ({"a.jsonl": '{"x": 1}\n', "b.jsonl": '{"x": {"y": 1}}\n'}, r"b\.jsonl does not fit"),
-        ({"a.csv": "ds\n1\n"}, r"'.../slice=\{slice\}'"),
-        ({"a.csv": 'x\n"never closed'}, r"a\.csv"),
-    ],
-)
+@pytest.mark.parametrize(("files", "error"), [
+    ({"a.csv": "x,x\n1,2\n"}, "names 'x' twice"), ({"a.txt": "x\n"}, "set input_format"),
+    ({"a.csv": "x\n1\n", "b.jsonl": '{"x": 1}\n'}, "several formats"),
+    ({"a.jsonl": '{"x": 1}\n', "b.jsonl": '{"x": {"y": 1}}\n'}, r"b\.jsonl does not fit"),
+    ({"a.csv": "ds\n1\n"}, r"'.../slice=\{slice\}'"), ({"a.csv": 'x\n"never closed'}, r"a\.csv"),
+])  # fmt: skip
 def test_unreadable_input_is_an_error_that_says_why(
     tmp_path: Path, files: dict[str, str], error: str
 ) -> None:
@@ -295,19 +284,15 @@ def test_storage_that_cannot_be_opened_names_what_is_missing(url: str, error: st
         plan_of(url)
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "rows"),
-    [
-        (
-            b'name,n\n"a \\"b\\", c",1\nd\\,e,2\n"two\nlines",3\n',
-            {"escape_char": "\\"},
-            [('a "b", c', "1"), ("d,e", "2"), ("two\nlines", "3")],
-        ),
-        (b'name;n\n"a ""b"", c";1\n\'d,e\';2\n', {"delimiter": ";"}, [('a "b", c', "1"), ("'d,e'", "2")]),
-        ("name,n\né,1\n".encode("utf-16"), {"encoding": "utf-16"}, [("é", "1")]),
-        ("name,n\né,1\n".encode("latin-1"), {"encoding": "latin-1"}, [("é", "1")]),
-    ],
-)
+@pytest.mark.parametrize(("data", "options", "rows"), [
+    (
+        b'name,n\n"a \\"b\\", c",1\nd\\,e,2\n"two\nlines",3\n', {"escape_char": "\\"},
+        [('a "b", c', "1"), ("d,e", "2"), ("two\nlines", "3")],
+    ),
+    (b'name;n\n"a ""b"", c";1\n\'d,e\';2\n', {"delimiter": ";"}, [('a "b", c', "1"), ("'d,e'", "2")]),
+    ("name,n\né,1\n".encode("utf-16"), {"encoding": "utf-16"}, [("é", "1")]),
+    ("name,n\né,1\n".encode("latin-1"), {"encoding": "latin-1"}, [("é", "1")]),
+])  # fmt: skip
 def test_csv_in_another_dialect_is_read_as_the_options_say(
     tmp_path: Path, data: bytes, options: dict[str, str], rows: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

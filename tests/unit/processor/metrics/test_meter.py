@@ -21,17 +21,9 @@ from airflow_provider_raydatallm.processor.request.answer_shape import TRUNCATED
 
 
 def group(
-    rows: int,
-    *,
-    entered: float,
-    finished: float,
-    tokens: int | None = 10,
-    failed: int = 0,
-    cut: int = 0,
-    worker: str = "w",
-    gpus: str | None = None,
-    cached: bool = False,
-) -> pa.Table:
+    rows: int, *, entered: float, finished: float, tokens: int | None = 10, failed: int = 0, cut: int = 0,
+    worker: str = "w", gpus: str | None = None, cached: bool = False,
+) -> pa.Table:  # fmt: skip
     answers = answer_table(
         pa.table({"__unit": [0] * rows, "__offset": range(rows)}),
         input_tokens=[tokens] * rows, output_tokens=[2] * rows,

@@ -24,12 +24,9 @@ SCHEMA = {
 
 
 def parse(
-    texts: list[str | None],
-    postprocess: Any = None,
-    errors: list[str | None] | None = None,
-    finish_reasons: list[str | None] | None = None,
-    **arguments: Any,
-) -> tuple[pa.Table, pa.Table]:
+    texts: list[str | None], postprocess: Any = None, errors: list[str | None] | None = None,
+    finish_reasons: list[str | None] | None = None, **arguments: Any,
+) -> tuple[pa.Table, pa.Table]:  # fmt: skip
     """Returns answered and failed rows."""
     n = len(texts)
     errors = errors or [None] * n
@@ -68,13 +65,10 @@ def test_truncated_answer_is_counted_unless_its_shape_is_valid() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        "ValueError: The decoder prompt (length 310) is longer than the maximum model length of 256.",
-        "VLLMValidationError: This model's maximum context length is 256 tokens. However, you requested 16",
-    ],
-)
+@pytest.mark.parametrize("error", [
+    "ValueError: The decoder prompt (length 310) is longer than the maximum model length of 256.",
+    "VLLMValidationError: This model's maximum context length is 256 tokens. However, you requested 16",
+])  # fmt: skip
 def test_prompt_refused_for_its_length_has_an_error_type_of_its_own(error: str) -> None:
     _, failed = parse([None, None], errors=[error, "ValueError: else"])
     assert [kind for _, kind, _ in reasons(failed)] == ["PromptTooLong", "ValueError"]

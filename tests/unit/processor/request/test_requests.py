@@ -12,12 +12,10 @@ COLUMNS = ["Company", "First Name", "budget"]
 
 def test_request_has_system_and_user_message_and_sampling_parameters() -> None:
     builder = RequestBuilder(
-        COLUMNS,
-        prompt="{Company}?",
-        system_prompt="For {First Name}",
+        COLUMNS, prompt="{Company}?", system_prompt="For {First Name}",
         sampling_params={"temperature": 0, "max_tokens": "{budget}", "stop": ["{"]},
         structured_outputs={"choice": ["a", "b"]},
-    )
+    )  # fmt: skip
     assert builder.columns == ["First Name", "Company", "budget"]
     request = builder.build({"Company": "C", "First Name": "F", "budget": 9})
     assert request == {

@@ -16,16 +16,11 @@ from airflow_provider_raydatallm.processor.sizing.model_config import (
 from tests.support.llama import LLAMA_8B, LLAMA_70B
 
 
-@pytest.mark.parametrize(
-    ("config", "kwargs", "gigabytes"),
-    [
-        (LLAMA_8B, {}, 16.06),
-        (LLAMA_70B, {}, 141.1),
-        (LLAMA_70B, {"quantization": "fp8"}, 70.55),
-        ({**LLAMA_70B, "quantization_config": {"quant_method": "awq"}}, {}, 35.28),
-        (LLAMA_8B, {"dtype": "float32"}, 32.12),
-    ],
-)
+@pytest.mark.parametrize(("config", "kwargs", "gigabytes"), [
+    (LLAMA_8B, {}, 16.06), (LLAMA_70B, {}, 141.1), (LLAMA_70B, {"quantization": "fp8"}, 70.55),
+    ({**LLAMA_70B, "quantization_config": {"quant_method": "awq"}}, {}, 35.28),
+    (LLAMA_8B, {"dtype": "float32"}, 32.12),
+])  # fmt: skip
 def test_weights_are_counted_from_the_configuration(
     config: dict[str, Any], kwargs: dict[str, Any], gigabytes: float
 ) -> None:

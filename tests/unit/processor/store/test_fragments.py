@@ -30,13 +30,10 @@ FIELDS = [pa.field("answer", pa.string())]
 
 
 def table(rows: list[tuple[int, int]], mark: str = "") -> pa.Table:
-    return pa.table(
-        {
-            "__unit": pa.array([u for u, _ in rows], pa.int32()),
-            "__offset": pa.array([o for _, o in rows], pa.int64()),
-            "answer": [f"{u}-{o}{mark}" for u, o in rows],
-        }
-    )
+    return pa.table({
+        "__unit": pa.array([u for u, _ in rows], pa.int32()),
+        "__offset": pa.array([o for _, o in rows], pa.int64()), "answer": [f"{u}-{o}{mark}" for u, o in rows],
+    })  # fmt: skip
 
 
 def ledger(store: Store) -> list[Fragment]:

@@ -36,12 +36,10 @@ def checkpoint_of(job: SliceJob) -> Checkpoint:
 
 def finish(job: SliceJob, plan: Plan, rows: list[tuple[int, int]], kind: Any = "rows") -> None:
     """Put a fragment of rows (unit index, offset), as an earlier run would have."""
-    table = pa.table(
-        {
-            "__unit": pa.array([u for u, _ in rows], pa.int32()),
-            "__offset": pa.array([o for _, o in rows], pa.int64()),
-        }
-    )
+    table = pa.table({
+        "__unit": pa.array([u for u, _ in rows], pa.int32()),
+        "__offset": pa.array([o for _, o in rows], pa.int64()),
+    })  # fmt: skip
     if kind == "rows":
         table = table.append_column("answer", pa.array([f"kept {u} {o}" for u, o in rows], pa.string()))
         for field in COUNT_FIELDS:
@@ -75,11 +73,9 @@ def write_input(folder: Path, kind: str, sizes: list[int], rng: random.Random) -
 @settings(max_examples=40, deadline=None)
 @given(
     kind=st.sampled_from(["parquet", "csv", "jsonl"]),
-    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(any),
-    seed=st.integers(0, 2**32),
-    share=st.floats(0, 1),
-    overlap=st.integers(1, 3),
-)
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(any), seed=st.integers(0, 2**32),
+    share=st.floats(0, 1), overlap=st.integers(1, 3),
+)  # fmt: skip
 def test_whatever_is_finished_only_the_rest_is_answered_and_all_is_published_in_order(
     kind: str, sizes: list[int], seed: int, share: float, overlap: int
 ) -> None:

@@ -123,13 +123,11 @@ def started(serve: FakeServe, make: Make, monkeypatch: pytest.MonkeyPatch) -> Ca
         "ray.get_runtime_context",
         lambda: SimpleNamespace(
             runtime_env={
-                "py_modules": ["gcs://mine.zip"],
-                "pip": ["einops"],
-                "_ray_commit": "0",
+                "py_modules": ["gcs://mine.zip"], "pip": ["einops"], "_ray_commit": "0",
                 "env_vars": {"AWS_SECRET_ACCESS_KEY": "s", "RAY_X": "x", "HF_HOME": "/models"},
             }
         ),
-    )
+    )  # fmt: skip
 
     def start(**options: Any) -> SharedVllmEngine:
         engine = make(**options)
@@ -149,11 +147,9 @@ def test_engine_starts_with_its_workers_resources_and_no_job_environment(
     assert (name, scaling, worker.__name__) == (NAME, SCALING, "SharedVllmReplica")
     assert arguments[0]["model"] == "m"
     assert serve.options == {
-        "num_cpus": 1,
-        "num_gpus": 2,
-        "accelerator_type": "L4",
+        "num_cpus": 1, "num_gpus": 2, "accelerator_type": "L4",
         "runtime_env": {"pip": ["einops"], "env_vars": {"HF_HOME": "/models"}},
-    }
+    }  # fmt: skip
     assert engine.shared_actor_prefix == "SERVE_REPLICA::ray-llm-m-0#"
 
 
@@ -268,12 +264,9 @@ def test_engine_that_cannot_start_is_stopped_and_reported(serve: FakeServe, star
 
 def failing(times: int) -> SharedEngine:
     return replace(
-        ENGINE,
-        status="UNHEALTHY",
-        trigger="REPLICA_STARTUP_FAILED",
-        message=f"failed to start {times} times in a row: no memory",
-        workers={"STARTING": 1},
-    )
+        ENGINE, status="UNHEALTHY", trigger="REPLICA_STARTUP_FAILED",
+        message=f"failed to start {times} times in a row: no memory", workers={"STARTING": 1},
+    )  # fmt: skip
 
 
 def test_engine_that_cannot_restart_is_stopped_at_the_second_failure(serve: FakeServe, started: Make) -> None:

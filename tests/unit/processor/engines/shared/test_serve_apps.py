@@ -123,18 +123,13 @@ def test_engine_is_deployed_with_its_options(deployed: list[Any]) -> None:
     assert config.max_constructor_retry_count == 1
 
 
-@pytest.mark.parametrize(
-    ("engine", "options", "is_stopped"),
-    [
-        (None, {}, True),
-        (ENGINE, {}, True),
-        (replace(ENGINE, users=("a",)), {}, False),
-        (replace(ENGINE, users=("a",)), {"force": True}, True),
-        (replace(ENGINE, users=("a",)), {"force": True, "only_failed": True}, False),
-        (replace(ENGINE, status="DEPLOY_FAILED"), {"only_failed": True}, True),
-        (FAILING, {"only_failed": True}, True),
-    ],
-)
+@pytest.mark.parametrize(("engine", "options", "is_stopped"), [
+    (None, {}, True), (ENGINE, {}, True), (replace(ENGINE, users=("a",)), {}, False),
+    (replace(ENGINE, users=("a",)), {"force": True}, True),
+    (replace(ENGINE, users=("a",)), {"force": True, "only_failed": True}, False),
+    (replace(ENGINE, status="DEPLOY_FAILED"), {"only_failed": True}, True),
+    (FAILING, {"only_failed": True}, True),
+])  # fmt: skip
 def test_engine_in_use_is_stopped_by_force_only(
     engine: SharedEngine | None, options: dict[str, bool], is_stopped: bool
 ) -> None:

@@ -10,22 +10,16 @@ from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from tests.support.in_process import job_of
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"engine": "ray_data_llm"}, "it is for engine 'vllm', and this slice's is 'ray_data_llm'"),
-        ({"engine": "mine:Engine"}, "this slice's is 'mine:Engine'"),
-        ({"model_source": "s3://models/m"}, "this slice's is 'ray_data_llm'"),
-        (
-            {"engine_kwargs": {"max_model_len": "auto"}},
-            "max_model_len='auto' depends on the rows of one slice",
-        ),
-        (
-            {"engine_kwargs": {"max_model_len": 64}, "on_too_long": "raise_limit"},
-            "starts engines with limits of the slice's own",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "why"), [
+    ({"engine": "ray_data_llm"}, "it is for engine 'vllm', and this slice's is 'ray_data_llm'"),
+    ({"engine": "mine:Engine"}, "this slice's is 'mine:Engine'"),
+    ({"model_source": "s3://models/m"}, "this slice's is 'ray_data_llm'"),
+    ({"engine_kwargs": {"max_model_len": "auto"}}, "max_model_len='auto' depends on the rows of one slice"),
+    (
+        {"engine_kwargs": {"max_model_len": 64}, "on_too_long": "raise_limit"},
+        "starts engines with limits of the slice's own",
+    ),
+])  # fmt: skip
 def test_slice_that_needs_its_own_engine_cannot_share_one(options: dict[str, Any], why: str) -> None:
     own = {"input_path": "in", "output_path": "out", "model_source": "m", "engine": "auto", **options}
     assert not job_of(**own).can_share_engine

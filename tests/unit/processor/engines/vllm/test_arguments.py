@@ -22,17 +22,12 @@ def test_unknown_engine_argument_names_the_nearest() -> None:
     check_arguments({"max_model_len": 1, "enforce_eager": True}, {"max_tokens": 1, "structured_outputs": {}})
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "dtype"),
-    [
-        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile\n", "bfloat16"),
-        ("flags\t\t: fpu amx_bf16\n", "bfloat16"),
-        ("Features\t: fp asimd bf16 i8mm\n", "bfloat16"),
-        ("flags\t\t: fpu avx2 avx512f avx512_vnni\n", "float32"),
-        ("model name\t: bf16\nflags\t\t: fpu avx2\n", "float32"),
-        (None, "float32"),
-    ],
-)
+@pytest.mark.parametrize(("cpuinfo", "dtype"), [
+    ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile\n", "bfloat16"),
+    ("flags\t\t: fpu amx_bf16\n", "bfloat16"), ("Features\t: fp asimd bf16 i8mm\n", "bfloat16"),
+    ("flags\t\t: fpu avx2 avx512f avx512_vnni\n", "float32"),
+    ("model name\t: bf16\nflags\t\t: fpu avx2\n", "float32"), (None, "float32"),
+])  # fmt: skip
 def test_bfloat16_is_the_default_on_cpus_that_support_it(
     cpuinfo: str | None, dtype: str, tmp_path: Path
 ) -> None:

@@ -38,17 +38,13 @@ took 1.50 s
 """
 
 
-@pytest.mark.parametrize(
-    ("log", "seconds"),
-    [
-        (GPU, GPU_SECONDS),
-        (GPU.replace("20.25 s)", "20.25 s — language_model: 20.00 s, encoder: 0.25 s)"), GPU_SECONDS),
-        (GPU.replace(" s (compilation: 20.25 s)", " seconds"), {"load": 4.25, "compile": 0, "warm_up": 30.5}),
-        (CPU, {"load": 0.5, "compile": 0, "warm_up": 1.5}),
-        ("INFO something else took 3.00 seconds\n", {}),
-        ("", {}),
-    ],
-)
+@pytest.mark.parametrize(("log", "seconds"), [
+    (GPU, GPU_SECONDS),
+    (GPU.replace("20.25 s)", "20.25 s — language_model: 20.00 s, encoder: 0.25 s)"), GPU_SECONDS),
+    (GPU.replace(" s (compilation: 20.25 s)", " seconds"), {"load": 4.25, "compile": 0, "warm_up": 30.5}),
+    (CPU, {"load": 0.5, "compile": 0, "warm_up": 1.5}), ("INFO something else took 3.00 seconds\n", {}),
+    ("", {}),
+])  # fmt: skip
 def test_parts_of_an_engines_start_are_read_from_vllms_log(log: str, seconds: dict[str, float]) -> None:
     assert startup_log.parse_startup_seconds(log) == seconds
 

@@ -104,7 +104,8 @@ def test_rows_over_the_limit_are_answered_all_the_same(
         deduplicate=False,
     )  # fmt: skip
     counts = result["counts"]
-    assert (result["balance"]["workers"], result["advice"]) == (1, [])
+    assert result["balance"]["workers"] == 1
+    assert set(result["advice"]) <= {"answers_cut"}  # the tiny model may go on about a shortened row
     assert (counts["succeeded"], counts["quarantined"], counts["shortened"]) == (20, 0, shortened)
     answers = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
     assert answers.column("name").to_pylist() == ["Ann"] * 19 + [LONG]

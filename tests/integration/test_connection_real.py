@@ -250,6 +250,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> d
     environment = {
         **os.environ, "AIRFLOW_HOME": str(home),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "of-the-api-server",
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"), "PYTHONPATH": str(ROOT),
     }  # fmt: skip

@@ -131,6 +131,7 @@ def test_intent_alone_finds_a_job_whose_submission_was_not_confirmed(
     assert len(submitted) == 1
 
 
+@pytest.mark.long
 def test_intent_of_a_submission_that_never_arrived_submits(
     task: Any, gate: Path, submitted: list[str]
 ) -> None:
@@ -177,6 +178,7 @@ def test_killed_task_stops_its_job_and_starts_no_other(
     assert (result["counts"]["succeeded"], len(submitted)) == (N, 2)
 
 
+@pytest.mark.long
 def test_task_that_leaves_its_job_running_finds_it_again(task: Any, gate: Path, submitted: list[str]) -> None:
     store, operator = StateStore(), task(cancel_on_kill=False)
     results = in_background(operator, store)
@@ -190,6 +192,7 @@ def test_task_that_leaves_its_job_running_finds_it_again(task: Any, gate: Path, 
     assert (result["ray_job_id"], result["counts"]["resumed"], len(submitted)) == (submitted[0], 0, 1)
 
 
+@pytest.mark.long
 def test_job_that_somebody_else_stopped_fails_the_task_and_says_so(task: Any, submitted: list[str]) -> None:
     results = in_background(task(), StateStore())
     wait_for(lambda: submitted and status(submitted[0]) == "RUNNING")
@@ -199,6 +202,7 @@ def test_job_that_somebody_else_stopped_fails_the_task_and_says_so(task: Any, su
     assert "stop" in str(results[0]).splitlines()[0]
 
 
+@pytest.mark.long
 def test_late_stop_of_the_attempt_before_costs_nothing_but_time(
     task: Any, gate: Path, submitted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

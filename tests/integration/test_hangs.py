@@ -19,6 +19,7 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
+from tests.support.marks import long
 from tests.support.paths import ROOT
 from tests.support.slices import Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
@@ -42,7 +43,7 @@ def asked(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("taken", "waits"), [
     ("BeforeTheStart", r"no row finished for 10 s .* 1 x _StubWorker \(actor\) PENDING_CREATION"),
-    ("AfterTheStart", r"no row finished for 10 s .* PENDING_"),
+    long("AfterTheStart", r"no row finished for 10 s .* PENDING_"),
     ("AtTheEnd", r"no part was built for 10 s .* while 2 wait\. .* 2 x put_part PENDING_"),
 ])  # fmt: skip
 def test_job_whose_cpus_others_take_ends_and_says_so(
@@ -54,6 +55,7 @@ def test_job_whose_cpus_others_take_ends_and_says_so(
     assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
+@pytest.mark.long
 def test_worker_that_dies_more_often_than_it_may_start_ends_the_job(
     ask: Ask, asked: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_slices_at_once_and_after_each_other_have_one_engine(asked: Ask, ray_hea
     assert (there["status"], there["workers"], there["users"]) == ("RUNNING", {"RUNNING": 1}, [])
 
 
+@pytest.mark.long
 def test_small_slice_does_not_wait_for_a_large_one_whose_rows_end_with_its_job(
     asked: Ask, ray_head: LocalHead, submitted: list[str], tmp_path: Path
 ) -> None:

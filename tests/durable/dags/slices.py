@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "pooled": {"pool": "one_slice", "outlets": [Asset("pooled_slices")], "emit_partition": True},
     "kept": {"cancel_on_kill": False},
     # Time enough for a job to start and answer a batch, on a busy machine too.
-    "timed": {"execution_timeout": pendulum.duration(seconds=60), "retries": 0},
+    "timed": {"execution_timeout": pendulum.duration(seconds=40), "retries": 0},
     "once": {"retries": 0, "orphan_timeout": 60, "reconnect_timeout": 5},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")

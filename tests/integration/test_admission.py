@@ -136,7 +136,7 @@ def at_once(spans: list[tuple[float, float]]) -> int:
 
 
 @pytest.mark.parametrize(("count", "engine", "fit"), [
-    pytest.param(2, BIG, 1, id="two-and-room-for-one"),
+    pytest.param(2, BIG, 1, id="two-and-room-for-one", marks=pytest.mark.long),
     pytest.param(5, {"workers": 3, "each": 1}, 2, id="five-and-room-for-two", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_jobs_that_want_more_than_there_is_take_turns_and_all_finish(

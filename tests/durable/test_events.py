@@ -172,6 +172,7 @@ def test_clear_of_a_task_that_keeps_its_job(scene: Scene, mode: str) -> None:
 # --- The job is stopped, its rows are kept ---
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_clear(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
     [before] = scene.jobs
@@ -226,6 +227,7 @@ def test_execution_timeout(scene: Scene, mode: str) -> None:
     scene.assert_done("... and then cleared")
 
 
+@pytest.mark.long
 def test_terminated_worker(scene: Scene) -> None:
     task = scene.begin("waiting")
     os.kill(scene.airflow.worker(task).supervisor.pid, signal.SIGTERM)

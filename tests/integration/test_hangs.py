@@ -85,6 +85,7 @@ def ask(row, gate={gate!r}):
 """
 
 
+@pytest.mark.long
 def test_feeder_that_died_for_good_while_it_had_nothing_to_do_ends_the_job(
     ask: Ask, asked: dict[str, Any], ray_head: LocalHead, tmp_path: Path
 ) -> None:

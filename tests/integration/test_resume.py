@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -65,6 +66,7 @@ def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_onc
     assert table.column("answer").to_pylist() == NAMES
 
 
+@pytest.mark.long
 def test_job_in_which_nothing_moves_ends_and_keeps_its_rows(ask: Ask, tmp_path: Path) -> None:
     names = [f"n{i}" for i in range(60)] + ["stuck"] + [f"m{i}" for i in range(60)]
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")

@@ -137,6 +137,7 @@ def test_second_run_is_a_no_op_and_xcom_equals_the_report(ask: Ask, tmp_path: Pa
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_changed_prompt_replaces_the_slice_when_told_to(ask: Ask, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
     ask(input_path=f"{tmp_path}/in.parquet", **STUB)
@@ -149,6 +150,7 @@ def test_changed_prompt_replaces_the_slice_when_told_to(ask: Ask, tmp_path: Path
     assert (Path(result["output_path"]) / "_SUCCESS").exists()
 
 
+@pytest.mark.long
 def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": [f"n{i}" for i in range(100)]}), tmp_path / "in.parquet")
     (tmp_path / "bad.py").write_text("def f(row):\n    return 'x' if row['name'] != 'n70' else 1 / 0\n")

@@ -8,7 +8,6 @@ here, too. Documents (`create_document`) carry a checksum that reveals damage.
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import hashlib
 import json
 import os
@@ -66,9 +65,6 @@ class CorruptFileError(SliceError):
     def __init__(self, store: Store, name: str, why: str) -> None:
         super().__init__(f"{store.path(name)} is damaged: {why}", kind="transient")
         self.name = name
-
-    def __reduce__(self) -> Any:  # travels from a Ray task to the driver
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class File(NamedTuple):

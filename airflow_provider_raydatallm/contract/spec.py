@@ -12,9 +12,15 @@ from __future__ import annotations
 import codecs
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from airflow_provider_raydatallm.contract.slice_paths import (
+    SlicePaths,
+    encode_slice_key,
+    slice_folder,
+    slice_paths,
+)
 
 _ASCII = r"^[\x01-\x7f]$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
@@ -70,9 +76,15 @@ class SliceJob(Contract):
     on_empty: Literal["fail", "skip", "publish"] = "fail"
     output_path: str = Field(min_length=1)
     output_column: str = Field(default="answer", min_length=1)
-    max_file_bytes: int = Field(default=1 << 30, ge=1 << 20)
+    #: Object stores copy files of up to 5 GB in one request, which publishing needs.
+    max_file_bytes: int = Field(default=1 << 30, ge=1 << 20, le=4 << 30)
     file_per_input: bool = False
-    keep_versions: int = Field(default=0, ge=0)
+    keep_versions: int = Field(default=1, ge=0)
+    #: Folders of the table's metadata and quarantine; beside the table by default.
+    metadata_path: str | None = None
+    quarantine_path: str | None = None
+    #: How a finished slice is checked: by the commit and a listing, or also by its files' checksums.
+    verify: Literal["listing", "content"] = "listing"
 
     # When the slice is published already, or another run holds it
     on_config_change: Literal["fail", "recompute"] = "fail"
@@ -166,6 +178,16 @@ class SliceJob(Contract):
             )
         return value
 
+    @field_validator("metadata_path", "quarantine_path")
+    @classmethod
+    def _check_folder_beside_table(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and (not _FOLDER.match(value) or "{slice}" in value):
+            raise ValueError(
+                f"{info.field_name} is {value!r}: give the folder of the whole table, as an address or an "
+                "absolute path, without {slice}"
+            )
+        return value
+
     @field_validator("output_column")
     @classmethod
     def _check_output_column(cls, value: str) -> str:
@@ -184,6 +206,18 @@ class SliceJob(Contract):
         if length != "auto" and (type(length) is not int or length < -1 or length == 0):
             raise ValueError(f"engine_kwargs['max_model_len'] is {length!r}: a number of tokens, or 'auto'")
         return value
+
+    @model_validator(mode="after")
+    def _check_folders(self) -> SliceJob:
+        table = self.slice_path.rpartition("/")[0] + "/"
+        for name in ("metadata_path", "quarantine_path"):
+            folder = getattr(self, name)
+            if folder is not None and f"{folder.rstrip('/')}/".startswith(table):
+                raise ValueError(
+                    f"{name} {folder!r} lies inside the table {table}, whose readers would meet it there: "
+                    "give a folder outside"
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_on_too_long(self) -> SliceJob:
@@ -275,31 +309,13 @@ class SliceJob(Contract):
 
     @property
     def slice_path(self) -> str:
-        """Folder of the published slice: `output_path` with the key for `{slice}`, else `output_path/ds=KEY`.
-
-        A trial run (`max_rows`) goes under `_trial/`, which table readers skip.
-        """
-        root = self.output_path.rstrip("/") or "/"
-        encoded = encode_slice_key(self.slice_key)
-        if "{slice}" in root:
-            head, _, folder = root.rpartition("/")
-            head, folder = head.replace("{slice}", encoded), folder.replace("{slice}", encoded)
-        else:
-            head, folder = root, f"ds={encoded}"
-        if self.max_rows is not None:
-            head = f"{head.rstrip('/')}/_trial"
-        return f"{head.rstrip('/')}/{folder}"
+        """Folder of the published slice; `slice_folder` says where it is."""
+        return slice_folder(self.output_path, self.slice_key, self.max_rows)
 
     @property
-    def report_path(self) -> str:
-        return f"{self.slice_path}/_report.json"
+    def paths(self) -> SlicePaths:
+        return slice_paths(self.slice_path, self.metadata_path, self.quarantine_path)
 
     @property
     def resolved_input_path(self) -> str:
         return self.input_path.replace("{slice}", encode_slice_key(self.slice_key))
-
-
-def encode_slice_key(key: str) -> str:
-    """Percent-encodes the characters of a key that mean something in a path or to a Hive reader."""
-    encoded = quote(key, safe=" -_.~+@,!'()$;")
-    return {".": "%2E", "..": "%2E%2E"}.get(encoded, encoded)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from airflow_provider_raydatallm.contract.spec import SliceJob, encode_slice_key
+from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
+from airflow_provider_raydatallm.contract.spec import SliceJob
 
 _GLOB = re.compile(r"[*?\[]")
 _HIVE_FOLDER = re.compile(r"(\w+)=(.+)")

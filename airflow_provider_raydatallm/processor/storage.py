@@ -92,6 +92,14 @@ class Store:
         except FileNotFoundError:
             return None
 
+    def sha256(self, name: str) -> str | None:
+        """The checksum of a file's content; None when it does not exist."""
+        try:
+            with self.fs.open(self.path(name), "rb", block_size=16 << 20, cache_type="readahead") as f:
+                return hashlib.file_digest(f, "sha256").hexdigest()
+        except FileNotFoundError:
+            return None
+
     def read_start(self, name: str, size: int) -> bytes:
         """Up to `size` bytes from the file's beginning."""
         return bytes(self.fs.cat_file(self.path(name), start=0, end=size))
@@ -134,6 +142,14 @@ class Store:
             return sorted(n for n in os.listdir(self.path(folder)) if not n.startswith(_SCRATCH))
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def tree(self, folder: str) -> list[str]:
+        """Paths of all files below `folder`, relative to it, sorted; with half-written ones."""
+        root = self.path(folder)
+        if self.is_local:
+            found = (Path(at, name) for at, _, names in os.walk(root) for name in names)
+            return sorted(path.relative_to(root).as_posix() for path in found)
+        return sorted(path.removeprefix(f"{root}/") for path in self.fs.find(root))
 
     def version(self, name: str) -> str | None:
         """`file_version` of a file; None when it does not exist."""

@@ -3,39 +3,57 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal, get_args
+from typing import Literal
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
-from airflow_provider_raydatallm.processor.storage import Store
-from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.publish.reconcile import DamagedVersionError, check_content, reconcile
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.published import answers_same_question
-from airflow_provider_raydatallm.processor.store.versions import Version
+from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
 
-#: Why a version is built: `extend` and `retry` take over the rows of the previous one.
+#: Why a version is built: `extend` and `retry` take over the rows of the one before it.
 Mode = Literal["new", "forced", "extend", "retry"]
 
 
-def find_published(job: SliceJob, store: Store) -> Version | None:
-    """Returns the published version, if its files are intact."""
-    version = versions.newest_version(store, ignore_damage=job.force_rerun)
-    if version is not None and not versions.files_are_intact(store, version):
-        print(
-            f"warning: files of version {version.version_number} in {store.url} are missing or were changed: "
-            "the slice is built again",
-            file=sys.stderr,
-            flush=True,
-        )
+def find_published(job: SliceJob, folders: SliceFolders) -> Version | None:
+    """Makes the table show the newest version, and returns it; None when there is none, or its files are damaged.
+
+    :raises SliceError: when its commit is damaged, or the table's folder holds files of others and no version.
+    """
+    try:
+        version = reconcile(folders)
+        if version is not None and job.verify == "content":
+            check_content(folders, version)
+    except DamagedVersionError as e:
+        _warn(f"{e}: the slice is built again")
         return None
+    except SliceError as e:
+        if not job.force_rerun:
+            raise
+        _warn(f"{e}: the slice is built again, because of force_rerun")
+        return None
+    if version is None:
+        refuse_foreign_files(folders)
     return version
 
 
+def refuse_foreign_files(folders: SliceFolders) -> None:
+    """:raises SliceError: when a slice without a version has files already, which readers would take for its own."""
+    foreign = [n for n in folders.table.names() if not n.startswith(("_", "."))]
+    if foreign:
+        raise SliceError(
+            f"{folders.table.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not "
+            "publish: choose another output_path, or empty that folder",
+            kind="input",
+        )
+
+
 def report_if_current(
-    job: SliceJob, store: Store, listing: Listing, version: Version | None, last_seen_version: int
+    job: SliceJob, listing: Listing, version: Version | None, last_seen_version: int
 ) -> Report | None:
     """Returns the published report, when this run would publish the same.
 
@@ -44,7 +62,7 @@ def report_if_current(
     """
     if version is None:
         return None
-    published_instant = version.manifest.get("slice_instant")
+    published_instant = version.body.get("slice_instant")
     if published_instant and job.slice_instant and published_instant != job.slice_instant:
         raise SliceError(
             f"slice {job.slice_key!r} was published for {published_instant} and this run is for "
@@ -53,54 +71,29 @@ def report_if_current(
             "needs '%Y-%m-%dT%H', say",
             kind="input",
         )
-    if not answers_same_question(version, job, listing) or not versions.is_complete(store, version):
+    if not answers_same_question(version, job, listing):
         return None
-    if version.version_number > last_seen_version:
+    if version.number > last_seen_version:
         return version.to_report("attached")
     return None if needs_rerun(job, version) else version.to_report("unchanged")
 
 
 def needs_rerun(job: SliceJob, version: Version) -> bool:
     """Whether the job asks to run a finished slice again."""
-    return job.force_rerun or (job.retry_quarantined and bool(version.manifest["quarantine"]))
+    return job.force_rerun or (job.retry_quarantined and bool(version.quarantine))
 
 
-def next_version(job: SliceJob, listing: Listing, store: Store, version: Version | None) -> tuple[int, Mode]:
-    """Returns the number of the version to build, and why.
+def next_version(
+    job: SliceJob, listing: Listing, folders: SliceFolders, version: Version | None
+) -> tuple[int, Mode, Checkpoint]:
+    """Returns the number of the version to build, why it is built, and its checkpoint.
 
+    :param version: the published version; None when it is damaged, too.
     :raises SliceError: when something else is published, or half finished, and the policy is to fail.
     """
-    number = versions.highest_commit(store) + 1
-    mode: Mode = "new"
-    if version is None:
-        # A run that died between its last part and its commit leaves the files of neither version intact.
-        for started in get_args(Mode):
-            if Checkpoint(store, number, fingerprint(job), started).is_sealed(listing.hash):
-                return number, started
-    if version is not None:
-        same_question = version.manifest["fingerprint"] == fingerprint(job)
-        same_input = version.manifest["input"]["hash"] == listing.hash
-        if not same_question and job.on_config_change == "fail":
-            raise SliceError(
-                f"slice {job.slice_key!r} is published with another configuration (fingerprint "
-                f"{version.manifest['fingerprint']}, now {fingerprint(job)}): model, prompt, sampling, "
-                "schema or code changed. Set on_config_change='recompute' to replace it",
-                kind="input",
-            )
-        if not same_input and job.on_input_change == "fail":
-            published = version.manifest["input"]
-            raise SliceError(
-                f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now "
-                f"holds (then {published['files']} file(s) of {published['rows']:,} rows; now "
-                f"{len(listing.files)}). "
-                "Set on_input_change='recompute' to replace it, or 'extend' to add what is new",
-                kind="input",
-            )
-        if same_question and not same_input and job.on_input_change == "extend":
-            mode = "extend"
-        elif same_question and same_input:
-            mode = "forced" if job.force_rerun else "retry"
-    checkpoint = Checkpoint(store, number, fingerprint(job), mode)
+    number = Commits.list(folders.metadata).highest + 1
+    mode = _mode(job, listing, version)
+    checkpoint = Checkpoint(folders.metadata, question(job, mode, version))
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned
     if has_changed and job.on_input_change == "fail" and checkpoint.has_fragments():
@@ -110,4 +103,43 @@ def next_version(job: SliceJob, listing: Listing, store: Store, version: Version
             "of unchanged files are kept",
             kind="input",
         )
-    return number, mode
+    return number, mode, checkpoint
+
+
+def _mode(job: SliceJob, listing: Listing, version: Version | None) -> Mode:
+    if version is None:
+        return "forced" if job.force_rerun else "new"
+    same_question = version.fingerprint == fingerprint(job)
+    same_input = version.input_hash == listing.hash
+    if not same_question and job.on_config_change == "fail":
+        raise SliceError(
+            f"slice {job.slice_key!r} is published with another configuration (fingerprint "
+            f"{version.fingerprint}, now {fingerprint(job)}): model, prompt, sampling, schema, code or the way the "
+            "input is read changed. Set on_config_change='recompute' to replace it",
+            kind="input",
+        )
+    if not same_input and job.on_input_change == "fail":
+        published = version.body["input"]
+        raise SliceError(
+            f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now "
+            f"holds (then {published['files']} file(s) of {published['rows']:,} rows; now "
+            f"{len(listing.files)}). "
+            "Set on_input_change='recompute' to replace it, or 'extend' to add what is new",
+            kind="input",
+        )
+    if same_question and not same_input and job.on_input_change == "extend":
+        return "extend"
+    if same_question and same_input:
+        return "forced" if job.force_rerun else "retry"
+    return "new"
+
+
+def question(job: SliceJob, mode: Mode, version: Version | None) -> str:
+    """Names the checkpoint whose rows answer what this run asks: the fingerprint, and where the same question is
+    asked once more, the version after which that is."""
+    name = fingerprint(job)
+    return name if mode == "new" else f"{name}-{mode}-{version.number if version is not None else 0:06}"
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr, flush=True)

@@ -16,7 +16,8 @@ from urllib.parse import unquote
 
 import fsspec
 
-from airflow_provider_raydatallm.contract.spec import SliceJob, encode_slice_key
+from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.storage import file_version, open_fs
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -11,61 +11,70 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.publish.publication import NumberTakenError
 from airflow_provider_raydatallm.processor.store.checkpoint import CARRIED_OVER, Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.fragments import FRAGMENT_ROWS, put_fragment
-from airflow_provider_raydatallm.processor.store.versions import Version
+from airflow_provider_raydatallm.processor.store.published import locate_files
+from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version, newest_version
 
 
-def carry_over_rows(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> None:
+def carry_over_rows(
+    checkpoint: Checkpoint, folders: SliceFolders, version: Version, plan: Plan, epoch: int
+) -> None:
     """Puts fragments of all rows that `version` published. Their tokens and counts are kept as its report has
     them (`Checkpoint.carried_over`).
 
-    :raises SliceError: when input of the version changed or is gone.
+    :raises SliceError: when input of the version changed or is gone, or the version was replaced meanwhile.
     """
     store = checkpoint.store
-    old_plan = load_plan(store, version.manifest["plan"])
+    old_plan = load_plan(store, version.plan)
     if old_plan is None:
-        raise SliceError(
-            f"{store.path(version.manifest['plan'])} is missing or damaged, so the published rows cannot be "
-            "identified: set on_input_change='recompute', or force_rerun=True",
-            kind="input",
-        )
+        raise _unidentified(f"{store.path(version.plan)} is missing or damaged")
     index = {u.id: i for i, u in enumerate(plan.units)}
     gone = [u.file.path for u in old_plan.units if u.id not in index]
     if gone:
         raise SliceError(
-            f"on_input_change is 'extend', which only adds files, but {gone[0]} changed or is gone: set "
-            "on_input_change='recompute'",
+            f"on_input_change is 'extend', which only adds files, but {gone[0]} changed, is gone, or is read with "
+            "other types now: set on_input_change='recompute'",
             kind="input",
         )
     ids = [u.id for u in plan.units]
-    for table in _published_rows(store, version, old_plan, index):
-        put_fragment(store, checkpoint.folder, "rows", table, ids, epoch)
-    carried_over = {name: version.report[name] for name in ("counts", "tokens")}
+    try:
+        for table in _published_rows(folders, version, old_plan, index):
+            put_fragment(store, checkpoint.folder, "rows", table, ids, epoch)
+    except FileNotFoundError as e:
+        newest = newest_version(folders.metadata)
+        if newest is not None and newest.number != version.number:
+            raise NumberTakenError(f"version {version.number} was replaced while its rows were copied") from e
+        raise _unidentified(str(e)) from e
+    carried_over = {name: version.body["report"][name] for name in ("counts", "tokens")}
     store.create_document(f"{checkpoint.folder}/{CARRIED_OVER}", carried_over)
 
 
+def _unidentified(why: str) -> SliceError:
+    return SliceError(
+        f"{why}, so the published rows cannot be identified: set on_input_change='recompute', or force_rerun=True",
+        kind="input",
+    )
+
+
 def _published_rows(
-    store: Store, version: Version, old_plan: Plan, index: dict[str, int]
+    folders: SliceFolders, version: Version, old_plan: Plan, index: dict[str, int]
 ) -> Iterator[pa.Table]:
     """Row ids (by the new plan) and answer columns, in tables of a fragment's size."""
+    places = locate_files(folders, version)
     quarantined: dict[str, list[int]] = {}
-    for file in version.manifest["quarantine"]:
-        if store.version(file["path"]) is None:
-            raise SliceError(
-                f"{store.path(file['path'])} is missing, so the published rows cannot be identified: set "
-                "on_input_change='recompute', or force_rerun=True",
-                kind="input",
-            )
-        with store.fs.open(store.path(file["path"]), "rb") as f:
+    for file in version.quarantine:
+        store, name = places[file]
+        with store.fs.open(store.path(name), "rb") as f:
             failed = pq.read_table(f, columns=["__unit", "__offset"])
         for unit, offset in zip(*(failed.column(c).to_pylist() for c in failed.schema.names), strict=True):
             quarantined.setdefault(unit, []).append(offset)
 
     row_ids = _RowIds(old_plan, quarantined, index)
-    for file in version.data_files:
-        with store.fs.open(store.path(file["path"]), "rb") as f:
+    for file in version.files:
+        store, name = places[file]
+        with store.fs.open(store.path(name), "rb") as f:
             parquet = pq.ParquetFile(f)
             columns = [n for n in parquet.schema_arrow.names if n not in old_plan.columns]
             for batch in parquet.iter_batches(FRAGMENT_ROWS, columns=columns):

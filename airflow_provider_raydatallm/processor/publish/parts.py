@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from airflow_provider_raydatallm.processor.request.answer_shape import (
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store.fragments import FragmentReader
 from airflow_provider_raydatallm.processor.store.ledger import Fragment
+from airflow_provider_raydatallm.processor.store.versions import PublishedFile, file_name
 
 _ROW_GROUP_ROWS = 65_536
 _ROW_GROUP_BYTES = 64 << 20
@@ -57,36 +59,34 @@ class Totals:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """All that a task needs to build one published file. `plan` holds only that file's units."""
+    """All that a task needs to build and stage one published file. `plan` holds only that file's units; `staged`
+    is the version's folder among the staged files."""
 
     url: str
     plan: Plan
     folder: str
     fragments: Sequence[Fragment]
     fields: Sequence[pa.Field]
-    data_name: str
-    quarantine_name: str
+    staging_url: str
+    staged: str
+    number: int
+    index: int
+    count: int
+    #: The input file whose rows it holds, with `file_per_input`.
+    input: str | None = None
 
 
 @dataclass
 class Part:
-    """A published file and its quarantine, as the manifest names them."""
+    """A staged file, and that of its quarantined rows."""
 
-    data: dict[str, Any]
-    quarantine: dict[str, Any] | None
+    data: PublishedFile
+    quarantine: PublishedFile | None
     totals: Totals = field(default_factory=Totals)
 
 
-def put_part(part: PartPlan) -> Part:
-    """Builds a part and puts it under its name."""
-    with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as folder:
-        built, data = build_part(part, Path(folder))
-        Store(part.url).put_file(part.data_name, data)
-    return built
-
-
-def build_part(part: PartPlan, folder: Path) -> tuple[Part, Path]:
-    """Builds a part as a local file, and puts its quarantine.
+def stage_part(part: PartPlan) -> Part:
+    """Builds a published file, and its quarantine, and stages them under names that no other attempt has.
 
     :raises SliceError: when a row has neither an answer nor an error, or the input changed.
     :raises CorruptFileError: naming a damaged fragment.
@@ -94,20 +94,28 @@ def build_part(part: PartPlan, folder: Path) -> tuple[Part, Path]:
     plan, store = part.plan, Store(part.url)
     schema = pa.schema([*plan.schema, *part.fields])
     quarantine_schema = pa.schema([*QUARANTINE_FIELDS, *plan.schema])
-    data, quarantine_file = folder / "data.parquet", folder / "quarantine.parquet"
-    totals = Totals()
-    plan.check_unchanged(plan.units)
-    with _ParquetFile(data, schema) as rows, _ParquetFile(quarantine_file, quarantine_schema) as failed:
-        for answered, quarantined, counts in _join_answers(part, store, schema, quarantine_schema):
-            rows.write(answered)
-            failed.write(quarantined)
-            totals += counts
-    plan.check_unchanged(plan.units)
-    quarantine = None
-    if totals.quarantined:
-        quarantine = _manifest_entry(quarantine_file, part.quarantine_name, totals.quarantined)
-        store.put_file(part.quarantine_name, quarantine_file)
-    return Part(_manifest_entry(data, part.data_name, totals.rows), quarantine, totals), data
+    with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as scratch:
+        data, quarantine = Path(scratch, "data.parquet"), Path(scratch, "quarantine.parquet")
+        totals = Totals()
+        plan.check_unchanged(plan.units)
+        with _ParquetFile(data, schema) as rows, _ParquetFile(quarantine, quarantine_schema) as failed:
+            for answered, quarantined, counts in _join_answers(part, store, schema, quarantine_schema):
+                rows.write(answered)
+                failed.write(quarantined)
+                totals += counts
+        plan.check_unchanged(plan.units)
+        staged = _stage(part, "part", data, totals.rows)
+        staged_failed = _stage(part, "quarantine", quarantine, totals.quarantined) if totals.quarantined else None
+    return Part(staged, staged_failed, totals)
+
+
+def _stage(part: PartPlan, kind: Literal["part", "quarantine"], path: Path, rows: int) -> PublishedFile:
+    name = file_name(kind, part.number, part.index, part.count, uuid.uuid4().hex[:8])
+    with open(path, "rb") as f:
+        digest = hashlib.file_digest(f, "sha256").hexdigest()
+    file = PublishedFile(name, rows, path.stat().st_size, digest, part.input)
+    Store(part.staging_url).put_file(f"{part.staged}/{file.plain_name}", path)
+    return file
 
 
 def _join_answers(
@@ -213,12 +221,6 @@ class _ParquetFile:
                 self._put(self._schema.empty_table())
         finally:
             self._writer.close()
-
-
-def _manifest_entry(path: Path, name: str, rows: int) -> dict[str, Any]:
-    with open(path, "rb") as f:
-        digest = hashlib.file_digest(f, "sha256").hexdigest()
-    return {"path": name, "rows": rows, "bytes": path.stat().st_size, "sha256": digest}
 
 
 def _sum(one: int | None, other: int | None) -> Any:

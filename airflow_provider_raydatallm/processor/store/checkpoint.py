@@ -1,13 +1,13 @@
-"""The checkpoint of an unfinished slice: the plan and the fragments of one version.
+"""The checkpoint of an unfinished slice: the plan and the fragments of one question.
 
-Its folder is named after the version and the fingerprint, and units after the content of their files, so that
-its rows answer the job's question, whichever run wrote them. Damaged files are renamed with a warning; their
-rows are missing then, and run again.
+Its folder is named after the fingerprint, and units after the content of their files and how they are read, so
+that its rows answer the job's question, whichever run wrote them and whatever number the version gets. Damaged
+files are renamed with a warning; their rows are missing then, and run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
-from airflow_provider_raydatallm.processor.store.lease import CHECKPOINT
+from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
 
 CARRIED_OVER = "carried_over.json"
 
@@ -60,21 +60,18 @@ class CheckpointState:
 
 
 class Checkpoint:
-    """The folder of one unfinished version."""
+    """The folder of one question: a fingerprint, and for versions that differ from what they follow only by
+    being asked again, also that version (`version_policy.Mode`)."""
 
-    def __init__(self, store: Store, number: int, fingerprint: str, mode: str) -> None:
-        """:param mode: why this version is built: a forced one must not take over rows of one that is not."""
+    def __init__(self, store: Store, question: str) -> None:
         self.store = store
-        self.number = number
-        self.folder = f"{CHECKPOINT}/v{number:06}-{fingerprint}-{mode}"
+        self.question = question
+        self.folder = f"{CHECKPOINT}/{question}"
 
     def planned_inputs(self) -> set[str]:
         """Hashes of the inputs that have a plan here."""
         names = self.store.names(self.folder)
         return {n[5:-5] for n in names if n.startswith("plan-") and n.endswith(".json")}
-
-    def is_sealed(self, input_hash: str) -> bool:
-        return f"seal-{input_hash}.json" in self.store.names(self.folder)
 
     def has_fragments(self) -> bool:
         return any(n.endswith(".arrow") for n in self.store.names(self.folder))
@@ -85,9 +82,8 @@ class Checkpoint:
     def save_plan(self, plan: Plan) -> None:
         self.store.create_document(f"{self.folder}/plan-{plan.input_hash}.json", plan.to_json())
 
-    def fragments(self, only: Iterable[str] | None = None) -> list[ledger.Fragment]:
-        """:param only: names of the fragments to read; all by default."""
-        return ledger.read_ledger(self.store.names(self.folder) if only is None else only, self._ranges)
+    def fragments(self) -> list[ledger.Fragment]:
+        return ledger.read_ledger(self.store.names(self.folder), self._ranges)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")

@@ -4,9 +4,8 @@ One run creates `epoch-000007`, which is never replaced; the highest epoch holds
 a beat beside it. A watcher that sees the beat unchanged for `STALE_SECONDS` of its own monotonic clock
 assumes that the holder is dead and creates the next epoch. No clocks are compared.
 
-A holder that was paused and taken over notices by `check`, which it calls before each step that others could
-see. It may be paused again between a check and its step, so those steps are harmless, too (create-only files,
-names that hold the epoch, `Store.replace`).
+The lease saves work: of two runs, one answers. What is published does not rest on it: a holder that was paused
+and taken over harms nothing when it wakes up (`publish.publication`). It notices by `check`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
 
-CHECKPOINT = "_checkpoint"
+LEASE = "lease"
 
 BEAT_SECONDS = 4.0
 STALE_SECONDS = 30.0
@@ -58,15 +58,6 @@ class LeaseHolder:
         return str(self.beat.get("holder") or "another run")
 
 
-def read_holder(store: Store) -> LeaseHolder | None:
-    """The run that holds the slice, whether it is alive or not; None when there is none."""
-    epochs = _epochs(store)
-    if not epochs:
-        return None
-    holder = LeaseHolder(store, max(epochs))
-    return None if holder.released else holder
-
-
 class Lease:
     """The right to work on a slice. Renews its beat until it is closed."""
 
@@ -78,6 +69,8 @@ class Lease:
         self._content = content
         self._progress: dict[str, Any] = {}
         self._lost = False
+        self._is_superseded: Callable[[], bool] | None = None
+        self._superseded = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, name="ray-llm-beat", daemon=True)
         self._thread.start()
@@ -145,6 +138,14 @@ class Lease:
                 f"the lease on {self._store.url} was lost to {successor} after missed heartbeats; stopping"
             )
 
+    def watch(self, is_superseded: Callable[[], bool] | None) -> None:
+        """:param is_superseded: called at each beat; once it returns True, `superseded` is True."""
+        self._is_superseded, self._superseded = is_superseded, False
+
+    @property
+    def superseded(self) -> bool:
+        return self._superseded
+
     @property
     def lost(self) -> bool:
         return self._lost
@@ -160,7 +161,7 @@ class Lease:
             return
         try:
             remove_leases(self._store, self.epoch - 1)
-            if any(_FILE.fullmatch(n) is None for n in self._store.names(CHECKPOINT)):
+            if self._store.names(CHECKPOINT):
                 self._write_beat(released=True)
             else:
                 remove_leases(self._store, self.epoch)
@@ -172,6 +173,8 @@ class Lease:
             try:
                 self._write_beat()
                 self._lost = max(_epochs(self._store), default=0) != self.epoch
+                if self._is_superseded is not None and self._is_superseded():
+                    self._superseded = True
             except Exception:
                 pass  # the storage is away for a while: watchers see no beat either
             if self._stop.wait(BEAT_SECONDS):
@@ -184,21 +187,21 @@ class Lease:
 
 def remove_leases(store: Store, epoch: int) -> None:
     """Removes the files of leases up to an epoch, the beats first: a beat without its epoch holds nothing."""
-    for name in store.names(CHECKPOINT):
+    for name in store.names(LEASE):
         match = _FILE.fullmatch(name)
         if match is not None and int(match[1]) <= epoch:
-            store.remove(f"{CHECKPOINT}/{name}")
-    store.remove_scratch(CHECKPOINT)
-    store.remove_empty(CHECKPOINT)
+            store.remove(f"{LEASE}/{name}")
+    store.remove_scratch(LEASE)
+    store.remove_empty(LEASE)
 
 
 def _epoch(epoch: int) -> str:
-    return f"{CHECKPOINT}/epoch-{epoch:06}"
+    return f"{LEASE}/epoch-{epoch:06}"
 
 
 def _beat(epoch: int) -> str:
-    return f"{CHECKPOINT}/beat-{epoch:06}"
+    return f"{LEASE}/beat-{epoch:06}"
 
 
 def _epochs(store: Store) -> list[int]:
-    return [int(m[1]) for n in store.names(CHECKPOINT) if (m := _EPOCH.fullmatch(n))]
+    return [int(m[1]) for n in store.names(LEASE) if (m := _EPOCH.fullmatch(n))]

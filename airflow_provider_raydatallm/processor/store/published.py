@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.slice_paths import slice_paths
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.versions import PROGRESS, Version
+from airflow_provider_raydatallm.processor.store.versions import (
+    PROGRESS,
+    Commits,
+    PublishedFile,
+    SliceFolders,
+    Version,
+)
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -25,24 +32,33 @@ _READ_SECONDS = 15.0
 
 
 def current_report(job: SliceJob) -> Report | None:
-    """Returns the published report for this job and the input as it is now, or None."""
-    store = Store(job.slice_path)
-    version = versions.newest_version(store)
-    if version is None or version.manifest["fingerprint"] != fingerprint(job):
+    """Returns the published report for this job and the input as it is now, or None: also when the table does not
+    show the published version yet."""
+    folders = SliceFolders.open(job.paths)
+    version = versions.newest_version(folders.metadata)
+    if version is None or version.fingerprint != fingerprint(job):
         return None
-    instant = version.manifest["slice_instant"]
+    instant = version.body["slice_instant"]
     if instant and job.slice_instant not in (None, instant):
         return None
-    if not (versions.files_are_intact(store, version) and versions.is_complete(store, version)):
+    if not (is_shown(folders, version) and answers_same_question(version, job, list_input(job))):
         return None
-    if not answers_same_question(version, job, list_input(job)):
-        return None
-    return version.to_report(version.report["outcome"])
+    return version.to_report(version.body["report"]["outcome"])
+
+
+def is_shown(folders: SliceFolders, version: Version) -> bool:
+    """Whether the folders show exactly this version, by a listing each."""
+    for store, files in ((folders.quarantine, version.quarantine), (folders.table, version.files)):
+        sizes = {f.name: f.size for f in store.files()}
+        others = [n for n in sizes if versions.number_of_file(n) not in (None, version.number)]
+        if others or any(sizes.get(f.name) != f.bytes for f in files):
+            return False
+    return versions.SUCCESS in sizes
 
 
 def slice_progress(job: SliceJob) -> dict[str, Any] | None:
     """Returns the progress of the running or last failed run; None when the slice is published or new."""
-    progress: dict[str, Any] | None = Store(job.slice_path).read_json(PROGRESS)
+    progress: dict[str, Any] | None = Store(job.paths.metadata).read_json(PROGRESS)
     return progress
 
 
@@ -51,7 +67,7 @@ def finished_report(job: SliceJob) -> Report | None:
 
     Storage that this machine cannot read within `_READ_SECONDS` is not an error: the cluster may be able to.
     """
-    if job.force_rerun:
+    if job.force_rerun or job.verify == "content":
         return None
     reports: list[Report | None] = []
 
@@ -70,41 +86,91 @@ def finished_report(job: SliceJob) -> Report | None:
 
 def answers_same_question(version: Version, job: SliceJob, listing: Listing) -> bool:
     """Whether the version was built from this input with the job's fingerprint."""
-    manifest = version.manifest
-    return bool(manifest["fingerprint"] == fingerprint(job) and manifest["input"]["hash"] == listing.hash)
+    return version.fingerprint == fingerprint(job) and version.input_hash == listing.hash
 
 
-def published_files(slice_path: str, *, version: int | None = None) -> list[str]:
+def published_files(
+    slice_path: str, *, version: int | None = None, metadata_path: str | None = None
+) -> list[str]:
     """Returns paths (or URLs) of the Parquet files of a published slice, in the order of its rows.
 
     :param slice_path: the slice's folder, `output_path` of the report.
-    :param version: an older version that `keep_versions` kept; the newest by default.
+    :param version: the number of an older version that is kept; the newest by default.
+    :param metadata_path: the operator's, where it was set.
     :raises FileNotFoundError: when nothing is published, or that version was not kept.
     """
-    store = Store(slice_path)
-    paths = _paths(store, version)
-    return paths if store.is_local else [store.fs.unstrip_protocol(p) for p in paths]
+    return [
+        store.path(name) if store.is_local else store.fs.unstrip_protocol(store.path(name))
+        for store, name in _published(slice_path, version, metadata_path)
+    ]
 
 
-def published_dataset(slice_path: str, *, version: int | None = None) -> pyarrow.dataset.Dataset:
+def published_dataset(
+    slice_path: str, *, version: int | None = None, metadata_path: str | None = None
+) -> pyarrow.dataset.Dataset:
     """Returns the rows of a published slice as a pyarrow dataset. See `published_files`."""
     import pyarrow.dataset
 
-    store = Store(slice_path)
-    return pyarrow.dataset.dataset(_paths(store, version), filesystem=store.fs, format="parquet")
+    files = _published(slice_path, version, metadata_path)
+    fs = files[0][0].fs if files else None
+    paths = [store.path(name) for store, name in files]
+    return pyarrow.dataset.dataset(paths, filesystem=fs, format="parquet")
 
 
-def _paths(store: Store, version: int | None) -> list[str]:
-    newest = versions.newest_version(store)
+def kept_versions(folders: SliceFolders) -> list[Version]:
+    """The versions whose files exist, the newest first."""
+    commits = Commits.list(folders.metadata)
+    newest = commits.newest()
     if newest is None:
-        raise FileNotFoundError(f"no slice is published in {store.url}")
-    if version is None or version == newest.version_number:
-        folder, chosen = "", newest
-    else:
-        kept = store.read_document(versions.commit_name(version))
-        if kept is None:
-            raise FileNotFoundError(
-                f"version {version} of {store.url} is not kept; the newest is {newest.version_number}"
-            )
-        folder, chosen = f"{versions.VERSIONS}/{version:06}/", versions.Version(version, **kept)
-    return [store.path(folder + f["path"]) for f in chosen.data_files]
+        return []
+    numbers = {int(n) for n in folders.staging.names(versions.KEPT) if n.isdecimal()}
+    return [newest, *(v for v in commits.versions(below=newest.number) if v.number in numbers)]
+
+
+def locate_files(folders: SliceFolders, version: Version) -> dict[PublishedFile, tuple[Store, str]]:
+    """Finds each file of a version: in the folder that shows it, or staged, or kept.
+
+    :raises FileNotFoundError: when one is nowhere.
+    """
+    for _ in range(2):  # it may move on meanwhile
+        files: dict[PublishedFile, tuple[Store, str]] = {}
+        for store, group in ((folders.table, version.files), (folders.quarantine, version.quarantine)):
+            shown = set(store.names()) if group else set()
+            files |= {f: (store, f.name) for f in group if f.name in shown}
+        for folder, name_of in ((versions.STAGED, version.staged_name), (versions.KEPT, version.kept_name)):
+            if len(files) < len(version.all_files):
+                names = {f"{folder}/{name}" for name in folders.staging.tree(folder)}
+                files |= {
+                    f: (folders.staging, name_of(f))
+                    for f in version.all_files
+                    if f not in files and name_of(f) in names
+                }
+        missing = [f.name for f in version.all_files if f not in files]
+        if not missing:
+            return files
+    raise FileNotFoundError(f"{missing[0]} of version {version.number} in {folders.table.url} is gone")
+
+
+def _published(
+    slice_path: str, number: int | None, metadata_path: str | None
+) -> list[tuple[Store, str]]:
+    folders = SliceFolders.open(slice_paths(slice_path, metadata_path))
+    while True:
+        newest = versions.newest_version(folders.metadata)
+        if newest is None:
+            raise FileNotFoundError(f"no slice is published in {folders.table.url}")
+        version = newest
+        if number not in (None, newest.number):
+            kept = next((v for v in kept_versions(folders) if v.number == number), None)
+            if kept is None:
+                raise FileNotFoundError(
+                    f"version {number} of {folders.table.url} is not kept; the newest is {newest.number}"
+                )
+            version = kept
+        try:
+            files = locate_files(folders, version)
+        except FileNotFoundError:
+            if versions.newest_version(folders.metadata) != newest:
+                continue  # it was replaced meanwhile
+            raise
+        return [files[f] for f in version.files]

@@ -1,140 +1,260 @@
-"""The published version is the one with the highest commit.
+"""The versions of a slice, and the folders that hold them.
 
-One run creates `_versions/commit-000003.json` with the manifest and the report; it is never replaced.
-`_manifest.json`, `_report.json` and `_SUCCESS` derive from it for readers, and are written again when one is
-missing. Imports only fsspec, for the Airflow side.
+`commits/commit-000003.json` is created once and never replaced or removed. The highest one that is not void is
+the slice's content; what the table's folder shows follows it (`publish.reconcile`). A void commit uses a number
+up, so that no run can publish under it. Imports only fsspec, for the Airflow side.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.lease import CHECKPOINT
 
-MANIFEST, REPORT, SUCCESS, VERSIONS = "_manifest.json", "_report.json", "_SUCCESS", "_versions"
-#: Progress of the run that holds the lease.
-PROGRESS = "_progress.json"
+#: Of the commits' format: a higher one was written by a newer provider.
+FORMAT = 2
+#: Folders and files of a slice's metadata.
+COMMITS, PLANS, CHECKPOINT, PROGRESS = "commits", "plans", "checkpoint", "progress.json"
+#: Folders beside the table: files of versions that are not shown yet, and of older versions.
+STAGED, KEPT = "staged", "kept"
+#: In a table's folder, and with what is staged for it.
+SUCCESS = "_SUCCESS"
 
-#: A checkpoint's folder name begins with the number of its version.
-_CHECKPOINT_FOLDER = re.compile(r"v(\d{6})-")
 _COMMIT = re.compile(r"commit-(\d{6,})\.json")
+_COMPLETE = re.compile(r"complete-(\d{6,})")
+_STAGED_FOLDER = re.compile(r"(\d{6,})-[0-9a-f]{8}")
+_FILE_NAME = re.compile(r"(?:part|quarantine)-(\d{6,})-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.parquet")
+_PLAN_NAME = re.compile(r"plans/plan-(\d{6,})-[0-9a-f]{8}\.json")
+
+
+@dataclass(frozen=True)
+class SliceFolders:
+    """The stores of one slice."""
+
+    table: Store
+    metadata: Store
+    staging: Store
+    quarantine: Store
+
+    @classmethod
+    def open(cls, paths: SlicePaths) -> SliceFolders:
+        return cls(Store(paths.table), Store(paths.metadata), Store(paths.staging), Store(paths.quarantine))
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A Parquet file of a version. `input`: the input file whose rows it holds, with `file_per_input`."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    input: str | None = None
+
+    @property
+    def plain_name(self) -> str:
+        """Its name outside of the table: readers of a folder above read whatever ends in .parquet."""
+        return self.name.removesuffix(".parquet")
 
 
 @dataclass(frozen=True)
 class Version:
-    """A published version of a slice."""
+    """A committed version of a slice: the body of its commit."""
 
-    version_number: int
-    manifest: dict[str, Any]
-    report: dict[str, Any]
+    number: int
+    body: dict[str, Any]
+
+    @cached_property
+    def files(self) -> tuple[PublishedFile, ...]:
+        return tuple(PublishedFile(**f) for f in self.body["files"])
+
+    @cached_property
+    def quarantine(self) -> tuple[PublishedFile, ...]:
+        return tuple(PublishedFile(**f) for f in self.body["quarantine"])
+
+    @property
+    def all_files(self) -> tuple[PublishedFile, ...]:
+        return self.files + self.quarantine
+
+    @property
+    def marker(self) -> str:
+        """The staged source of `_SUCCESS`."""
+        return f"{STAGED}/{self.body['staged']}/{SUCCESS}"
+
+    def staged_name(self, file: PublishedFile) -> str:
+        return f"{STAGED}/{self.body['staged']}/{file.plain_name}"
+
+    def kept_name(self, file: PublishedFile) -> str:
+        return f"{KEPT}/{self.number:06}/{file.plain_name}"
+
+    @property
+    def keep(self) -> int:
+        """How many versions before this one are kept."""
+        return int(self.body["keep"])
+
+    @property
+    def plan(self) -> str:
+        """File of its plan, for a version that takes over its rows."""
+        return str(self.body["plan"])
 
     @property
     def epoch(self) -> int:
-        return int(self.manifest["epoch"])
+        return int(self.body["epoch"])
 
     @property
-    def data_files(self) -> list[dict[str, Any]]:
-        return list(self.manifest["files"])
+    def fingerprint(self) -> str:
+        return str(self.body["fingerprint"])
 
     @property
-    def files(self) -> list[dict[str, Any]]:
-        """Data files and quarantine files."""
-        return [*self.manifest["files"], *self.manifest["quarantine"]]
+    def input_hash(self) -> str:
+        return str(self.body["input"]["hash"])
 
     def to_report(self, outcome: str) -> Report:
-        return Report.model_validate({**self.report, "outcome": outcome})
+        return Report.model_validate({**self.body["report"], "outcome": outcome})
 
 
-def commit_name(number: int) -> str:
-    return f"{VERSIONS}/commit-{number:06}.json"
+@dataclass(frozen=True)
+class Commits:
+    """The commits that exist, by one listing."""
+
+    store: Store
+    numbers: tuple[int, ...]
+    #: Numbers of versions of which a reconcile was completed.
+    complete: frozenset[int]
+
+    @classmethod
+    def list(cls, store: Store) -> Commits:
+        names = store.names(COMMITS)
+        numbers = sorted(int(m[1]) for n in names if (m := _COMMIT.fullmatch(n)))
+        complete = frozenset(int(m[1]) for n in names if (m := _COMPLETE.fullmatch(n)))
+        return cls(store, tuple(numbers), complete)
+
+    @property
+    def highest(self) -> int:
+        """The highest number that is used up; 0 for none."""
+        return self.numbers[-1] if self.numbers else 0
+
+    def versions(self, *, below: int | None = None) -> Iterator[Version]:
+        """Yields versions, the newest first, reading one commit each.
+
+        :raises SliceError: when a commit is damaged, or of a newer provider.
+        """
+        for number in reversed(self.numbers):
+            if (below is None or number < below) and (version := read_version(self.store, number)):
+                yield version
+
+    def newest(self) -> Version | None:
+        """Returns the version that is the slice's content, or None. See `versions`."""
+        return next(self.versions(), None)
 
 
-def plan_name(number: int, tag: str) -> str:
-    """File of a version's plan, read by a later version that takes over its rows. `tag`: of its seal."""
-    return f"{VERSIONS}/plan-{number:06}-{tag}.json"
+def newest_version(store: Store) -> Version | None:
+    """Returns the version that is the slice's content, or None. See `Commits.newest`."""
+    return Commits.list(store).newest()
 
 
-def highest_commit(store: Store) -> int:
-    """The number of the newest commit; 0 when there is none."""
-    return max((int(m[1]) for n in store.names(VERSIONS) if (m := _COMMIT.fullmatch(n))), default=0)
+def read_version(store: Store, number: int) -> Version | None:
+    """Returns a version; None when its number is void, or has no commit.
+
+    :raises SliceError: when the commit is damaged, or of a newer provider.
+    """
+    try:
+        body = store.read_document(commit_name(number))
+        if body is None or body.get("void"):
+            return None
+        if body["format"] > FORMAT:
+            raise SliceError(
+                f"{store.path(commit_name(number))} was written by version {body.get('provider_version')} of the "
+                "provider, which is newer than this one: upgrade the provider here",
+                kind="input",
+            )
+        version = Version(number, body)
+        _check(store, version)
+        return version
+    except CorruptFileError as e:
+        raise SliceError(
+            f"{e}: the published version is unknown. Restore that file, or set force_rerun=True to answer the "
+            "slice again",
+            kind="input",
+        ) from e
+
+
+def create_commit(store: Store, number: int, body: dict[str, Any]) -> bool:
+    """Creates a commit. Returns False when the number is taken."""
+    return store.create_document(commit_name(number), {"format": FORMAT, **body})
+
+
+def void(store: Store, number: int, reason: str) -> bool:
+    """Uses a number up, so that no run publishes under it. Returns False when it is taken."""
+    return create_commit(store, number, {"void": True, "reason": reason})
 
 
 def epoch(store: Store) -> int:
-    """The lease epoch of the newest commit; 0 when there is none that can be read."""
-    number = highest_commit(store)
+    """The lease epoch of the newest version; 0 when there is none that can be read."""
     try:
-        body = store.read_document(commit_name(number)) if number else None
-    except CorruptFileError:
-        body = None
-    return int(body["manifest"]["epoch"]) if body else 0
+        version = newest_version(store)
+    except SliceError:
+        return 0
+    return version.epoch if version is not None else 0
 
 
-def newest_version(store: Store, *, ignore_damage: bool = False) -> Version | None:
-    """Returns the published version, or None.
+def commit_name(number: int) -> str:
+    return f"{COMMITS}/commit-{number:06}.json"
 
-    :raises SliceError: when its commit is damaged, or the folder holds files of another program.
+
+def complete_name(number: int) -> str:
+    """File that says that the table showed this version, and no copy of an older one can still arrive."""
+    return f"{COMMITS}/complete-{number:06}"
+
+
+def file_name(kind: Literal["part", "quarantine"], number: int, index: int, count: int, nonce: str) -> str:
+    return f"{kind}-{number:06}-{index:05}-of-{count:05}-{nonce}.parquet"
+
+
+def number_of_file(name: str) -> int | None:
+    """The version of a file in a table's folder; None for files of others."""
+    match = _FILE_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def number_of_staged(name: str) -> int | None:
+    """The version of a path below the folder of staged files; None for files of others."""
+    match = _STAGED_FOLDER.fullmatch(name.partition("/")[0])
+    return int(match[1]) if match else None
+
+
+def number_of_plan(name: str) -> int | None:
+    match = _PLAN_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def _check(store: Store, version: Version) -> None:
+    """Refuses names that no provider writes: they lead to where the commit's reader opens and copies files.
+
+    :raises CorruptFileError: naming the commit.
     """
-    number = highest_commit(store)
-    if number:
-        try:
-            body = store.read_document(commit_name(number))
-        except CorruptFileError as e:
-            if ignore_damage:
-                return None
-            raise SliceError(
-                f"{e}: the published version is unknown. Restore that file, or set force_rerun=True to "
-                "answer the slice again",
-                kind="input",
-            ) from e
-        if body is not None:
-            return Version(number, body["manifest"], body["report"])
-    names = store.names()
-    foreign = [n for n in names if not n.startswith(("_", "."))]
-    if foreign and CHECKPOINT not in names and VERSIONS not in names:
-        raise SliceError(
-            f"{store.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not "
-            "publish: choose another output_path, or empty that folder",
-            kind="input",
-        )
-    return None
-
-
-def files_are_intact(store: Store, version: Version) -> bool:
-    """Whether all data files of the version exist with their published sizes."""
-    sizes = {f.name: f.size for f in store.files()}
-    return all(sizes.get(f["path"]) == f["bytes"] for f in version.data_files)
-
-
-def is_complete(store: Store, version: Version) -> bool:
-    """Whether everything that derives from the commit exists, and its checkpoint is gone."""
-    names = set(store.names())
-    return (
-        SUCCESS in names
-        and _holds(store, MANIFEST, version.manifest)
-        and _holds(store, REPORT, version.report)
-        and not (CHECKPOINT in names and _old_checkpoints(store, version.version_number))
-    )
-
-
-def _holds(store: Store, name: str, value: dict[str, Any]) -> bool:
+    body = version.body
     try:
-        return bool(store.read_json(name) == value)
-    except ValueError:
-        return False
+        names = [f.name for f in version.all_files]
+        valid = (
+            body["number"] == version.number
+            and number_of_staged(body["staged"]) == version.number
+            and "/" not in body["staged"]
+            and number_of_plan(body["plan"]) is not None
+            and all(number_of_file(name) == version.number for name in names)
+            and len(set(names)) == len(names)
+            and isinstance(body["keep"], int)
+        )
+    except (KeyError, TypeError) as e:
+        raise CorruptFileError(store, commit_name(version.number), f"{type(e).__name__}: {e}") from e
+    if not valid:
+        raise CorruptFileError(store, commit_name(version.number), "it names files that no version has")
 
 
-def _old_checkpoints(store: Store, number: int) -> list[str]:
-    """Checkpoint folders of versions up to the published one."""
-    matches = ((name, _CHECKPOINT_FOLDER.match(name)) for name in store.names(CHECKPOINT))
-    return [f"{CHECKPOINT}/{name}" for name, match in matches if match and int(match[1]) <= number]
-
-
-def remove_checkpoints(store: Store, number: int) -> None:
-    """Removes the checkpoints of versions up to the published one."""
-    for folder in _old_checkpoints(store, number):
-        store.remove(folder)

@@ -6,7 +6,8 @@ from typing import Any
 import pydantic
 import pytest
 
-from airflow_provider_raydatallm.contract.spec import SliceJob, encode_slice_key
+from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from tests.support.slice_jobs import slice_job
 
 

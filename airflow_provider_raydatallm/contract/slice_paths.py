@@ -1,0 +1,78 @@
+"""Where a slice's files lie.
+
+The table's folders hold Parquet files and an empty `_SUCCESS`, nothing else: any reader may read them as they
+are. Everything else lies beside the table:
+
+    <table>/ds=2026-01-31/              part-....parquet, _SUCCESS
+    <table>.quarantine/ds=2026-01-31/   rows that failed, a table of its own
+    <table>.ray_llm/ds=2026-01-31/      plans, leases, fragments, commits, reports, staged and kept files
+    <table>.trial/first-100/            trial runs: tables of their own
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+METADATA, QUARANTINE, TRIAL = ".ray_llm", ".quarantine", ".trial"
+
+
+@dataclass(frozen=True)
+class SlicePaths:
+    """The folders of one slice. `staging`, of staged and kept files, is on the table's own storage, wherever the
+    metadata lies."""
+
+    table: str
+    metadata: str
+    staging: str
+    quarantine: str
+
+    def report(self, version_number: int) -> str:
+        """Path of a published version's report."""
+        return f"{self.metadata}/{report_name(version_number)}"
+
+
+def report_name(version_number: int) -> str:
+    return f"reports/report-{version_number:06}.json"
+
+
+def slice_folder(output_path: str, slice_key: str, max_rows: int | None = None) -> str:
+    """The folder of a slice in its table: `output_path` with the key for `{slice}`, else `output_path/ds=KEY`.
+
+    A trial's (`max_rows`) is in a table of its own.
+
+    :raises ValueError: when the table would be the root of a bucket or disk, which has no place beside it.
+    """
+    root, encoded = output_path.rstrip("/"), encode_slice_key(slice_key)
+    path = root.replace("{slice}", encoded) if "{slice}" in root else f"{root}/ds={encoded}"
+    table, _, folder = path.rpartition("/")
+    scheme, _, inside = table.rpartition("://")
+    if not (inside.strip("/") if scheme in ("", "file") else inside.strip("/").partition("/")[2]):
+        raise ValueError(
+            f"output_path {output_path!r} makes the root of a bucket or disk the table, and there is no place "
+            "beside it for metadata and quarantine: give a folder in it"
+        )
+    return f"{table}{TRIAL}/first-{max_rows}/{folder}" if max_rows is not None else path
+
+
+def slice_paths(
+    slice_path: str, metadata_path: str | None = None, quarantine_path: str | None = None
+) -> SlicePaths:
+    """The folders of the slice whose folder in the table is `slice_path`.
+
+    :param metadata_path: folder of the table's metadata, instead of the one beside the table.
+    :param quarantine_path: likewise, of its quarantine.
+    """
+    table, _, folder = slice_path.rstrip("/").rpartition("/")
+    return SlicePaths(
+        f"{table}/{folder}",
+        f"{(metadata_path or table + METADATA).rstrip('/')}/{folder}",
+        f"{table}{METADATA}/{folder}",
+        f"{(quarantine_path or table + QUARANTINE).rstrip('/')}/{folder}",
+    )
+
+
+def encode_slice_key(key: str) -> str:
+    """Percent-encodes the characters of a key that mean something in a path or to a Hive reader."""
+    encoded = quote(key, safe=" -_.~+@,!'()$;")
+    return {".": "%2E", "..": "%2E%2E"}.get(encoded, encoded)

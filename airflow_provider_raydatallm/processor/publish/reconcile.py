@@ -1,0 +1,263 @@
+"""Makes the table's folder show the newest version. Anybody may, at any time, as often as they like.
+
+What is committed is decided; here it is only shown. Correctness rests on no lease and on no process being dead:
+each step is harmless when it is taken late, by a process that slept before it.
+
+* A file appears in the table by one request that fails without its staged source (`Store.place`): `_SUCCESS`,
+  too, whose source is the version's empty marker.
+* The staged files of older versions are removed before the folder is listed. Whoever still wants to show an
+  older version fails from then on, so that the listing is complete.
+* `_SUCCESS` is removed first and placed last, and files of two versions are never in sight.
+
+`tests/model` walks through the interleavings of these steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.slice_paths import report_name
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.versions import (
+    SUCCESS,
+    Commits,
+    PublishedFile,
+    SliceFolders,
+    Version,
+)
+
+#: For how long an object store may carry out a copy whose sender is gone.
+COPY_TIMEOUT_SECONDS = 15.0
+#: Requests at once, for versions of many files.
+_THREADS = 16
+#: Each round that is not the last one met a newer version, or another process at the same work.
+_MAX_ROUNDS = 50
+
+
+class DamagedVersionError(SliceError):
+    """A file of the newest version is nowhere, or is not what was committed."""
+
+    def __init__(self, folders: SliceFolders, version: Version, name: str, damage: str) -> None:
+        super().__init__(
+            f"{name} of version {version.number} in {folders.table.url} {damage}", kind="transient"
+        )
+        self.version, self.name = version, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SliceError, (str(self), self.kind)
+
+
+def reconcile(folders: SliceFolders) -> Version | None:
+    """Makes the folders show the newest version, and returns it; None when there is none.
+
+    :raises DamagedVersionError: when a file of it is nowhere, or has another size than was committed.
+    """
+    misses: Counter[tuple[int, str]] = Counter()
+    for _ in range(_MAX_ROUNDS):
+        commits = Commits.list(folders.metadata)
+        version = commits.newest()
+        if version is None:
+            return None
+        is_complete = version.number in commits.complete
+        kept = [] if is_complete else _kept_versions(commits, version)
+        for one in kept:
+            _keep(folders, one)
+        _fence(folders, version)
+        if not is_complete and not folders.table.is_local and next(commits.versions(below=version.number), None):
+            time.sleep(COPY_TIMEOUT_SECONDS)
+        shown = Shown.list(folders, version)
+        if shown.is_right and is_complete:
+            return version
+        try:
+            _show(folders, version, shown)
+        except _SourceGoneError as e:
+            # A newer version removed it, or another process placed it: the next round shows which.
+            misses[version.number, e.name] += 1
+            if misses[version.number, e.name] > 1:
+                raise DamagedVersionError(folders, version, e.name, "is gone") from None
+            continue
+        _remove(folders.staging, (version.staged_name(f) for f in version.all_files))
+        if _newest_number(folders) == version.number and Shown.list(folders, version).is_right:
+            if not is_complete:
+                _complete(folders, version, kept)
+            return version
+    raise SliceError(
+        f"{folders.table.url} still does not show the newest version after {_MAX_ROUNDS} attempts"
+        + (f"; it holds {shown.newer[0]}, which no commit names: remove it" if shown.newer else ""),
+        kind="transient",
+    )
+
+
+def check_content(folders: SliceFolders, version: Version) -> None:
+    """Reads the whole files that the folders show and compares their checksums.
+
+    :raises DamagedVersionError: naming the file that is not what was committed.
+    """
+
+    def check(place: tuple[Store, PublishedFile]) -> None:
+        store, file = place
+        if store.sha256(file.name) != file.sha256:
+            raise DamagedVersionError(folders, version, file.name, "has other content than was committed")
+
+    _for_each(check, _places(folders, version))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the folders show of a version, by a listing each."""
+
+    #: (store, name) of files of other versions.
+    older: Sequence[tuple[Store, str]]
+    missing: Sequence[tuple[Store, PublishedFile]]
+    #: Names of files of newer versions.
+    newer: Sequence[str]
+    has_success: bool
+
+    @classmethod
+    def list(cls, folders: SliceFolders, version: Version) -> Shown:
+        """:raises DamagedVersionError: when a file has another size than was committed."""
+        older: list[tuple[Store, str]] = []
+        missing: list[tuple[Store, PublishedFile]] = []
+        newer: list[str] = []
+        has_success = False
+        for store, files in ((folders.quarantine, version.quarantine), (folders.table, version.files)):
+            sizes = {f.name: f.size for f in store.files()}
+            for name in sizes:
+                number = versions.number_of_file(name)
+                if number is not None and number < version.number:
+                    older.append((store, name))
+                elif number is not None and number > version.number:
+                    newer.append(name)
+            for file in files:
+                size = sizes.get(file.name)
+                if size is None:
+                    missing.append((store, file))
+                elif size != file.bytes:
+                    damage = f"has {size:,} bytes and was committed with {file.bytes:,}"
+                    raise DamagedVersionError(folders, version, file.name, damage)
+            has_success = SUCCESS in sizes  # the table's, which comes last
+        return cls(older, missing, newer, has_success)
+
+    @property
+    def is_right(self) -> bool:
+        return self.has_success and not (self.older or self.missing or self.newer)
+
+
+class _SourceGoneError(Exception):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def _kept_versions(commits: Commits, version: Version) -> list[Version]:
+    """The versions before this one that it keeps."""
+    return list(itertools.islice(commits.versions(below=version.number), version.keep))
+
+
+def _keep(folders: SliceFolders, version: Version) -> None:
+    """Keeps the files of an older version, from where they are: staged, else in the table."""
+    kept = set(folders.staging.names(f"{versions.KEPT}/{version.number:06}"))
+
+    def keep(place: tuple[Store, PublishedFile]) -> None:
+        store, file = place
+        for source, name in ((folders.staging, version.staged_name(file)), (store, file.name)):
+            try:
+                folders.staging.place(source, name, version.kept_name(file))
+                return
+            except FileNotFoundError:
+                continue  # it was never shown, or was removed after a newer version kept it
+
+    _for_each(keep, [place for place in _places(folders, version) if place[1].plain_name not in kept])
+
+
+def _fence(folders: SliceFolders, version: Version) -> None:
+    """Removes what is staged for older versions, and for this number without being this version's."""
+    own = {version.marker, *(version.staged_name(f) for f in version.all_files)}
+    staged = (f"{versions.STAGED}/{name}" for name in folders.staging.tree(versions.STAGED))
+    _remove(
+        folders.staging,
+        [
+            name
+            for name in staged
+            if (number := versions.number_of_staged(name.partition("/")[2])) is not None
+            and (number < version.number or (number == version.number and name not in own))
+        ],
+    )
+
+
+def _show(folders: SliceFolders, version: Version, shown: Shown) -> None:
+    """:raises _SourceGoneError: when a staged file is gone that is not in the table."""
+    if shown.is_right:
+        return
+    if shown.has_success:
+        folders.table.remove(SUCCESS)
+    _for_each(lambda file: file[0].remove(file[1]), shown.older)
+
+    def place(missing: tuple[Store, PublishedFile]) -> None:
+        store, file = missing
+        _place(store, folders.staging, version.staged_name(file), file.name)
+
+    _for_each(place, shown.missing)
+    _place(folders.table, folders.staging, version.marker, SUCCESS)
+    folders.quarantine.remove_empty("")
+
+
+def _place(store: Store, staging: Store, source: str, name: str) -> None:
+    try:
+        store.place(staging, source, name)
+    except FileNotFoundError:
+        raise _SourceGoneError(name) from None
+
+
+def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) -> None:
+    """Records that the version is shown and no older one can come back, and removes what nobody reads any more."""
+    metadata = folders.metadata
+    metadata.put_json(report_name(version.number), version.body["report"])
+    metadata.put(versions.complete_name(version.number), b"")
+    plans = {v.plan for v in (version, *kept)}
+    for name in metadata.names(versions.PLANS):
+        number = versions.number_of_plan(f"{versions.PLANS}/{name}")
+        if number is not None and number < version.number and f"{versions.PLANS}/{name}" not in plans:
+            metadata.remove(f"{versions.PLANS}/{name}")
+    for number in Commits.list(metadata).complete:
+        if number < version.number:
+            metadata.remove(versions.complete_name(number))
+    kept_numbers = {v.number for v in kept}
+    for name in folders.staging.names(versions.KEPT):
+        if name.isdecimal() and int(name) < version.number and int(name) not in kept_numbers:
+            folders.staging.remove(f"{versions.KEPT}/{name}")
+
+
+def _places(folders: SliceFolders, version: Version) -> list[tuple[Store, PublishedFile]]:
+    """Each file of a version, and the folder that shows it."""
+    return [(folders.table, f) for f in version.files] + [(folders.quarantine, f) for f in version.quarantine]
+
+
+def _newest_number(folders: SliceFolders) -> int:
+    version = Commits.list(folders.metadata).newest()
+    return version.number if version is not None else 0
+
+
+def _remove(store: Store, names: Iterable[str]) -> None:
+    """Removes files, and the folders that are empty then."""
+    names = list(names)
+    _for_each(store.remove, names)
+    for folder in {name.rpartition("/")[0] for name in names}:
+        store.remove_empty(folder)
+
+
+def _for_each(action: Callable[[Any], None], values: Sequence[Any]) -> None:
+    if len(values) <= 1:
+        for value in values:
+            action(value)
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(action, values))

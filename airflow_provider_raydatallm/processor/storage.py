@@ -1,8 +1,9 @@
 """Files of a slice, on any filesystem that fsspec supports.
 
-Invariants: a file appears whole or not at all; `create` never replaces, and exactly one of many writers
-succeeds; an object store never commits by rename; listings never come from a cache, since other clients write
-here, too. Documents (`create_document`) carry a checksum that reveals damage.
+Invariants: a file appears whole or not at all; `create` and `place` never replace, and exactly one of many
+creators succeeds; an object store never commits by rename; listings never come from a cache, since other
+clients write here, too. What a request did is settled by looking, not by the error it ended with. Documents
+(`create_document`) carry a checksum that reveals damage.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor import disk
 
 # s3fs and the like answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
 # instance for each set of options, so these are never shared with code that caches.
@@ -32,6 +34,12 @@ _OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss"
 
 #: Prefix of a file on a disk until it is whole.
 _SCRATCH = "_tmp-"
+#: What reading and listing tell their callers.
+_MISSING = (FileNotFoundError, NotADirectoryError)
+#: Waits between tries of a request that neither acted nor was refused.
+_RETRY_WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0)
+#: What one server-side copy can copy, on S3.
+_MAX_COPY_BYTES = 5 << 30
 #: How long a publisher waits for another one that is in its last step.
 _REPLACE_WAIT_SECONDS = 60.0
 
@@ -79,6 +87,7 @@ class Store:
         self.url = url.rstrip("/")
         self.fs, self.root = open_fs(self.url)
         self.is_local = isinstance(self.fs, LocalFileSystem)
+        self.is_s3 = "s3" in self.fs.protocol
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
@@ -88,7 +97,8 @@ class Store:
     def read(self, name: str) -> bytes | None:
         """The file's content, or None when it does not exist."""
         try:
-            return bytes(self.fs.cat_file(self.path(name)))
+            with self._errors("read", name, but=_MISSING):
+                return bytes(self.fs.cat_file(self.path(name)))
         except FileNotFoundError:
             return None
 
@@ -101,8 +111,12 @@ class Store:
             return None
 
     def read_start(self, name: str, size: int) -> bytes:
-        """Up to `size` bytes from the file's beginning."""
-        return bytes(self.fs.cat_file(self.path(name), start=0, end=size))
+        """Up to `size` bytes from the file's beginning.
+
+        :raises FileNotFoundError: when it does not exist.
+        """
+        with self._errors("read", name, but=_MISSING):
+            return bytes(self.fs.cat_file(self.path(name), start=0, end=size))
 
     def read_json(self, name: str) -> Any | None:
         """The parsed file, or None when it does not exist; a file that does not parse raises."""
@@ -129,8 +143,9 @@ class Store:
     def files(self, folder: str = "") -> list[File]:
         """Files and folders directly in `folder`, sorted; [] when it does not exist."""
         try:
-            entries = self.fs.ls(self.path(folder), detail=True)
-        except (FileNotFoundError, NotADirectoryError):
+            with self._errors("list", folder, but=_MISSING):
+                entries = self.fs.ls(self.path(folder), detail=True)
+        except _MISSING:
             return []
         files = (File(e["name"].rstrip("/").rsplit("/", 1)[-1], int(e.get("size") or 0)) for e in entries)
         return sorted(f for f in files if f.name and not f.name.startswith(_SCRATCH))
@@ -139,8 +154,9 @@ class Store:
         if not self.is_local:
             return [f.name for f in self.files(folder)]
         try:  # reading each file's size is what makes listing a disk slow
-            return sorted(n for n in os.listdir(self.path(folder)) if not n.startswith(_SCRATCH))
-        except (FileNotFoundError, NotADirectoryError):
+            with self._errors("list", folder, but=_MISSING):
+                return sorted(n for n in os.listdir(self.path(folder)) if not n.startswith(_SCRATCH))
+        except _MISSING:
             return []
 
     def tree(self, folder: str) -> list[str]:
@@ -154,7 +170,8 @@ class Store:
     def version(self, name: str) -> str | None:
         """`file_version` of a file; None when it does not exist."""
         try:
-            return file_version(self.fs.info(self.path(name)))
+            with self._errors("read", name, but=_MISSING):
+                return file_version(self.fs.info(self.path(name)))
         except FileNotFoundError:
             return None
 
@@ -163,30 +180,117 @@ class Store:
     def create(self, name: str, data: bytes) -> bool:
         """Writes a file unless it exists. Returns True for the one writer whose data it holds.
 
-        `data` must be unique to the caller (hold a nonce): a put that is retried because its response was
-        lost finds its own file.
+        `data` must be unique to the caller (hold a nonce): whatever error the write ends with, the file is
+        read back, and a writer whose answer was lost finds its own data.
         """
         with self._errors("write", name):
-            try:
-                if self.is_local:
-                    self._link(name, data)
-                else:
-                    self.fs.pipe_file(self.path(name), data, mode="create")
-                return True
-            except FileExistsError:
-                return self.read(name) == data
+            for wait in (*_RETRY_WAITS_SECONDS, None):
+                try:
+                    if self.is_local:
+                        self._create_on_disk(name, data)
+                    else:
+                        self.fs.pipe_file(self.path(name), data, mode="create")
+                    return True
+                except Exception as e:  # stores refuse, and lose answers, with errors of many types
+                    content = self._read_back(name)
+                    if content is not None:
+                        return content == data
+                    is_settled = self.is_local and not isinstance(e, FileExistsError)
+                    if wait is None or is_settled or isinstance(e, PermissionError):
+                        raise
+                    time.sleep(wait)
+        raise AssertionError("the last try returns or raises")
 
-    def _link(self, name: str, data: bytes) -> None:
+    def _read_back(self, name: str) -> bytes | None:
+        """The file's content; None when it does not exist, or cannot be read now."""
+        try:
+            return self.read(name)
+        except SliceError:
+            return None
+
+    def _create_on_disk(self, name: str, data: bytes) -> None:
         for retries_left in (2, 1, 0):
             try:
                 with self._scratch(name) as (scratch, target):
-                    _write(scratch, data)
-                    os.link(scratch, target)
-                    _sync(target.parent)
+                    disk.write(scratch, data)
+                    disk.link(scratch, target)
                 return
             except FileNotFoundError:  # another run just removed the empty folder
                 if not retries_left:
                     raise
+
+    def place(self, source: Store, source_name: str, name: str) -> bool:
+        """Makes a file of `source`, on the same disk or object store, appear here too: by one request, which
+        fails without its source and never changes what another file holds.
+
+        Returns False when `name` exists already. Only a disk tells; an object store copies again, which is
+        harmless when each name stands for one content.
+
+        :raises FileNotFoundError: when the source is gone.
+        :raises SliceError: when the store cannot place this file, or fails.
+        """
+        with self._errors("write", name, but=(FileNotFoundError,)):
+            if not self.is_local:
+                self._copy_on_server(source, source_name, name)
+                return True
+            try:
+                disk.link(Path(source.path(source_name)), Path(self.path(name)))
+            except FileExistsError:
+                return False
+            return True
+
+    def _copy_on_server(self, source: Store, source_name: str, name: str) -> None:
+        size = source._size(source_name)
+        if size is None:
+            raise FileNotFoundError(source.path(source_name))
+        if size > _MAX_COPY_BYTES:
+            raise SliceError(
+                f"{source.path(source_name)} has {size:,} bytes, and object stores copy files of at most "
+                f"{_MAX_COPY_BYTES:,} bytes in one step: set a smaller max_file_bytes",
+                kind="input",
+            )
+        for wait in (*_RETRY_WAITS_SECONDS, None):
+            try:
+                self._request_copy(source.path(source_name), self.path(name))
+                if self.is_s3 or self._size(name) == size:  # Azure may answer before it has copied
+                    return
+                error: Exception = SliceError(
+                    f"the copy of {source.path(source_name)} to {self.path(name)} did not become whole in "
+                    "time. Run the slice again: its finished rows are kept",
+                    kind="transient",
+                )
+            except Exception as e:
+                if self._size_if_known(name) == size:  # it was copied, and the answer was lost
+                    return
+                if isinstance(e, FileNotFoundError | PermissionError):
+                    raise
+                error = e
+            if wait is None:
+                raise error
+            time.sleep(wait)
+
+    def _request_copy(self, source: str, target: str) -> None:
+        if not self.is_s3:
+            self.fs.cp_file(source, target)
+            return
+        # `cp_file` would ask for the size again, and copy a large file part by part.
+        (bucket, key, _), (to_bucket, to_key, _) = self.fs.split_path(source), self.fs.split_path(target)
+        self.fs.call_s3(
+            "copy_object", Bucket=to_bucket, Key=to_key, CopySource={"Bucket": bucket, "Key": key}
+        )
+
+    def _size(self, name: str) -> int | None:
+        """None when there is no such file."""
+        try:
+            info = self.fs.info(self.path(name))
+        except FileNotFoundError:
+            return None
+        return int(info["size"]) if info["type"] == "file" else None
+
+    def _size_if_known(self, name: str) -> int | None:
+        with contextlib.suppress(Exception):
+            return self._size(name)
+        return None
 
     def create_document(self, name: str, body: Any) -> bool:
         """`create`s a JSON document with a checksum and a nonce."""
@@ -199,9 +303,9 @@ class Store:
                 self.fs.pipe_file(self.path(name), data)
                 return
             with self._scratch(name) as (scratch, target):
-                _write(scratch, data)
+                disk.write(scratch, data)
                 os.replace(scratch, target)
-                _sync(target.parent)
+                disk.sync(target.parent)
 
     def put_json(self, name: str, value: Any) -> None:
         self.put(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
@@ -229,7 +333,7 @@ class Store:
                     with _folder_lock(target.parent) if fenced else contextlib.nullcontext():
                         check()
                         os.replace(scratch, target)
-                    _sync(target.parent)
+                    disk.sync(target.parent)
             elif fenced and "s3" in self.fs.protocol:
                 match = {"IfMatch": f'"{expected}"'} if expected else {"IfNoneMatch": "*"}
                 with (
@@ -299,42 +403,27 @@ class Store:
     def _scratch(self, name: str) -> Iterator[tuple[Path, Path]]:
         target = Path(self.path(name))
         scratch = target.with_name(f"{_SCRATCH}{uuid.uuid4().hex}")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(target.parent)
         try:
             yield scratch, target
         finally:
             scratch.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _errors(self, what: str, name: str) -> Iterator[None]:
+    def _errors(self, what: str, name: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Explains errors of the store, which have many types where it is remote."""
+        explained = OSError if self.is_local else Exception
         try:
             yield
-        except SliceError:
-            raise
-        except OSError as e:
-            why = e.strerror or str(e) or type(e).__name__
+        except explained as e:
+            if isinstance(e, (SliceError, *but)):
+                raise
+            why = (e.strerror if isinstance(e, OSError) else None) or str(e) or type(e).__name__
             raise SliceError(
                 f"cannot {what} {self.path(name)}: {why}. Fix that and run the slice again: its finished "
                 "rows are kept",
                 kind="transient",
             ) from e
-
-
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "xb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Makes links and renames in a folder survive a loss of power."""
-    with contextlib.suppress(OSError):  # not every filesystem syncs folders
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _digest(body: Any) -> str:

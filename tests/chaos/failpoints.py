@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from airflow_provider_raydatallm.processor import storage as store_module
-from airflow_provider_raydatallm.processor import version_build
+from airflow_provider_raydatallm.processor import disk, version_build
 from airflow_provider_raydatallm.processor.storage import Store
 
 When = Literal["before", "in", "after"]
@@ -201,7 +200,7 @@ class _Strike:
         if method == "remove":
             os.unlink = only_here(os.unlink, one_less)
         elif self._point.torn:
-            store_module._write = only_here(store_module._write, half_written)
+            disk.write = only_here(disk.write, half_written)
             shutil.copyfileobj = only_here(shutil.copyfileobj, half_copied)
         else:
             os.link = only_here(os.link, self._strike_first(os.link))

@@ -6,6 +6,10 @@ import errno
 import json
 import multiprocessing
 import os
+import re
+import subprocess
+import sys
+import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import storage as store_module
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from tests.support.paths import ROOT
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -138,6 +143,152 @@ def test_publisher_that_hangs_in_its_last_step_is_told_to_the_next(
 
     store.replace("part", source, while_another_publishes, expected=None)
     assert store.read("part") == b"new"
+
+
+def test_placed_file_is_the_staged_one_and_placing_it_again_changes_nothing(store: Store) -> None:
+    staged = Store(f"{store.url}/beside")
+    staged.put("1/f", b"rows")
+    assert store.place(staged, "1/f", "ds=1/part")
+    assert store.place(staged, "1/f", "ds=1/part") is not store.is_local
+    staged.remove("1/f")
+    assert store.read("ds=1/part") == b"rows"
+
+
+def test_placing_fails_without_its_source(store: Store) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.place(store, "none", "a/part")
+    assert store.names("a") == []
+
+
+def test_placing_never_changes_another_file(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.put("f", b"rows")
+    store.put("part", b"another's")
+    assert not store.place(store, "f", "part")
+    assert store.read("part") == b"another's"
+
+
+def test_placing_outlives_the_removal_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, link, removals = Store(str(tmp_path)), os.link, [1, 2, 3]
+    store.put("f", b"rows")
+
+    def removed_before(source: Path, target: Path) -> None:
+        if removals.pop():
+            os.rmdir(target.parent)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", removed_before)
+    removals.insert(0, 0)
+    assert store.place(store, "f", "ds=1/part")
+    assert store.read("ds=1/part") == b"rows"
+
+
+def test_link_to_a_file_elsewhere_is_not_placed(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    os.symlink("/etc/hostname", tmp_path / "f")
+    with pytest.raises(SliceError, match="f is not a regular file"):
+        store.place(store, "f", "part")
+    assert store.names() == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EPERM, "no hard links.*use a disk that has them"),
+        (errno.EOPNOTSUPP, "no hard links.*use a disk that has them"),
+        (errno.EXDEV, "different file systems"),
+        (errno.EMLINK, "2 names already"),
+    ],
+)
+def test_disk_that_cannot_link_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    store = Store(str(tmp_path))
+    store.put("f", b"rows")
+    os.link(tmp_path / "f", tmp_path / "g")
+
+    def refuse(source: object, target: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(SliceError, match=f"cannot link .*/f to .*/part: .*{advice}") as e:
+        store.place(store, "f", "part")
+    assert e.value.kind == "input"
+
+
+_PLACE_AS_ANOTHER = """
+import os, sys
+from airflow_provider_raydatallm.processor.storage import Store
+store = Store(sys.argv[1])
+os.setgid(int(sys.argv[2]))
+os.setgroups([])
+os.setuid(12345)
+os.umask(0o002)
+try:
+    print(store.place(store, "f", "part"))
+except Exception as e:
+    print(type(e).__name__, e.kind, e)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
+@pytest.mark.skipif(
+    Path("/proc/sys/fs/protected_hardlinks").read_text().strip() != "1",
+    reason="the kernel lets all users link",
+)
+@pytest.mark.parametrize("can_write", [True, False])
+def test_file_of_another_user_is_placed_where_the_group_may_write_it_and_refused_elsewhere(
+    tmp_path: Path, can_write: bool
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ray-llm-users-", dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        (Path(folder) / "f").write_bytes(b"rows")
+        os.chown(Path(folder) / "f", 0, 4242)
+        os.chmod(Path(folder) / "f", 0o664 if can_write else 0o644)
+        command = [sys.executable, "-c", _PLACE_AS_ANOTHER, folder, "4242"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stderr == ""
+    if can_write:
+        assert done.stdout == "True\n"
+    else:
+        assert re.match(
+            r"SliceError input cannot link .*/f to .*/part: Operation not permitted\. The file belongs to "
+            r"user root \(0\), and this is user 12345: .* as one user, or with a common group and umask 002",
+            done.stdout,
+        )
+
+
+def test_create_reads_back_whatever_error_it_ends_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network disk answers a link that it made with an error when it was asked twice."""
+    link, pipe = os.link, store.fs.pipe_file
+
+    def linked_and_lost(source: object, target: object) -> None:
+        link(source, target)  # type: ignore[arg-type]
+        raise OSError(errno.EIO, "lost")
+
+    def piped_and_lost(*args: Any, **kwargs: Any) -> None:
+        pipe(*args, **kwargs)
+        raise RuntimeError("an error type of some store")
+
+    monkeypatch.setattr(os, "link", linked_and_lost)
+    monkeypatch.setattr(store.fs, "pipe_file", piped_and_lost)
+    assert store.create("a", b"mine")
+    assert not store.create("a", b"another's")
+
+
+@pytest.mark.parametrize("what", ["read", "read_start", "files", "version"])
+def test_store_that_fails_to_read_is_told_with_the_path(
+    store: Store, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise PermissionError("Access Denied")
+
+    store.put("f", b"1")
+    for method in ("cat_file", "ls", "info"):
+        monkeypatch.setattr(store.fs, method, fail)
+    with pytest.raises(SliceError, match=r"cannot (read|list) .*/f: Access Denied.*again") as e:
+        getattr(store, what)("f", *([1] if what == "read_start" else []))
+    assert e.value.kind == "transient"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EDQUOT])

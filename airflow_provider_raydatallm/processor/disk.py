@@ -1,0 +1,106 @@
+"""What a disk does for good: written files, links and folders survive a loss of power."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+
+#: Error numbers of a hard link that no retry helps.
+_NO_LINK = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+
+
+def write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def sync(folder: Path) -> None:
+    """Makes links and renames in a folder survive a loss of power."""
+    with contextlib.suppress(OSError):  # not every filesystem syncs folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def link(source: Path, target: Path) -> None:
+    """Gives a file a second name, for good.
+
+    :raises FileExistsError: when the name is in use; that it is, is for good, too.
+    :raises FileNotFoundError: when there is no such file.
+    :raises SliceError: when this file system, or this user, cannot link the file.
+    """
+    for retries_left in (4, 3, 2, 1, 0):
+        found = os.lstat(source)
+        if not stat.S_ISREG(found.st_mode):
+            raise SliceError(
+                f"{source} is not a regular file: remove it and run the slice again", kind="input"
+            )
+        try:
+            make_folder(target.parent)
+            os.link(source, target)
+        except FileExistsError:
+            sync(target.parent)  # whoever made it may not have come so far
+            raise
+        except FileNotFoundError as e:
+            os.lstat(source)
+            if not retries_left:  # another run removes the empty folder time and again
+                raise OSError(errno.EAGAIN, f"{target.parent} is being removed") from e
+        except OSError as e:
+            if e.errno not in _NO_LINK:
+                raise
+            raise SliceError(_why_no_link(source, target, found, e), kind="input") from e
+        else:
+            sync(target.parent)
+            return
+
+
+def _why_no_link(source: Path, target: Path, found: os.stat_result, error: OSError) -> str:
+    text = f"cannot link {source} to {target}: {error.strerror}. "
+    if error.errno == errno.EXDEV:
+        return (
+            f"{text}They are on different file systems: one has to hold the table and the folders beside it"
+        )
+    if error.errno == errno.EMLINK:
+        return f"{text}The file has {found.st_nlink:,} names already: remove the ones that are not needed"
+    if error.errno == errno.EPERM and found.st_uid != os.geteuid():
+        return (
+            f"{text}The file belongs to user {_user(found.st_uid)}, and this is user {_user(os.geteuid())}: "
+            "with fs.protected_hardlinks, Linux lets users link only files that they may write. Run all "
+            "slices of the table as one user, or with a common group and umask 002, so that each may write "
+            "the other's files"
+        )
+    return (
+        f"{text}This file system has no hard links, by which files are published: use a disk that has them, "
+        "or an object store"
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:
+        return str(uid)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it, for good."""
+    missing = []
+    while not folder.is_dir() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        try:
+            path.mkdir(exist_ok=True)
+        except FileExistsError as e:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from e
+        sync(path.parent)

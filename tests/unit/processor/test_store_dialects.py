@@ -1,0 +1,181 @@
+"""Object stores answer in different ways, and lose answers: what a request did is settled by looking."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from urllib.request import Request, urlopen
+
+import pytest
+import s3fs
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor import storage
+from airflow_provider_raydatallm.processor.storage import Store
+from tests.support.s3 import moto_server
+from tests.support.s3_dialect import Dialect, s3_dialect
+
+#: How stores refuse a conditional put: as AWS does, without an element, without a body.
+REFUSALS = ["condition", "bare", "empty"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Dialect]:
+    with moto_server() as address, s3_dialect(int(address.rpartition(":")[2])) as dialect:
+        urlopen(Request(f"{address}/lake", method="PUT")).close()
+        environment = {
+            "AWS_ENDPOINT_URL": dialect.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            s3fs.S3FileSystem.clear_instance_cache()
+            yield dialect
+            s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def dialect(server: Dialect, monkeypatch: pytest.MonkeyPatch) -> Dialect:
+    monkeypatch.setattr(storage, "_RETRY_WAITS_SECONDS", (0.01, 0.05, 0.2))
+    server.__init__(port=server.port)  # type: ignore[misc]
+    return server
+
+
+@pytest.fixture
+def store(dialect: Dialect) -> Store:
+    return Store(f"s3://lake/{uuid.uuid4().hex}")
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_create_never_replaces_however_the_store_refuses(
+    store: Store, dialect: Dialect, refusal: str
+) -> None:
+    dialect.refusal = refusal
+    assert store.create("a", b"one")
+    assert not store.create("a", b"two")
+    assert store.read("a") == b"one"
+    assert store.create("a", b"one")
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_writer_whose_answer_was_lost_finds_its_own_file(
+    store: Store, dialect: Dialect, refusal: str
+) -> None:
+    dialect.refusal, dialect.lost_answers = refusal, 1
+    assert store.create("a", b"mine")
+    assert not store.create("a", b"another's")
+
+
+def test_conflict_is_tried_again(store: Store, dialect: Dialect) -> None:
+    dialect.conflicts = 2
+    assert store.create("a", b"mine")
+    assert store.read("a") == b"mine"
+
+
+def test_conflict_that_never_ends_is_an_error_with_the_path(store: Store, dialect: Dialect) -> None:
+    dialect.conflicts = -1
+    with pytest.raises(SliceError, match=r"cannot write lake/.*/a: ") as e:
+        store.create("a", b"mine")
+    assert e.value.kind == "transient"
+    assert store.read("a") is None
+
+
+def test_throttled_store_is_asked_again(store: Store, dialect: Dialect) -> None:
+    dialect.throttled = 1
+    assert store.create("a", b"mine")
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("trouble", ["", "conflicts", "lost_answers"])
+def test_of_two_creators_at_once_exactly_one_wins(
+    store: Store, dialect: Dialect, refusal: str, trouble: str
+) -> None:
+    dialect.refusal, dialect.latency_s = refusal, 0.01
+    for number in range(4):
+        if trouble:
+            setattr(dialect, trouble, 1)
+        wins: list[bytes] = []
+
+        def write(data: bytes, name: str = f"file-{number}", wins: list[bytes] = wins) -> None:
+            if store.create(name, data):
+                wins.append(data)
+
+        threads = [threading.Thread(target=write, args=(data,)) for data in (b"one", b"two")]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert [store.read(f"file-{number}")] == wins
+
+
+def test_placing_takes_two_requests_and_fails_without_its_source(store: Store, dialect: Dialect) -> None:
+    staged = Store(f"{store.url}.staged")
+    staged.put("f", b"rows")
+    dialect.requests.clear()
+    assert store.place(staged, "f", "part")
+    assert [method for method, _ in dialect.requests] == ["HEAD", "PUT"]
+    assert store.read("part") == b"rows"
+    assert staged.read("f") == b"rows"
+    with pytest.raises(FileNotFoundError):
+        store.place(staged, "none", "other")
+    assert store.names() == ["part"]
+
+
+def test_source_that_vanishes_before_the_copy_is_told_as_gone(
+    store: Store, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "_size", lambda self, name: 4 if name == "f" else None)
+    with pytest.raises(FileNotFoundError):
+        store.place(store, "f", "part")
+
+
+def test_copy_whose_answer_was_lost_counts_when_its_source_is_gone_meanwhile(
+    store: Store, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client asks again by itself: the second request finds no source, as another run went on."""
+    store.put("f", b"rows")
+    request, store_request = Store._request_copy, store._request_copy
+
+    def acts_then_fails(self: Store, source: str, target: str) -> None:
+        store_request(source, target)
+        self.remove("f")
+        request(self, source, target)
+
+    monkeypatch.setattr(Store, "_request_copy", acts_then_fails)
+    assert store.place(store, "f", "part")
+    assert store.read("part") == b"rows"
+
+
+@pytest.mark.parametrize("trouble", ["lost_answers", "lost_copies", "throttled"])
+def test_placing_survives_trouble(store: Store, dialect: Dialect, trouble: str) -> None:
+    store.put("f", b"rows")
+    setattr(dialect, trouble, 1)
+    assert store.place(store, "f", "part")
+    assert store.read("part") == b"rows"
+
+
+def test_copy_lands_after_its_client_is_gone(store: Store, dialect: Dialect) -> None:
+    """What a fence has to wait for: the store does not forget what it was asked."""
+    store.put("f", b"rows")
+    dialect.copy_delay_s, dialect.lost_copies = 0.5, -1
+    placing = threading.Thread(target=lambda: store.place(store, "f", "part"), daemon=True)
+    placing.start()
+    time.sleep(0.2)
+    assert store.read("part") is None
+    time.sleep(0.8)
+    assert store.read("part") == b"rows"
+    dialect.lost_copies = 0
+    placing.join(30)
+
+
+def test_file_over_the_limit_of_one_copy_is_refused_before(
+    store: Store, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_MAX_COPY_BYTES", 3)
+    store.put("f", b"rows")
+    with pytest.raises(SliceError, match=r"/f has 4 bytes, .* at most 3 bytes.*max_file_bytes") as e:
+        store.place(store, "f", "part")
+    assert e.value.kind == "input"

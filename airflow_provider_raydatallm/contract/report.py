@@ -104,12 +104,14 @@ class Advice(Contract):
 
 
 class Report(Contract):
-    """The content of `_report.json`; XCom adds the job's id and links and Airflow's timings."""
+    """The content of a version's report file; XCom adds the job's id and links and Airflow's timings."""
 
     version: Literal[1] = 1
     outcome: Literal["published", "unchanged", "attached", "empty"]
     slice_key: str
     output_path: str
+    #: Number of the version that the slice's folder shows; None when nothing is published.
+    published_version: int | None = None
     fingerprint: str
     counts: Counts
     tokens: Tokens = Tokens()
@@ -122,7 +124,7 @@ class Report(Contract):
     def to_xcom(
         self,
         *,
-        report_path: str,
+        report_path: str | None,
         ray_job_id: str | None,
         dashboard_url: str | None,
         queued: float | None,

@@ -19,8 +19,8 @@ METADATA, QUARANTINE, TRIAL = ".ray_llm", ".quarantine", ".trial"
 
 @dataclass(frozen=True)
 class SlicePaths:
-    """The folders of one slice. `staging`, of staged and kept files, is on the table's own storage, wherever the
-    metadata lies."""
+    """The folders of one slice. `staging`, of staged and kept files, is on the table's own storage, wherever
+    the metadata lies."""
 
     table: str
     metadata: str
@@ -37,7 +37,8 @@ def report_name(version_number: int) -> str:
 
 
 def slice_folder(output_path: str, slice_key: str, max_rows: int | None = None) -> str:
-    """The folder of a slice in its table: `output_path` with the key for `{slice}`, else `output_path/ds=KEY`.
+    """The folder of a slice in its table: `output_path` with the key for `{slice}`, else
+    `output_path/ds=KEY`.
 
     A trial's (`max_rows`) is in a table of its own.
 
@@ -49,7 +50,8 @@ def slice_folder(output_path: str, slice_key: str, max_rows: int | None = None) 
     scheme, _, inside = table.rpartition("://")
     if not (inside.strip("/") if scheme in ("", "file") else inside.strip("/").partition("/")[2]):
         raise ValueError(
-            f"output_path {output_path!r} makes the root of a bucket or disk the table, and there is no place "
+            f"output_path {output_path!r} makes the root of a bucket or disk the table, and there is no "
+            "place "
             "beside it for metadata and quarantine: give a folder in it"
         )
     return f"{table}{TRIAL}/first-{max_rows}/{folder}" if max_rows is not None else path

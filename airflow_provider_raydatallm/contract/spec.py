@@ -212,7 +212,14 @@ class SliceJob(Contract):
         table = self.slice_path.rpartition("/")[0] + "/"
         for name in ("metadata_path", "quarantine_path"):
             folder = getattr(self, name)
-            if folder is not None and f"{folder.rstrip('/')}/".startswith(table):
+            if folder is None:
+                continue
+            if "{slice}" in self.output_path.rstrip("/").rpartition("/")[0]:
+                raise ValueError(
+                    f"{name} holds folders named like the slices', and output_path {self.output_path!r} has "
+                    "{slice} above its last folder: leave it out, or put {slice} into the last folder only"
+                )
+            if f"{folder.rstrip('/')}/".startswith(table):
                 raise ValueError(
                     f"{name} {folder!r} lies inside the table {table}, whose readers would meet it there: "
                     "give a folder outside"

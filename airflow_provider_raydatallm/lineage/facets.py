@@ -86,7 +86,7 @@ def _slice_facet(job: SliceJob, result: Mapping[str, Any]) -> RayDataLLMSliceRun
         tokens=result.get("tokens"),
         rayJobId=result.get("ray_job_id"),
         reportPath=result.get("report_path"),
-        quarantinePath=f"{job.slice_path}/_quarantine" if counts and counts["quarantined"] else None,
+        quarantinePath=job.paths.quarantine if counts and counts["quarantined"] else None,
     )
 
 

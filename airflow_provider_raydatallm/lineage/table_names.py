@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
+from airflow_provider_raydatallm.contract.slice_paths import TRIAL, encode_slice_key
 from airflow_provider_raydatallm.contract.spec import SliceJob
 
 _GLOB = re.compile(r"[*?\[]")
@@ -44,11 +44,11 @@ def input_table(job: SliceJob) -> Table:
 
 
 def output_table(job: SliceJob) -> Table:
-    """Trial runs (`max_rows`) write to their own table, `_trial`."""
+    """Trial runs (`max_rows`) write to a table of their own."""
     folder, _, name = job.output_path.rstrip("/").rpartition("/")
     if "{slice}" not in job.output_path:
         folder, name = job.output_path.rstrip("/"), "ds={slice}"
-    trial = "/_trial" if job.max_rows is not None else ""
+    trial = f"{TRIAL}/first-{job.max_rows}" if job.max_rows is not None else ""
     return _table(f"{folder}{trial}/{name}", job.slice_key, job.slice_path)
 
 

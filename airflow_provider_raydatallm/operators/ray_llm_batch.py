@@ -424,9 +424,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     ) -> dict[str, Any]:
         job = tracker.submission.job
         task_start = context["ti"].start_date.timestamp()
-        result = build_result(
-            report, job.report_path, tracker.job, task_start=task_start, job_start=job_start
-        )
+        result = build_result(report, job.paths, tracker.job, task_start=task_start, job_start=job_start)
         tracker.clear()
         self.record_run(job, result=result)
         if report.outcome == "empty" and self.on_empty == "skip":

@@ -64,7 +64,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     plan = add("plan", _plan, "show what a run would do, and what is wrong with it; starts nothing")
     plan.add_argument("--gpu-hour-price", type=float, help="price of a GPU hour, to estimate the cost")
     plan.add_argument("--json", action="store_true", help="print JSON")
-    gc = add("gc", _gc, "remove checkpoints that abandoned runs of the slice's table left")
+    add("versions", _versions, "list the versions of a slice that can be read or restored, the newest first")
+    restore = add("restore", _restore, "publish a kept version of a slice again")
+    restore.add_argument("version", type=int, metavar="VERSION", help="its number, as `versions` lists it")
+    gc = add("gc", _gc, "remove what abandoned runs left in the slices of the table")
     gc.add_argument("--days", type=float, default=7, help="unchanged for this long (default: 7)")
     gc.add_argument("--dry-run", action="store_true", help="only show what would be removed")
 
@@ -153,19 +156,43 @@ def _plan(args: argparse.Namespace) -> int:
 def _files(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.published import published_files
 
-    for path in published_files(load_spec(args.spec).slice_path):
+    job = load_spec(args.spec)
+    for path in published_files(job.slice_path, metadata_path=job.metadata_path):
         print(path)
     return 0
 
 
-def _gc(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.garbage import abandoned_checkpoints, remove_checkpoint
+def _versions(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.store.published import kept_versions
+    from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
-    for store, age_days in abandoned_checkpoints(load_spec(args.spec), args.days):
+    for version in kept_versions(SliceFolders.open(load_spec(args.spec).paths)):
+        body, counts = version.body, version.body["report"]["counts"]
+        print(
+            f"{version.number}  {body['published_at']}  {counts['succeeded']:,} rows, "
+            f"{counts['quarantined']:,} "
+            f"quarantined  {body['model_source']}  fingerprint {version.fingerprint}"
+        )
+    return 0
+
+
+def _restore(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.restore import restore_version
+
+    version = restore_version(load_spec(args.spec), args.version)
+    print(f"version {args.version} is published again, as version {version.number}")
+    return 0
+
+
+def _gc(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.store.garbage import find_leftovers, remove_leftovers
+
+    for found in find_leftovers(load_spec(args.spec), args.days):
         verb = "would remove" if args.dry_run else "removed"
-        print(f"{verb} {store.path('_checkpoint')}, {age_days:.1f} days old")
+        where = found.folders.metadata.url
+        print(f"{verb} what runs left in {where}, {found.age_days:.1f} days old", flush=True)
         if not args.dry_run:
-            remove_checkpoint(store)
+            remove_leftovers(found.folders)
     return 0
 
 

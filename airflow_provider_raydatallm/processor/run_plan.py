@@ -18,9 +18,8 @@ from airflow_provider_raydatallm.processor.sizing import facts, model_config, si
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, preflight_findings
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import probe_cluster
 from airflow_provider_raydatallm.processor.slice_run import inspect_slice
-from airflow_provider_raydatallm.processor.storage import Store
-from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
+from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 from airflow_provider_raydatallm.processor.version_build import VersionBuild
 
 #: Name and text of one line for people.
@@ -58,8 +57,7 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     :raises SliceError: when the run would be refused for its arguments or its input. What the cluster lacks
         is a finding instead.
     """
-    store = Store(job.slice_path)
-    build, _ = inspect_slice(job, store, versions.highest_commit(store), None, lambda progress: None)
+    build, _ = inspect_slice(job, SliceFolders.open(job.paths), read_only=True)
     rows = build.load_state().rows_missing if build is not None else 0
     if build is None or build.inference is None or not rows:
         return RunPlan(job, cluster, build.plan if build is not None else None)

@@ -18,6 +18,7 @@ _CARRIED_TOKENS = ("input", "output", "cached", "saved")
 
 def published_report(
     job: SliceJob,
+    number: int,
     planned_rows: int,
     totals: Totals,
     meter: Meter,
@@ -29,6 +30,7 @@ def published_report(
 ) -> Report:
     """The report of a version that is ready to publish.
 
+    :param number: of the version.
     :param carried_over: counts and tokens of the version whose rows were taken over.
     :param startup_s: seconds of this process before its first step.
     :param late_s: how much later than `finish_by` the slice is finished.
@@ -68,6 +70,7 @@ def published_report(
     return slice_report(
         job,
         "published" if planned_rows else "empty",
+        published_version=number,
         counts=counts,
         tokens=Tokens(**tokens) if totals.rows else Tokens(),
         **sections,

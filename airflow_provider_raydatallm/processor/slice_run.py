@@ -1,4 +1,4 @@
-"""The life of one slice: inspect what is published, acquire the lease, plan, run inference, seal, publish.
+"""The life of one slice: inspect what is published, acquire the lease, plan, run inference, publish.
 
 A crash at any instant, of any process, followed by another run gives the same published rows: none lost, none
 twice, and no finished row answered again. A run that fails publishes nothing and leaves what was published
@@ -11,12 +11,14 @@ import contextlib
 import importlib
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor import version_policy
@@ -26,14 +28,14 @@ from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish import publication
+from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from airflow_provider_raydatallm.processor.slice_report import slice_report
-from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import lease, versions
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.published import answers_same_question
+from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
+from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
 
 
@@ -57,72 +59,76 @@ def run_slice(
         are kept.
     """
     _check_output_is_outside_input(job)
-    store = Store(job.slice_path)
+    folders = SliceFolders.open(job.paths)
     progress({"step": "plan"})
-    # If a higher commit appears later, a run that this one waited for made it.
-    last_seen_version = versions.highest_commit(store)
+    # If a newer version appears later, a run that this one waited for made it.
+    last_seen_version = Commits.list(folders.metadata).highest
+    inspect = partial(inspect_slice, job, folders, last_seen_version, progress=progress)
     cluster = cluster or RayCluster()
-    build, report = inspect_slice(job, store, last_seen_version, None, progress)
+    build, report = inspect()
     if build is not None:
         build.check(cluster)  # before anything is written
     while report is None:
-        acquired = _acquire_lease(job, store, last_seen_version, progress, name)
+        acquired = _acquire_lease(job, folders, last_seen_version, progress, name)
         if acquired is None:
-            build, report = inspect_slice(job, store, last_seen_version, build, progress)
+            build, report = inspect(earlier_build=build)
             continue
         with contextlib.closing(acquired):
             # Another run may have published between the inspection and the lease.
-            _complete_publication(job, store, acquired)
-            build, report = inspect_slice(job, store, last_seen_version, build, progress)
-            if report is None:
-                assert build is not None
+            build, report = inspect(earlier_build=build)
+            if build is not None:
                 build.finish_by, build.imports_s = finish_by, imports_s
-                return build.run(acquired, cluster)
+                try:
+                    return build.run(acquired, cluster)
+                except publication.NumberTakenError as e:
+                    print(f"{e}: deciding again what is to be done", file=sys.stderr, flush=True)
     return report
 
 
 def inspect_slice(
     job: SliceJob,
-    store: Store,
-    last_seen_version: int,
-    earlier_build: VersionBuild | None,
-    progress: ProgressCallback,
+    folders: SliceFolders,
+    last_seen_version: int = sys.maxsize,
+    earlier_build: VersionBuild | None = None,
+    progress: ProgressCallback = lambda progress: None,
+    *,
+    read_only: bool = False,
 ) -> tuple[VersionBuild | None, Report | None]:
-    """Returns the version to build, or the report when there is none to build. Neither when only files that
-    derive from the newest commit are missing.
+    """Returns the version to build, or the report when there is none to build.
 
     :param earlier_build: the result of an earlier inspection, which is kept if its plan still holds.
+    :param read_only: whether the table stays as it is, even if it does not show the published version.
     """
-    version, listing = version_policy.find_published(job, store), list_input(job)
-    report = version_policy.report_if_current(job, store, listing, version, last_seen_version)
+    if read_only:
+        version = versions.newest_version(folders.metadata)
+    else:
+        version = version_policy.find_published(job, folders)
+    listing = list_input(job)
+    report = version_policy.report_if_current(job, listing, version, last_seen_version)
     if report is not None:
         assert version is not None
-        # They remain of a run that died after it published.
-        lease.remove_leases(store, version.epoch)
+        if not read_only:  # they remain of a run that died after it published
+            remove_checkpoints(folders.metadata)
+            lease.remove_leases(folders.metadata, version.epoch)
         return None, report
-    if (
-        version is not None
-        and answers_same_question(version, job, listing)
-        and not version_policy.needs_rerun(job, version)
-    ):
-        return None, None
-    number, mode = version_policy.next_version(job, listing, store, version)
-    checkpoint = Checkpoint(store, number, fingerprint(job), mode)
-    if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.folder) == (
+    number, mode, checkpoint = version_policy.next_version(job, listing, folders, version)
+    if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.question) == (
         listing.hash,
-        checkpoint.folder,
+        checkpoint.question,
     ):
-        return earlier_build, None
+        return replace(earlier_build, number=number, base=version), None
     plan = checkpoint.load_plan(listing.hash) or make_plan(job, listing)
     shape = AnswerParser(job, _load_function(job.postprocess))
     inference = _plan_inference(job, plan, shape)
     if not plan.rows and job.on_empty != "publish":
         return None, _report_empty(job, plan)
-    return VersionBuild(job, store, checkpoint, plan, shape, inference, version, mode, progress), None
+    return VersionBuild(
+        job, folders, number, checkpoint, plan, shape, inference, version, mode, progress
+    ), None
 
 
 def _acquire_lease(
-    job: SliceJob, store: Store, last_seen_version: int, progress: ProgressCallback, name: str | None
+    job: SliceJob, folders: SliceFolders, last_seen_version: int, progress: ProgressCallback, name: str | None
 ) -> lease.Lease | None:
     """Returns None when the run that held the lease published what this one would have."""
     reported_at = 0.0
@@ -132,31 +138,21 @@ def _acquire_lease(
         if time.monotonic() - reported_at >= PROGRESS_SECONDS:
             progress({**holder.beat, "step": "attach", "holder": str(holder)})
             reported_at = time.monotonic()
-        if versions.highest_commit(store) == last_seen_version:
+        commits = Commits.list(folders.metadata)
+        if commits.highest <= last_seen_version:
             return False
-        version, listing = version_policy.find_published(job, store), list_input(job)
-        return version_policy.report_if_current(job, store, listing, version, last_seen_version) is not None
+        return (
+            version_policy.report_if_current(job, list_input(job), commits.newest(), last_seen_version)
+            is not None
+        )
 
     return lease.Lease.acquire(
-        store,
+        folders.metadata,
         me=name or f"process {os.getpid()} on {socket.gethostname()}",
-        published_epoch=lambda: versions.epoch(store),
+        published_epoch=lambda: versions.epoch(folders.metadata),
         wait=job.on_running == "attach",
         stop_waiting=is_published,
     )
-
-
-def _complete_publication(job: SliceJob, store: Store, held_lease: lease.Lease) -> None:
-    """Writes what derives from the newest commit, if the run that made it died before it could."""
-    version = version_policy.find_published(job, store)
-    if version is not None and not versions.is_complete(store, version):
-        try:
-            publication.write_derived_files(store, version, held_lease, job.keep_versions)
-        except lease.LeaseLostError:
-            publication.roll_back(store)
-            raise
-    if version is not None:
-        versions.remove_checkpoints(store, version.version_number)
 
 
 def _report_empty(job: SliceJob, plan: Plan) -> Report:
@@ -175,7 +171,7 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
     preprocess = _load_function(job.preprocess)
     if not plan.rows:
         return None
-    publication.check_columns(job, plan, shape.fields or [])
+    check_columns(job, plan, shape.fields or [])
     builder = RequestBuilder(
         plan.columns,
         prompt=job.prompt,
@@ -209,10 +205,13 @@ def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | N
 
 
 def _check_output_is_outside_input(job: SliceJob) -> None:
-    input_folder, output_folder = (p.rstrip("/") + "/" for p in (job.resolved_input_path, job.slice_path))
-    if output_folder.startswith(input_folder):
-        raise SliceError(
-            f"the slice folder {job.slice_path} lies inside the input {job.resolved_input_path}: choose "
-            "another output_path",
-            kind="input",
-        )
+    paths = job.paths
+    folder = job.resolved_input_path.rstrip("/") + "/"
+    for path in (paths.table, paths.metadata, paths.quarantine):
+        if f"{path}/".startswith(folder):
+            raise SliceError(
+                f"the folder {path} of the slice lies inside the input {job.resolved_input_path}: choose "
+                "another "
+                "output_path",
+                kind="input",
+            )

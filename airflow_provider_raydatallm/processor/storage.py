@@ -161,11 +161,14 @@ class Store:
 
     def tree(self, folder: str) -> list[str]:
         """Paths of all files below `folder`, relative to it, sorted; with half-written ones."""
+        return sorted(self.details(folder))
+
+    def details(self, folder: str = "") -> dict[str, dict[str, Any]]:
+        """The filesystem's `info` of all files below `folder`, by the path relative to it."""
         root = self.path(folder)
-        if self.is_local:
-            found = (Path(at, name) for at, _, names in os.walk(root) for name in names)
-            return sorted(path.relative_to(root).as_posix() for path in found)
-        return sorted(path.removeprefix(f"{root}/") for path in self.fs.find(root))
+        with self._errors("list", folder):
+            found = self.fs.find(root, detail=True)
+        return {path.removeprefix(f"{root}/"): info for path, info in found.items()}
 
     def version(self, name: str) -> str | None:
         """`file_version` of a file; None when it does not exist."""

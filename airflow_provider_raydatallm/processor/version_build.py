@@ -1,4 +1,4 @@
-"""Builds one version of a slice under the lease: run inference on the missing rows, seal, publish."""
+"""Builds one version of a slice under the lease: run inference on the missing rows, then publish."""
 
 from __future__ import annotations
 
@@ -20,16 +20,22 @@ from airflow_provider_raydatallm.processor.metrics.deadline import lateness
 from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, ProgressReporter
 from airflow_provider_raydatallm.processor.metrics.startup_time import environment_seconds
-from airflow_provider_raydatallm.processor.publish import publication
 from airflow_provider_raydatallm.processor.publish.carry_over import carry_over_rows
 from airflow_provider_raydatallm.processor.publish.parts import Totals
+from airflow_provider_raydatallm.processor.publish.publication import NumberTakenError, Publication
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
+from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.slice_report import published_report
-from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
+from airflow_provider_raydatallm.processor.storage import CorruptFileError
+from airflow_provider_raydatallm.processor.store.checkpoint import (
+    Checkpoint,
+    CheckpointState,
+    remove_checkpoints,
+)
+from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
+from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
 from airflow_provider_raydatallm.processor.version_policy import Mode
 
 #: Seconds between two lines of progress in the log.
@@ -41,12 +47,14 @@ class VersionBuild:
     """One version of a slice that is still to be published."""
 
     job: SliceJob
-    store: Store
+    folders: SliceFolders
+    number: int
     checkpoint: Checkpoint
     plan: Plan
     shape: AnswerParser
     inference: InferencePlan | None
-    previous_version: versions.Version | None
+    #: The published version, which this one follows.
+    base: Version | None
     mode: Mode
     progress: ProgressCallback
     #: Epoch seconds at which the slice should be finished.
@@ -63,33 +71,38 @@ class VersionBuild:
                 print(f"warning: {finding}", file=sys.stderr, flush=True)
 
     def run(self, lease: Lease, cluster: Cluster) -> Report:
-        """Answers the missing rows and publishes the version."""
+        """Answers the missing rows and publishes the version.
+
+        :raises NumberTakenError: when another run committed meanwhile: what to do is to be decided again.
+        """
+        lease.watch(self._is_superseded)
         self.checkpoint.save_plan(self.plan)
         if self.mode in ("extend", "retry") and self.checkpoint.carried_over() is None:
-            assert self.previous_version is not None
-            carry_over_rows(self.checkpoint, self.previous_version, self.plan, lease.epoch)
-        with ProgressReporter(self.job, self.store, lease, self.progress) as reporter:
+            assert self.base is not None
+            carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
+        with ProgressReporter(self.job, self.folders.metadata, lease, self.progress) as reporter:
             meter: Meter | None = None
             while True:
-                # A sealed version is decided: a row that is answered now could not be published.
-                seal = publication.read_seal(self.store, self.checkpoint.folder, self.plan)
-                state = None if seal is not None else self.load_state(lease)
+                state = self.load_state(lease)
                 if meter is None:
-                    meter = Meter(self.plan.rows, self.plan.rows - (state.rows_missing if state else 0))
+                    meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing)
                 run = _Run(self, lease, cluster, meter, reporter)
-                if state is not None:
-                    seal = run.seal(run.infer(state))
-                assert seal is not None
                 try:
-                    report = run.publish(seal)
+                    report = run.publish(run.infer(state))
                     break
                 except CorruptFileError as e:
                     self.checkpoint.keep_damaged_file(e.name, e)
-                    self.store.keep_damaged_file(
-                        seal.name, "it names a damaged file", "the slice is sealed again"
-                    )
-        versions.remove_checkpoints(self.store, self.checkpoint.number)
+        remove_checkpoints(self.folders.metadata)
         return report
+
+    def _is_superseded(self) -> bool:
+        """Whether another run published since this one decided what to build. A void number changes nothing
+        for the rows: it is noticed at the commit."""
+        commits = Commits.list(self.folders.metadata)
+        if commits.highest < self.number:
+            return False
+        newest = commits.newest()
+        return newest is not None and newest.number >= self.number
 
     def load_state(self, lease: Lease | None = None) -> CheckpointState:
         """Reads which rows are finished, quarantined and missing."""
@@ -103,7 +116,9 @@ class VersionBuild:
         """:raises SliceError: when more rows failed than the slice may lose."""
         failed = state.rows_quarantined
         if self.exceeds_quarantine(failed):
-            summary = summarize_quarantine(self.store, self.checkpoint.folder, self.plan, state.fragments)
+            summary = summarize_quarantine(
+                self.checkpoint.store, self.checkpoint.folder, self.plan, state.fragments
+            )
             raise SliceError(
                 f"{failed:,} of {self.plan.rows:,} rows failed, which is more than max_quarantine_fraction "
                 f"{self.job.max_quarantine_fraction:g}: {summary}. Nothing is published, and the answered "
@@ -155,20 +170,18 @@ class _Run:
         checked_schemas: set[bytes] = set()
 
         def on_queued(waiting: dict[str, Any]) -> None:
-            if self.lease.lost:
-                self.lease.check()
+            self._check_lease()
             meter.record_queue_time(waiting["waited_s"])
             # The longer the wait, the fewer the log lines.
             log_every = min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10))
             self.reporter.report({"step": "queued", **meter.progress(), **waiting}, log_every)
 
         def on_update(update: WriterUpdate) -> None:
-            if self.lease.lost:
-                self.lease.check()
+            self._check_lease()
             for summary in update.summaries:
                 for schema in set(summary.column("schema").to_pylist()) - checked_schemas - {None}:
                     fields = list(pa.ipc.read_schema(pa.BufferReader(schema)))
-                    publication.check_columns(build.job, build.plan, fields)
+                    check_columns(build.job, build.plan, fields)
                     checked_schemas.add(schema)
             meter.add(update)
             meter.failed_rows = state.rows_quarantined + update.failed
@@ -183,7 +196,7 @@ class _Run:
         task = InferenceRun(
             build.inference,
             state.missing,
-            build.store.url,
+            build.checkpoint.store.url,
             build.checkpoint.folder,
             self.lease.epoch,
             on_queued,
@@ -195,12 +208,13 @@ class _Run:
             build.check_quarantine(build.load_state(self.lease))  # says more about rows that failed
             raise
 
-    def seal(self, state: CheckpointState) -> publication.Seal:
-        build = self.build
-        fields = build.shape.fields if build.shape.fields is not None or build.plan.rows else []
-        return publication.seal(build.store, build.checkpoint.folder, build.plan, state.fragments, fields)
+    def _check_lease(self) -> None:
+        if self.lease.lost:
+            self.lease.check()
+        if self.lease.superseded:
+            raise NumberTakenError(f"another run published {self.build.folders.table.url} meanwhile")
 
-    def publish(self, seal: publication.Seal) -> Report:
+    def publish(self, state: CheckpointState) -> Report:
         build, meter = self.build, self.meter
         self.reporter.report({"step": "publish", **meter.progress()})
         started = time.monotonic()
@@ -213,6 +227,7 @@ class _Run:
                 startup_s = {"environment": environment_seconds(), "imports": build.imports_s}
             return published_report(
                 build.job,
+                build.number,
                 build.plan.rows,
                 totals,
                 meter,
@@ -222,14 +237,18 @@ class _Run:
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
             )
 
-        return publication.Publication(
-            build.store,
+        fields = build.shape.fields
+        if fields is None:
+            store, folder = build.checkpoint.store, build.checkpoint.folder
+            fields = fragment_fields(store, folder, state.fragments) if build.plan.rows else []
+        return Publication(
+            build.folders,
             build.job,
             build.plan,
-            build.checkpoint.folder,
-            build.checkpoint.fragments(only=seal.fragments),
-            seal,
-            build.checkpoint.number,
+            build.checkpoint,
+            state.fragments,
+            fields,
+            build.number,
+            build.base,
             self.lease,
-            build.previous_version,
         ).publish(partial(self.cluster.build_parts, timeout=build.job.stall_timeout), report_of)

@@ -10,7 +10,11 @@ from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
-from airflow_provider_raydatallm.processor.publish.reconcile import DamagedVersionError, check_content, reconcile
+from airflow_provider_raydatallm.processor.publish.reconcile import (
+    DamagedVersionError,
+    check_content,
+    reconcile,
+)
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.published import answers_same_question
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
@@ -20,9 +24,11 @@ Mode = Literal["new", "forced", "extend", "retry"]
 
 
 def find_published(job: SliceJob, folders: SliceFolders) -> Version | None:
-    """Makes the table show the newest version, and returns it; None when there is none, or its files are damaged.
+    """Makes the table show the newest version, and returns it; None when there is none, or its files are
+    damaged.
 
-    :raises SliceError: when its commit is damaged, or the table's folder holds files of others and no version.
+    :raises SliceError: when its commit is damaged, or the table's folder holds files of others and no
+        version.
     """
     try:
         version = reconcile(folders)
@@ -42,7 +48,8 @@ def find_published(job: SliceJob, folders: SliceFolders) -> Version | None:
 
 
 def refuse_foreign_files(folders: SliceFolders) -> None:
-    """:raises SliceError: when a slice without a version has files already, which readers would take for its own."""
+    """:raises SliceError: when a slice without a version has files already, which readers would take for its
+    own."""
     foreign = [n for n in folders.table.names() if not n.startswith(("_", "."))]
     if foreign:
         raise SliceError(
@@ -114,7 +121,8 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None) -> Mode:
     if not same_question and job.on_config_change == "fail":
         raise SliceError(
             f"slice {job.slice_key!r} is published with another configuration (fingerprint "
-            f"{version.fingerprint}, now {fingerprint(job)}): model, prompt, sampling, schema, code or the way the "
+            f"{version.fingerprint}, now {fingerprint(job)}): model, prompt, sampling, schema, code or the "
+            "way the "
             "input is read changed. Set on_config_change='recompute' to replace it",
             kind="input",
         )
@@ -135,8 +143,8 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None) -> Mode:
 
 
 def question(job: SliceJob, mode: Mode, version: Version | None) -> str:
-    """Names the checkpoint whose rows answer what this run asks: the fingerprint, and where the same question is
-    asked once more, the version after which that is."""
+    """Names the checkpoint whose rows answer what this run asks: the fingerprint, and where the same question
+    is asked once more, the version after which that is."""
     name = fingerprint(job)
     return name if mode == "new" else f"{name}-{mode}-{version.number if version is not None else 0:06}"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_provider_raydatallm import exceptions
 from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.job_failure import explain_failure
 from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, EndedWithoutReport, Failed
@@ -14,10 +15,11 @@ from airflow_provider_raydatallm.task.job_waiter import JobRef
 
 
 def build_result(
-    report: Report, report_path: str, job: JobRef | None, *, task_start: float, job_start: float | None
+    report: Report, paths: SlicePaths, job: JobRef | None, *, task_start: float, job_start: float | None
 ) -> dict[str, Any]:
     """Returns the operator's `return_value`.
 
+    :param paths: the slice's folders.
     :param job: the job that this attempt waited for, if any.
     :param task_start: epoch seconds, by this machine's clock.
     :param job_start: epoch seconds at which the report's job started, by the cluster's clock.
@@ -25,7 +27,7 @@ def build_result(
     total = time.time() - task_start
     queued = None if job_start is None else round(min(max(job_start - task_start, 0.0), total), 3)
     return report.to_xcom(
-        report_path=report_path,
+        report_path=None if report.published_version is None else paths.report(report.published_version),
         ray_job_id=job.submission_id if job is not None and report.outcome != "unchanged" else None,
         dashboard_url=RayHook(job.ray_conn_id).job_url(job.submission_id) if job is not None else None,
         queued=queued,

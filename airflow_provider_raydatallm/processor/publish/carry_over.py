@@ -34,7 +34,8 @@ def carry_over_rows(
     gone = [u.file.path for u in old_plan.units if u.id not in index]
     if gone:
         raise SliceError(
-            f"on_input_change is 'extend', which only adds files, but {gone[0]} changed, is gone, or is read with "
+            f"on_input_change is 'extend', which only adds files, but {gone[0]} changed, is gone, or is read "
+            "with "
             "other types now: set on_input_change='recompute'",
             kind="input",
         )
@@ -53,7 +54,8 @@ def carry_over_rows(
 
 def _unidentified(why: str) -> SliceError:
     return SliceError(
-        f"{why}, so the published rows cannot be identified: set on_input_change='recompute', or force_rerun=True",
+        f"{why}, so the published rows cannot be identified: set on_input_change='recompute', or "
+        "force_rerun=True",
         kind="input",
     )
 

@@ -59,8 +59,8 @@ class Totals:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """All that a task needs to build and stage one published file. `plan` holds only that file's units; `staged`
-    is the version's folder among the staged files."""
+    """All that a task needs to build and stage one published file. `plan` holds only that file's units;
+    `staged` is the version's folder among the staged files."""
 
     url: str
     plan: Plan
@@ -105,7 +105,9 @@ def stage_part(part: PartPlan) -> Part:
                 totals += counts
         plan.check_unchanged(plan.units)
         staged = _stage(part, "part", data, totals.rows)
-        staged_failed = _stage(part, "quarantine", quarantine, totals.quarantined) if totals.quarantined else None
+        staged_failed = (
+            _stage(part, "quarantine", quarantine, totals.quarantined) if totals.quarantined else None
+        )
     return Part(staged, staged_failed, totals)
 
 

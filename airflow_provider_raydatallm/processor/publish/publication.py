@@ -4,8 +4,8 @@ Invariants:
 
 * A version's number is decided once, with the version that it follows. Its create-only commit decides that it
   is the slice's content; a run that finds its number taken decides again.
-* The commit names the staged files, their checksums and the fragments whose rows they hold. Files have names of
-  their own for each attempt to write them, so that nobody changes a file that a commit names.
+* The commit names the staged files, their checksums and the fragments whose rows they hold. Files have names
+  of their own for each attempt to write them, so that nobody changes a file that a commit names.
 * The table shows a committed version, or none: only `reconcile` writes there, from staged files.
 """
 
@@ -16,7 +16,7 @@ import hashlib
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
@@ -36,7 +36,8 @@ from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Fragment
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
 
-#: A file of `file_per_input` that would be larger becomes several: object stores copy up to 5 GB in one request.
+#: A file of `file_per_input` that would be larger becomes several: object stores copy up to 5 GB in one
+#: request.
 _MAX_FILE_BYTES = 4 << 30
 
 #: Runs a function on each of some values, anywhere, and returns the results in their order.
@@ -156,7 +157,13 @@ class Publication:
 
 
 def commit(
-    folders: SliceFolders, number: int, base: Version | None, staged: str, body: dict[str, object], *, keep: int
+    folders: SliceFolders,
+    number: int,
+    base: Version | None,
+    staged: str,
+    body: Mapping[str, object],
+    *,
+    keep: int,
 ) -> None:
     """Commits a version whose files are staged.
 

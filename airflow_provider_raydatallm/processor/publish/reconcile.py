@@ -1,7 +1,7 @@
 """Makes the table's folder show the newest version. Anybody may, at any time, as often as they like.
 
-What is committed is decided; here it is only shown. Correctness rests on no lease and on no process being dead:
-each step is harmless when it is taken late, by a process that slept before it.
+What is committed is decided; here it is only shown. Correctness rests on no lease and on no process being
+dead: each step is harmless when it is taken late, by a process that slept before it.
 
 * A file appears in the table by one request that fails without its staged source (`Store.place`): `_SUCCESS`,
   too, whose source is the version's empty marker.
@@ -71,7 +71,11 @@ def reconcile(folders: SliceFolders) -> Version | None:
         for one in kept:
             _keep(folders, one)
         _fence(folders, version)
-        if not is_complete and not folders.table.is_local and next(commits.versions(below=version.number), None):
+        if (
+            not is_complete
+            and not folders.table.is_local
+            and next(commits.versions(below=version.number), None)
+        ):
             time.sleep(COPY_TIMEOUT_SECONDS)
         shown = Shown.list(folders, version)
         if shown.is_right and is_complete:
@@ -218,7 +222,8 @@ def _place(store: Store, staging: Store, source: str, name: str) -> None:
 
 
 def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) -> None:
-    """Records that the version is shown and no older one can come back, and removes what nobody reads any more."""
+    """Records that the version is shown and no older one can come back, and removes what nobody reads any
+    more."""
     metadata = folders.metadata
     metadata.put_json(report_name(version.number), version.body["report"])
     metadata.put(versions.complete_name(version.number), b"")

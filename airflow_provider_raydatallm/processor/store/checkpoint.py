@@ -1,12 +1,13 @@
 """The checkpoint of an unfinished slice: the plan and the fragments of one question.
 
-Its folder is named after the fingerprint, and units after the content of their files and how they are read, so
-that its rows answer the job's question, whichever run wrote them and whatever number the version gets. Damaged
-files are renamed with a warning; their rows are missing then, and run again.
+Its folder is named after the fingerprint, and units after the content of their files and how they are read,
+so that its rows answer the job's question, whichever run wrote them and whatever number the version gets.
+Damaged files are renamed with a warning; their rows are missing then, and run again.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +17,12 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
+from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, newest_version
 
 CARRIED_OVER = "carried_over.json"
+
+#: A question that is asked again after a version: its number.
+_FOLLOWS = re.compile(r"[0-9a-f]{16}-[a-z]+-(\d{6,})")
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,19 @@ class Checkpoint:
         except CorruptFileError as e:
             self.keep_damaged_file(path, e)
             return None
+
+
+def remove_checkpoints(store: Store) -> None:
+    """Removes the checkpoints that the newest version makes useless: its own, and those that follow an older
+    one. Rows of other questions stay, for a run that asks them again."""
+    version = newest_version(store)
+    if version is None:
+        return
+    for name in store.names(CHECKPOINT):
+        follows = _FOLLOWS.fullmatch(name)
+        if name == version.question or (follows is not None and int(follows[1]) < version.number):
+            store.remove(f"{CHECKPOINT}/{name}")
+    store.remove_empty(CHECKPOINT)
 
 
 def load_plan(store: Store, name: str) -> Plan | None:

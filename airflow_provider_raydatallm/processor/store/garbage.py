@@ -1,56 +1,114 @@
-"""Removes what abandoned runs left: checkpoints of slices that no run continues."""
+"""Removes what abandoned runs left: checkpoints, leases and staged files of slices that no run continues.
+
+A run that was judged dead and wakes up later loses time, never rows: before anything is removed, a void
+commit uses up the number under which it could publish, so that it decides again and finds what is missing.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_raydatallm.contract.slice_paths import METADATA, slice_paths
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.storage import Store, open_fs
-from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.lease import CHECKPOINT, Lease
+from airflow_provider_raydatallm.processor.storage import open_fs
+from airflow_provider_raydatallm.processor.store import lease, versions
+from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
 _ANY_KEY = "any-slice-key"
+_ANY_TRIAL = 999_999_999_999
+_THREADS = 16
+#: Of a slice's metadata, what a run needs that has not published yet.
+_OF_RUNS = (f"{versions.CHECKPOINT}/", f"{lease.LEASE}/", versions.PROGRESS)
 
 
-def abandoned_checkpoints(job: SliceJob, days: float) -> Iterator[tuple[Store, float]]:
-    """Slices of the job's table whose checkpoint has not changed for `days`, and its age in days.
+@dataclass(frozen=True)
+class Leftovers:
+    """What runs left in one slice, and the days since the newest of it changed."""
 
-    The checkpoint of a live run is never among them: its lease beats every few seconds.
+    folders: SliceFolders
+    age_days: float
+
+
+def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STALE_SECONDS) -> list[Leftovers]:
+    """Finds slices of the job's table, and of its trials, in which runs left files that have not changed for
+    `days`. Slices on which a run is at work are not among them.
+
+    :param stale_seconds: for how long a holder's beat is watched before it counts as dead.
     """
-    any_slice = job.model_copy(update={"slice_key": _ANY_KEY})
-    trial_or_not = any_slice.model_copy(update={"max_rows": 1 if job.max_rows is None else None})
-    for one in (any_slice, trial_or_not):
-        fs, pattern = open_fs(f"{one.slice_path.replace(_ANY_KEY, '*')}/{CHECKPOINT}")
-        for path in sorted(fs.glob(pattern)):
-            newest = max(map(_modified_at, fs.find(path, detail=True).values()), default=0.0)
-            age_days = (time.time() - newest) / 86400
-            if age_days >= days:
-                yield Store(fs.unstrip_protocol(path.rpartition("/")[0])), age_days
+    any_slice = job.model_copy(update={"slice_key": _ANY_KEY, "max_rows": None})
+    trials = any_slice.model_copy(update={"max_rows": _ANY_TRIAL})
+    slices = [folders for one in (any_slice, trials) for folders in _list_slices(one)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        ages = list(pool.map(_age_days, slices))
+        old = [
+            Leftovers(f, age) for f, age in zip(slices, ages, strict=True) if age is not None and age >= days
+        ]
+        holders = list(pool.map(lambda found: lease.read_holder(found.folders.metadata), old))
+        if any(holders):
+            time.sleep(stale_seconds)
+        beats = list(pool.map(lambda found: lease.read_holder(found.folders.metadata), old))
+    return [
+        found
+        for found, before, now in zip(old, holders, beats, strict=True)
+        if now is None
+        or (before is not None and (before.epoch, before.beat_bytes) == (now.epoch, now.beat_bytes))
+    ]
 
 
-def remove_checkpoint(store: Store) -> None:
-    """Removes a slice's checkpoint and its last progress, under its lease: a run may be starting."""
-    lease = Lease.acquire(
-        store,
-        me="gc",
-        published_epoch=lambda: versions.epoch(store),
-        wait=False,
-        stop_waiting=lambda holder: False,
-        stale_seconds=0,
-    )
-    assert lease is not None
-    try:
-        for name in store.names(CHECKPOINT):
-            if not name.startswith(("epoch-", "beat-")):
-                lease.check()
-                store.remove(f"{CHECKPOINT}/{name}")
-        lease.check()
-        store.remove(versions.PROGRESS)
-    finally:
-        lease.close()
+def remove_leftovers(folders: SliceFolders) -> None:
+    """Voids the slice's open number, then removes the files of runs that can no longer publish."""
+    staged = folders.staging.tree(versions.STAGED)  # what is staged later may be a live run's
+    checkpoints = folders.metadata.names(versions.CHECKPOINT)
+    epoch = holder.epoch if (holder := lease.read_holder(folders.metadata, released=True)) is not None else 0
+    while True:
+        number = Commits.list(folders.metadata).highest + 1
+        if versions.void(folders.metadata, number, "gc removed what an abandoned run left"):
+            break
+    newest = versions.newest_version(folders.metadata)
+    for name in staged:
+        of = versions.number_of_staged(name)
+        if of is not None and of <= number and (newest is None or of != newest.number):
+            folders.staging.remove(f"{versions.STAGED}/{name}")
+            folders.staging.remove_empty(f"{versions.STAGED}/{name.partition('/')[0]}")
+    for name in checkpoints:
+        folders.metadata.remove(f"{versions.CHECKPOINT}/{name}")
+    folders.metadata.remove_empty(versions.CHECKPOINT)
+    folders.metadata.remove(versions.PROGRESS)
+    lease.remove_leases(folders.metadata, epoch)
+
+
+def _list_slices(job: SliceJob) -> list[SliceFolders]:
+    fs, pattern = open_fs(job.paths.metadata.replace(_ANY_KEY, "*").replace(f"{_ANY_TRIAL}", "*"))
+    result = []
+    for path in sorted(fs.glob(pattern)):
+        table, _, folder = path.rstrip("/").rpartition("/")
+        table = fs.unstrip_protocol(table.removesuffix(METADATA))
+        if job.metadata_path is not None:
+            table = job.slice_path.rpartition("/")[0]
+        paths = slice_paths(f"{table}/{folder}", job.metadata_path, job.quarantine_path)
+        result.append(SliceFolders.open(paths))
+    return result
+
+
+def _age_days(folders: SliceFolders) -> float | None:
+    """Days since a run of the slice last wrote what a finished slice does not have; None where there is
+    none."""
+    times = [at for name, at in _changes(folders.metadata.details()) if name.startswith(_OF_RUNS)]
+    highest = Commits.list(folders.metadata).highest
+    for name, at in _changes(folders.staging.details(versions.STAGED)):
+        number = versions.number_of_staged(name)
+        if number is not None and (number > highest or not name.endswith(f"/{versions.SUCCESS}")):
+            times.append(at)
+    return (time.time() - max(times)) / 86400 if times else None
+
+
+def _changes(details: dict[str, dict[str, Any]]) -> Iterable[tuple[str, float]]:
+    return ((name, _modified_at(info)) for name, info in details.items())
 
 
 def _modified_at(info: dict[str, Any]) -> float:

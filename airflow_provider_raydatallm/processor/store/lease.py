@@ -4,8 +4,8 @@ One run creates `epoch-000007`, which is never replaced; the highest epoch holds
 a beat beside it. A watcher that sees the beat unchanged for `STALE_SECONDS` of its own monotonic clock
 assumes that the holder is dead and creates the next epoch. No clocks are compared.
 
-The lease saves work: of two runs, one answers. What is published does not rest on it: a holder that was paused
-and taken over harms nothing when it wakes up (`publish.publication`). It notices by `check`.
+The lease saves work: of two runs, one answers. What is published does not rest on it: a holder that was
+paused and taken over harms nothing when it wakes up (`publish.publication`). It notices by `check`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,18 @@ class LeaseHolder:
 
     def __str__(self) -> str:
         return str(self.beat.get("holder") or "another run")
+
+
+def read_holder(store: Store, *, released: bool = False) -> LeaseHolder | None:
+    """The run that holds the slice, whether it is alive or not; None when there is none.
+
+    :param released: also the last one, which holds it no longer.
+    """
+    epochs = _epochs(store)
+    if not epochs:
+        return None
+    holder = LeaseHolder(store, max(epochs))
+    return None if holder.released and not released else holder
 
 
 class Lease:

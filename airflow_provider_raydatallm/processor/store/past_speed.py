@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
+from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
-from airflow_provider_raydatallm.processor.storage import open_fs
+from airflow_provider_raydatallm.processor.storage import Store, open_fs
+from airflow_provider_raydatallm.processor.store.versions import newest_version
 
 #: How many published slices of the table are read, newest keys first.
 _SLICES = 20
@@ -15,21 +15,22 @@ _SLICES = 20
 
 def newest_throughput(job: SliceJob) -> PastThroughput | None:
     """Returns that of the newest slice of the same table with the same fingerprint."""
-    fs, path = open_fs(job.slice_path)
-    table = path.rstrip("/").rpartition("/")[0]
+    fs, path = open_fs(job.paths.metadata)
     try:
-        folders = [f["name"] for f in fs.ls(table, detail=True) if f["type"] == "directory"]
+        entries = fs.ls(path.rstrip("/").rpartition("/")[0], detail=True)
     except OSError:  # it does not exist, or may not be listed
         return None
-    for folder in sorted(folders, reverse=True)[:_SLICES]:
+    folders = sorted((e["name"].rstrip("/") for e in entries if e["type"] == "directory"), reverse=True)
+    for folder in folders[:_SLICES]:
         try:
-            report = json.loads(fs.cat_file(f"{folder.rstrip('/')}/_report.json"))
-            if report["fingerprint"] != fingerprint(job):
+            version = newest_version(Store(fs.unstrip_protocol(folder)))
+            if version is None or version.fingerprint != fingerprint(job):
                 continue
+            report = version.body["report"]
             rate, start = report["throughput"]["rows_per_s"], report["seconds"]["engine_start"]
             workers = report["balance"]["workers"] or 1
             inferred_share = 1 - (report["counts"].get("cached") or 0) / (report["counts"]["planned"] or 1)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, SliceError, KeyError, TypeError):
             continue
         if rate and inferred_share and start is not None:
             return PastThroughput(report["slice_key"], rate * inferred_share / workers, start)

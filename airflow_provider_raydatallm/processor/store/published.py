@@ -32,8 +32,8 @@ _READ_SECONDS = 15.0
 
 
 def current_report(job: SliceJob) -> Report | None:
-    """Returns the published report for this job and the input as it is now, or None: also when the table does not
-    show the published version yet."""
+    """Returns the published report for this job and the input as it is now, or None: also when the table does
+    not show the published version yet."""
     folders = SliceFolders.open(job.paths)
     version = versions.newest_version(folders.metadata)
     if version is None or version.fingerprint != fingerprint(job):
@@ -151,9 +151,7 @@ def locate_files(folders: SliceFolders, version: Version) -> dict[PublishedFile,
     raise FileNotFoundError(f"{missing[0]} of version {version.number} in {folders.table.url} is gone")
 
 
-def _published(
-    slice_path: str, number: int | None, metadata_path: str | None
-) -> list[tuple[Store, str]]:
+def _published(slice_path: str, number: int | None, metadata_path: str | None) -> list[tuple[Store, str]]:
     folders = SliceFolders.open(slice_paths(slice_path, metadata_path))
     while True:
         newest = versions.newest_version(folders.metadata)

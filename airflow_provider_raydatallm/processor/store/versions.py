@@ -1,8 +1,8 @@
 """The versions of a slice, and the folders that hold them.
 
-`commits/commit-000003.json` is created once and never replaced or removed. The highest one that is not void is
-the slice's content; what the table's folder shows follows it (`publish.reconcile`). A void commit uses a number
-up, so that no run can publish under it. Imports only fsspec, for the Airflow side.
+`commits/commit-000003.json` is created once and never replaced or removed. The highest one that is not void
+is the slice's content; what the table's folder shows follows it (`publish.reconcile`). A void commit uses a
+number up, so that no run can publish under it. Imports only fsspec, for the Airflow side.
 """
 
 from __future__ import annotations
@@ -105,6 +105,11 @@ class Version:
         return str(self.body["plan"])
 
     @property
+    def question(self) -> str:
+        """The checkpoint that its rows were in."""
+        return str(self.body["question"])
+
+    @property
     def epoch(self) -> int:
         return int(self.body["epoch"])
 
@@ -171,7 +176,8 @@ def read_version(store: Store, number: int) -> Version | None:
             return None
         if body["format"] > FORMAT:
             raise SliceError(
-                f"{store.path(commit_name(number))} was written by version {body.get('provider_version')} of the "
+                f"{store.path(commit_name(number))} was written by version {body.get('provider_version')} of "
+                "the "
                 "provider, which is newer than this one: upgrade the provider here",
                 kind="input",
             )
@@ -180,7 +186,8 @@ def read_version(store: Store, number: int) -> Version | None:
         return version
     except CorruptFileError as e:
         raise SliceError(
-            f"{e}: the published version is unknown. Restore that file, or set force_rerun=True to answer the "
+            f"{e}: the published version is unknown. Restore that file, or set force_rerun=True to answer "
+            "the "
             "slice again",
             kind="input",
         ) from e
@@ -256,5 +263,3 @@ def _check(store: Store, version: Version) -> None:
         raise CorruptFileError(store, commit_name(version.number), f"{type(e).__name__}: {e}") from e
     if not valid:
         raise CorruptFileError(store, commit_name(version.number), "it names files that no version has")
-
-

@@ -1,0 +1,66 @@
+"""Publishes a kept version again: as a new version, whose files are copies of the kept ones."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict, replace
+from typing import Literal
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.publish.publication import NumberTakenError, commit
+from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.published import kept_versions, locate_files
+from airflow_provider_raydatallm.processor.store.versions import Commits, PublishedFile, SliceFolders, Version
+
+
+def restore_version(job: SliceJob, number: int) -> Version:
+    """Publishes the files of an older version as a new one, and returns it. A run that is at work on the
+    slice decides again when it comes to publish.
+
+    :raises SliceError: when that version is not kept, or another run publishes at the same time.
+    """
+    folders = SliceFolders.open(job.paths)
+    kept = kept_versions(folders)
+    old = next((v for v in kept if v.number == number), None)
+    if old is None:
+        numbers = ", ".join(str(v.number) for v in kept) or "none"
+        raise SliceError(
+            f"version {number} of {folders.table.url} is not kept (kept: {numbers}). keep_versions of the "
+            "run "
+            "that replaces a version decides how many stay",
+            kind="input",
+        )
+    new = Commits.list(folders.metadata).highest + 1
+    staged = f"{new:06}-{uuid.uuid4().hex[:8]}"
+    plan = f"{versions.PLANS}/plan-{new:06}-{uuid.uuid4().hex[:8]}.json"
+    try:
+        places = locate_files(folders, old)
+
+        def stage(
+            kind: Literal["part", "quarantine"], files: tuple[PublishedFile, ...]
+        ) -> list[dict[str, object]]:
+            copies = []
+            for file in files:
+                _, _, index, _, count, _ = file.plain_name.split("-")
+                nonce = uuid.uuid4().hex[:8]
+                copy = replace(file, name=versions.file_name(kind, new, int(index), int(count), nonce))
+                folders.staging.place(*places[file], f"{versions.STAGED}/{staged}/{copy.plain_name}")
+                copies.append(asdict(copy))
+            return copies
+
+        body = {
+            **old.body,
+            "files": stage("part", old.files),
+            "quarantine": stage("quarantine", old.quarantine),
+            "plan": plan,
+        }
+        body["report"] = {**old.body["report"], "published_version": new}
+        folders.metadata.place(folders.metadata, old.plan, plan)
+        commit(folders, new, kept[0], staged, body, keep=kept[0].keep)
+    except (FileNotFoundError, NumberTakenError) as e:
+        raise SliceError(f"another run publishes {folders.table.url} now: try again", kind="transient") from e
+    version = reconcile(folders)
+    assert version is not None
+    return version

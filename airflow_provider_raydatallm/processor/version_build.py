@@ -84,6 +84,9 @@ class VersionBuild:
             meter: Meter | None = None
             while True:
                 state = self.load_state(lease)
+                # After the ledger: whoever published meanwhile has removed the fragments that it counts.
+                if self._is_superseded():
+                    raise NumberTakenError(f"another run published {self.folders.table.url} meanwhile")
                 if meter is None:
                     meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing)
                 run = _Run(self, lease, cluster, meter, reporter)

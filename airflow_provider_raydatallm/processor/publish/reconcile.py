@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -184,7 +185,7 @@ def _keep(folders: SliceFolders, version: Version) -> None:
 
 def _fence(folders: SliceFolders, version: Version) -> None:
     """Removes what is staged for older versions, and for this number without being this version's."""
-    own = {version.marker, *(version.staged_name(f) for f in version.all_files)}
+    own = {version.staged_name(f) for f in version.all_files}
     staged = (f"{versions.STAGED}/{name}" for name in folders.staging.tree(versions.STAGED))
     _remove(
         folders.staging,
@@ -192,7 +193,10 @@ def _fence(folders: SliceFolders, version: Version) -> None:
             name
             for name in staged
             if (number := versions.number_of_staged(name.partition("/")[2])) is not None
-            and (number < version.number or (number == version.number and name not in own))
+            and (
+                number < version.number
+                or (number == version.number and name not in own and not name.endswith(f"/{SUCCESS}"))
+            )
         ],
     )
 
@@ -210,7 +214,16 @@ def _show(folders: SliceFolders, version: Version, shown: Shown) -> None:
         _place(store, folders.staging, version.staged_name(file), file.name)
 
     _for_each(place, shown.missing)
-    _place(folders.table, folders.staging, version.marker, SUCCESS)
+    try:
+        _place(folders.table, folders.staging, version.marker, SUCCESS)
+    except _SourceGoneError:
+        # Somebody removed the marker. Another one is as good, if it is staged before this look at the
+        # commits:
+        # whoever commits later removes it before listing the table.
+        marker = f"{versions.STAGED}/{version.number:06}-{uuid.uuid4().hex[:8]}/{SUCCESS}"
+        folders.staging.put(marker, b"")
+        if _newest_number(folders) == version.number:
+            _place(folders.table, folders.staging, marker, SUCCESS)
     folders.quarantine.remove_empty("")
 
 

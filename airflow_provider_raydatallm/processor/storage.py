@@ -136,11 +136,27 @@ class Store:
         """Files and folders directly in `folder`, sorted; [] when it does not exist."""
         try:
             with self._errors("list", folder, but=_MISSING):
-                entries = self.fs.ls(self.path(folder), detail=True)
+                entries = self._list(folder)
         except _MISSING:
             return []
         files = (File(e["name"].rstrip("/").rsplit("/", 1)[-1], int(e.get("size") or 0)) for e in entries)
         return sorted(f for f in files if f.name and not f.name.startswith(_SCRATCH))
+
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        if not self.is_s3:
+            return list(self.fs.ls(self.path(folder), detail=True))
+        # `ls` of s3fs lists the parent, too, when a folder is empty: all slices of a table.
+        bucket, key, _ = self.fs.split_path(self.path(folder))
+        where = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
+        entries, page = [], {"IsTruncated": True}
+        while page.get("IsTruncated"):
+            token = page.get("NextContinuationToken")
+            page = self.fs.call_s3(
+                "list_objects_v2", **where, **({"ContinuationToken": token} if token else {})
+            )
+            entries += [{"name": e["Key"], "size": e["Size"]} for e in page.get("Contents", ())]
+            entries += [{"name": e["Prefix"]} for e in page.get("CommonPrefixes", ())]
+        return [e for e in entries if e["name"] != where["Prefix"]]
 
     def names(self, folder: str = "") -> list[str]:
         if not self.is_local:
@@ -365,6 +381,11 @@ class Store:
         """Removes a file, or a folder with its content; a missing one is fine."""
         with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
             self.fs.rm(self.path(name), recursive=True)
+
+    def remove_file(self, name: str) -> None:
+        """Removes a file, by one request; a missing one is fine."""
+        with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(self.path(name))
 
     def remove_empty(self, folder: str) -> None:
         """Removes an empty folder, on a disk: object stores have none."""

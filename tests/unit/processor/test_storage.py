@@ -112,6 +112,9 @@ def test_listings_and_removal(store: Store) -> None:
     store.remove("a")
     store.remove("a")
     assert store.names() == ["b"]
+    store.remove_file("b")
+    store.remove_file("b")
+    assert store.names() == []
 
 
 def test_file_is_replaced_in_one_step_after_the_last_check(store: Store, tmp_path: Path) -> None:

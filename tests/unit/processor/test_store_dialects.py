@@ -179,3 +179,34 @@ def test_file_over_the_limit_of_one_copy_is_refused_before(
     with pytest.raises(SliceError, match=r"/f has 4 bytes, .* at most 3 bytes.*max_file_bytes") as e:
         store.place(store, "f", "part")
     assert e.value.kind == "input"
+
+
+def test_listing_is_one_request_for_each_thousand_files_of_the_folder(store: Store, dialect: Dialect) -> None:
+    for number in range(3):
+        store.put(f"a/{number}", b"12")
+    store.put("a/b/c", b"1")
+    dialect.requests.clear()
+    assert store.files("none") == []
+    assert len(dialect.requests) == 1
+    assert [*store.files("a")] == [("0", 2), ("1", 2), ("2", 2), ("b", 0)]
+    assert len(dialect.requests) == 2
+    assert store.names() == ["a"]
+
+
+def test_listing_follows_pages(store: Store, dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        store.put(f"a/{number}", b"1")
+    call = store.fs.call_s3
+    monkeypatch.setattr(store.fs, "call_s3", lambda *args, **kwargs: call(*args, MaxKeys=2, **kwargs))
+    dialect.requests.clear()
+    assert store.names("a") == ["0", "1", "2", "3", "4"]
+    assert len(dialect.requests) == 3
+
+
+def test_a_file_is_removed_by_one_request(store: Store, dialect: Dialect) -> None:
+    store.put("a/f", b"1")
+    dialect.requests.clear()
+    store.remove_file("a/f")
+    store.remove_file("a/f")
+    assert len(dialect.requests) == 2
+    assert store.names("a") == []

@@ -16,17 +16,23 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from airflow_provider_raydatallm.contract.addresses import check_address
+
 _ASCII = r"^[\x01-\x7f]$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 #: An address or an absolute path: every process on every node has to find the same folder.
 _FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
+
+#: Fields that are addresses of files.
+ADDRESSES = ("input_path", "output_path", "answer_cache")
 
 _Workers = Annotated[int, Field(ge=1)]
 Concurrency = _Workers | tuple[_Workers, _Workers] | Literal["auto"]
 
 
 class Contract(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    # An address that is refused may hold a secret.
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)
 
 
 class CsvOptions(Contract):
@@ -165,6 +171,11 @@ class SliceJob(Contract):
                 "'s3://bucket/answers', or an absolute path that exists on every node, without {slice}"
             )
         return value
+
+    @field_validator(*ADDRESSES)
+    @classmethod
+    def _check_address(cls, value: str | None) -> str | None:
+        return value if value is None else check_address(value)
 
     @field_validator("output_column")
     @classmethod

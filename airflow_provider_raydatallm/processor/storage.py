@@ -1,4 +1,4 @@
-"""Files of a slice, on any filesystem that fsspec supports.
+"""Files of a slice, on a disk or an object store, through fsspec.
 
 Invariants: a file appears whole or not at all; `create` and `place` never replace, and exactly one of many
 creators succeeds; an object store never commits by rename; listings never come from a cache, since other
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import disk
 
@@ -47,8 +48,12 @@ _REPLACE_WAIT_SECONDS = 60.0
 def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """Returns the filesystem of a URL or path, and the path inside it.
 
-    :raises SliceError: when the protocol is not known, or its package is not installed.
+    :raises SliceError: when the address is not accepted (`contract.addresses`), or its package is missing.
     """
+    try:
+        check_address(url)
+    except ValueError as e:
+        raise SliceError(str(e), kind="input") from None
     protocol = url.split("://", 1)[0] if "://" in url else "file"
     try:
         fs, path = fsspec.core.url_to_fs(url, **_OPTIONS.get(protocol, {}))

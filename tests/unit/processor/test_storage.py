@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import storage as store_module
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
@@ -23,7 +24,8 @@ from tests.support.paths import ROOT
 
 
 @pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv(EXTRA_SCHEMES, "memory")
     return Store(str(tmp_path) if request.param == "local" else f"memory://{uuid.uuid4().hex}")
 
 

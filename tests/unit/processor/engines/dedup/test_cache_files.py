@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
 from airflow_provider_raydatallm.processor.engines.dedup.client import request_key
@@ -22,7 +23,8 @@ from tests.support.answer_cache import DAY, MB, NOW, Cache, entries
 
 
 @pytest.fixture(params=["local", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(EXTRA_SCHEMES, "memory")
     return str(tmp_path / "cache") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
 
 

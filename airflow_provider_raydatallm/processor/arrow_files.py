@@ -140,7 +140,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
         return _is_plain(kind.key_type) and _is_plain(kind.item_type)
     if pa.types.is_fixed_size_binary(kind):
-        return 0 < kind.byte_width <= _MAX_WIDTH_BYTES
+        return bool(0 < kind.byte_width <= _MAX_WIDTH_BYTES)
     return bool(
         pa.types.is_null(kind) or pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
         or pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -35,7 +35,7 @@ _OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss"
 
 #: Prefix of a file on a disk until it is whole.
 _SCRATCH = "_tmp-"
-#: What reading and listing tell their callers.
+#: How a disk says that there is no such file or folder.
 _MISSING = (FileNotFoundError, NotADirectoryError)
 #: Waits between tries of a request that neither acted nor was refused.
 _RETRY_WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0)
@@ -103,8 +103,10 @@ class Store:
         """The file's content, or None when it does not exist."""
         try:
             with self._errors("read", name, but=_MISSING):
-                return bytes(self.fs.cat_file(self.path(name)))
-        except FileNotFoundError:
+                # Otherwise s3fs would ask for the size first, to read large files by parts.
+                options = {"max_concurrency": 1} if self.is_s3 else {}
+                return bytes(self.fs.cat_file(self.path(name), **options))
+        except _MISSING:
             return None
 
     def read_start(self, name: str, size: int) -> bytes:
@@ -184,7 +186,7 @@ class Store:
         try:
             with self._errors("read", name, but=_MISSING):
                 return file_version(self.fs.info(self.path(name)))
-        except FileNotFoundError:
+        except _MISSING:
             return None
 
     # Writing

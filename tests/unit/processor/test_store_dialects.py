@@ -4,49 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
-from collections.abc import Iterator
-from urllib.request import Request, urlopen
 
 import pytest
-import s3fs
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import storage
 from airflow_provider_raydatallm.processor.storage import Store
-from tests.support.s3 import moto_server
-from tests.support.s3_dialect import Dialect, s3_dialect
+from tests.support.s3_dialect import Dialect
 
 #: How stores refuse a conditional put: as AWS does, without an element, without a body.
 REFUSALS = ["condition", "bare", "empty"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Dialect]:
-    with moto_server() as address, s3_dialect(int(address.rpartition(":")[2])) as dialect:
-        urlopen(Request(f"{address}/lake", method="PUT")).close()
-        environment = {
-            "AWS_ENDPOINT_URL": dialect.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }  # fmt: skip
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            s3fs.S3FileSystem.clear_instance_cache()
-            yield dialect
-            s3fs.S3FileSystem.clear_instance_cache()
-
-
 @pytest.fixture
-def dialect(server: Dialect, monkeypatch: pytest.MonkeyPatch) -> Dialect:
-    monkeypatch.setattr(storage, "_RETRY_WAITS_SECONDS", (0.01, 0.05, 0.2))
-    server.__init__(port=server.port)  # type: ignore[misc]
-    return server
-
-
-@pytest.fixture
-def store(dialect: Dialect) -> Store:
-    return Store(f"s3://lake/{uuid.uuid4().hex}")
+def store(s3_store: Store) -> Store:
+    return s3_store
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)

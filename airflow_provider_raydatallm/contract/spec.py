@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.slice_paths import (
     SlicePaths,
     encode_slice_key,
@@ -27,12 +28,16 @@ _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 #: An address or an absolute path: every process on every node has to find the same folder.
 _FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
 
+#: Fields that are addresses of files.
+ADDRESSES = ("input_path", "output_path", "metadata_path", "quarantine_path", "answer_cache")
+
 _Workers = Annotated[int, Field(ge=1)]
 Concurrency = _Workers | tuple[_Workers, _Workers] | Literal["auto"]
 
 
 class Contract(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    # An address that is refused may hold a secret.
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)
 
 
 class CsvOptions(Contract):
@@ -187,6 +192,11 @@ class SliceJob(Contract):
                 "absolute path, without {slice}"
             )
         return value
+
+    @field_validator(*ADDRESSES)
+    @classmethod
+    def _check_address(cls, value: str | None) -> str | None:
+        return value if value is None else check_address(value)
 
     @field_validator("output_column")
     @classmethod

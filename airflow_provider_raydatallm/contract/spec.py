@@ -274,6 +274,22 @@ class SliceJob(Contract):
         return None
 
     @property
+    def row_rule(self) -> dict[str, Any]:
+        """What decides, beside the files themselves, which rows are the slice's and how they read.
+
+        Unit ids and the input's hash cover it: rows that were planned by another rule are other rows. Types
+        of columns are not in it: unit ids cover those that a file's columns really have.
+        """
+        rule: dict[str, Any] = {
+            "input_format": self.input_format,
+            "csv_options": self.csv_options.model_dump(mode="json", exclude_defaults=True),
+            "slice_column": self.slice_column,
+        }
+        if self.slice_column is not None:
+            rule |= {"slice_format": self.slice_format, "slice_timezone": self.slice_timezone}
+        return rule
+
+    @property
     def slice_path(self) -> str:
         """Folder of the published slice: `output_path` with the key for `{slice}`, else `output_path/ds=KEY`.
 

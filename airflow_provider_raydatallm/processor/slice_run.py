@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish import publication
+from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
@@ -175,7 +176,7 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
     preprocess = _load_function(job.preprocess)
     if not plan.rows:
         return None
-    publication.check_columns(job, plan, shape.fields or [])
+    check_columns(job, plan, shape.fields or [])
     builder = RequestBuilder(
         plan.columns,
         prompt=job.prompt,

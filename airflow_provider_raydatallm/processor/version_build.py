@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.publish import publication
 from airflow_provider_raydatallm.processor.publish.carry_over import carry_over_rows
 from airflow_provider_raydatallm.processor.publish.parts import Totals
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
+from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.slice_report import published_report
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
@@ -168,7 +169,7 @@ class _Run:
             for summary in update.summaries:
                 for schema in set(summary.column("schema").to_pylist()) - checked_schemas - {None}:
                     fields = list(pa.ipc.read_schema(pa.BufferReader(schema)))
-                    publication.check_columns(build.job, build.plan, fields)
+                    check_columns(build.job, build.plan, fields)
                     checked_schemas.add(schema)
             meter.add(update)
             meter.failed_rows = state.rows_quarantined + update.failed

@@ -1,32 +1,28 @@
 """A Parquet file's footer, read without running anything that it names.
 
-Arrow keeps a file's exact types in the footer (`ARROW:schema`), extension types too. Those run code: a
-registered type's class reads what the file says of it, and some of them (Ray's pickled objects) load a pickle
-from every cell. So the names of extension types are hidden before Arrow sees the footer, at every depth: it
-then reads what they are stored as.
+Beside Parquet's own types a footer may keep Arrow's (`ARROW:schema`), extension types among them. Those run
+code: a registered type's class reads what the file says of it, and some of them (Ray's pickled objects) load
+a pickle from every cell. So Arrow never sees that part: columns are read by Parquet's types, and then cast to
+those of Arrow's that hold the same values.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from airflow_provider_raydatallm.processor.input.schema import HIDDEN_EXTENSION
 
-#: Where Arrow keeps its types, and the same under a name that it does not look for.
+#: Where Arrow keeps its types, and a name of the same length that it does not look for.
 _SCHEMA, _HIDDEN_SCHEMA = b"ARROW:schema", b"ARROW-schema"
 _EXTENSION = b"ARROW:extension:name"
-#: `_EXTENSION` in base64, at each of the three places that it can begin at in a group.
-_EXTENSION_IN_BASE64 = [
-    base64.b64encode(b"x" * shift + _EXTENSION)[-(-shift * 8 // 6) : (shift + len(_EXTENSION)) * 8 // 6]
-    for shift in range(3)
-]
 _MAGIC = b"PAR1"
 #: Enough for most footers: one read.
 _FIRST_READ_BYTES = 64 << 10
@@ -38,14 +34,49 @@ _OPTIONS: dict[str, Any] = (
 )
 
 
-def open_parquet(file: pa.NativeFile, size: int) -> tuple[pq.ParquetFile, str]:
-    """Returns the file, with extension types as what they are stored as, and a hash of its footer.
+@dataclass(frozen=True)
+class ParquetInput:
+    """An opened file and a hash of its footer."""
 
-    :raises pa.ArrowInvalid: for a file that is not Parquet, or whose footer is damaged.
-    """
+    file: pq.ParquetFile
+    digest: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns as they are to be read: extension types as what they are stored as."""
+        types: pq.ParquetSchema = self.file.schema
+        columns = [types.column(i) for i in range(len(types))]
+        if any(_HIDDEN_SCHEMA.decode() in column.path for column in columns):
+            raise pa.ArrowInvalid(f"a column's name holds {_SCHEMA.decode()!r}, or nearly: rename it")
+        uuids = {c.path for c in columns if c.logical_type.type == "UUID" and hasattr(pa, "uuid")}
+        hints = self._hints
+        # Arrow's own type for UUIDs runs no code of a file's.
+        return pa.schema(
+            field.with_type(pa.uuid())
+            if field.name in uuids and field.type == pa.binary(16)
+            else _choose_field(field, hints.get(field.name, field))
+            for field in self.file.schema_arrow
+        )
+
+    @property
+    def _hints(self) -> dict[str, pa.Field]:
+        """Columns as Arrow's types have them, without extension types."""
+        try:
+            schema = base64.b64decode((self.file.metadata.metadata or {})[_HIDDEN_SCHEMA])
+            schema = schema.replace(_EXTENSION, HIDDEN_EXTENSION)
+            return {field.name: field for field in pa.ipc.read_schema(pa.py_buffer(schema))}
+        except (KeyError, ValueError, OSError, pa.ArrowException):  # damaged: Parquet's types will do
+            return {}
+
+
+def open_parquet(file: pa.NativeFile, size: int) -> ParquetInput:
+    """:raises pa.ArrowInvalid: for a file that is not Parquet, or whose footer is damaged."""
     footer = _read_footer(file, size)
+    hidden = footer.replace(_SCHEMA, _HIDDEN_SCHEMA)
+    whole = b"".join([_MAGIC, hidden, len(hidden).to_bytes(4, "little"), _MAGIC])
+    metadata = pq.ParquetFile(pa.BufferReader(whole), **_OPTIONS).metadata
     digest = hashlib.sha256(footer).hexdigest()[:16]
-    return pq.ParquetFile(file, metadata=_parse(_without_extensions(footer)), **_OPTIONS), digest
+    return ParquetInput(pq.ParquetFile(file, metadata=metadata, **_OPTIONS), digest)
 
 
 def _read_footer(file: pa.NativeFile, size: int) -> bytes:
@@ -69,29 +100,37 @@ def _read(file: pa.NativeFile, start: int, end: int) -> bytes:
     return data
 
 
-def _parse(footer: bytes) -> pq.FileMetaData:
-    """Parses a footer that names no extension type."""
-    whole = b"".join([_MAGIC, footer, len(footer).to_bytes(4, "little"), _MAGIC])
-    return pq.ParquetFile(pa.BufferReader(whole), **_OPTIONS).metadata
+def _choose_type(stored: pa.DataType, hint: pa.DataType) -> pa.DataType:
+    """The hinted type where all values that are stored keep their meaning in it; else the stored one."""
+    if pt.is_dictionary(hint):
+        return _choose_type(stored, hint.value_type)
+    if pt.is_timestamp(stored):
+        zoned = stored.tz is not None and pt.is_timestamp(hint) and hint.tz is not None
+        return pa.timestamp(stored.unit, hint.tz) if zoned else stored
+    if (
+        (pt.is_int64(stored) and pt.is_duration(hint))
+        or (pt.is_string(stored) and pt.is_large_string(hint))
+        or (pt.is_binary(stored) and pt.is_large_binary(hint))
+        or (_is_decimal(stored, hint) and (stored.precision, stored.scale) == (hint.precision, hint.scale))
+    ):
+        return hint
+    if pt.is_list(stored) and hasattr(hint, "value_field"):
+        value = _choose_field(stored.value_field, hint.value_field)
+        if pt.is_fixed_size_list(hint):
+            return pa.list_(value, hint.list_size)
+        return pa.large_list(value) if pt.is_large_list(hint) else pa.list_(value)
+    if pt.is_map(stored) and pt.is_map(hint):
+        key = _choose_field(stored.key_field, hint.key_field)
+        return pa.map_(key, _choose_field(stored.item_field, hint.item_field))
+    if pt.is_struct(stored) and pt.is_struct(hint) and [f.name for f in stored] == [f.name for f in hint]:
+        return pa.struct([_choose_field(s, h) for s, h in zip(stored, hint, strict=True)])
+    return stored
 
 
-def _without_extensions(footer: bytes) -> bytes:
-    """Returns a footer of the same length whose `ARROW:schema` names no extension type."""
-    if _SCHEMA not in footer or not any(text in footer for text in _EXTENSION_IN_BASE64):
-        return footer
-    if _HIDDEN_SCHEMA in footer:
-        raise pa.ArrowInvalid(f"its footer holds {_HIDDEN_SCHEMA.decode()}")
-    # Parsing alone tells which bytes are the schema: the footer may hold the same bytes elsewhere.
-    found = (_parse(footer.replace(_SCHEMA, _HIDDEN_SCHEMA)).metadata or {}).get(_HIDDEN_SCHEMA)
-    if found is None:
-        return footer
-    try:
-        schema = base64.b64decode(found).replace(_EXTENSION, HIDDEN_EXTENSION)
-    except binascii.Error as e:
-        raise pa.ArrowInvalid(f"its {_SCHEMA.decode()} is damaged: {e}") from e
-    hidden = base64.b64encode(schema)
-    harmless = footer.replace(found, hidden)
-    kept = (_parse(harmless.replace(_SCHEMA, _HIDDEN_SCHEMA)).metadata or {}).get(_HIDDEN_SCHEMA)
-    if len(harmless) != len(footer) or kept != hidden:
-        raise pa.ArrowInvalid(f"its {_SCHEMA.decode()} is damaged")
-    return harmless
+def _choose_field(stored: pa.Field, hint: pa.Field) -> pa.Field:
+    metadata = {**(stored.metadata or {}), **(hint.metadata or {})}
+    return stored.with_type(_choose_type(stored.type, hint.type)).with_metadata(metadata)
+
+
+def _is_decimal(*kinds: pa.DataType) -> bool:
+    return all(pt.is_decimal(kind) for kind in kinds)

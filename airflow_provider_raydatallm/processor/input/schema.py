@@ -59,9 +59,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if types.is_struct(kind):
         return pa.struct([plain_field(field) for field in kind])
     if types.is_dictionary(kind):
-        value = plain_type(kind.value_type)
-        is_text = types.is_string(value) or types.is_binary(value)
-        return pa.dictionary(kind.index_type, value, kind.ordered) if is_text else value
+        return plain_type(kind.value_type)
     if types.is_timestamp(kind) and kind.unit == "s":
         return pa.timestamp("ms", kind.tz)
     if types.is_time32(kind):

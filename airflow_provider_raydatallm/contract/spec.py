@@ -219,7 +219,7 @@ class SliceJob(Contract):
 
     @model_validator(mode="after")
     def _check_folders(self) -> SliceJob:
-        table = self.slice_path.rpartition("/")[0] + "/"
+        table = self.output_table + "/"
         for name in ("metadata_path", "quarantine_path"):
             folder = getattr(self, name)
             if folder is None:
@@ -325,9 +325,30 @@ class SliceJob(Contract):
         return None
 
     @property
+    def row_rule(self) -> dict[str, Any]:
+        """What decides, beside the files themselves, which rows are the slice's and how they read.
+
+        Unit ids and the input's hash cover it: rows that were planned by another rule are other rows. Types
+        of columns are not in it: unit ids cover those that a file's columns really have.
+        """
+        rule: dict[str, Any] = {
+            "input_format": self.input_format,
+            "csv_options": self.csv_options.model_dump(mode="json", exclude_defaults=True),
+            "slice_column": self.slice_column,
+        }
+        if self.slice_column is not None:
+            rule |= {"slice_format": self.slice_format, "slice_timezone": self.slice_timezone}
+        return rule
+
+    @property
     def slice_path(self) -> str:
         """Folder of the published slice; `slice_folder` says where it is."""
         return slice_folder(self.output_path, self.slice_key, self.max_rows)
+
+    @property
+    def output_table(self) -> str:
+        """The table's folder, which holds those of its slices."""
+        return slice_folder(self.output_path, self.slice_key).rpartition("/")[0]
 
     @property
     def paths(self) -> SlicePaths:

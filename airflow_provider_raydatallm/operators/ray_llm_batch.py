@@ -176,8 +176,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     template_fields: Sequence[str] = (
         "ray_conn_id", "input_path", "output_path", "model_source", "prompt", "system_prompt", "choices",
         "sampling_params", "chat_template_kwargs", "output_column", "slice_key", "columns", "max_rows",
-        "engine_kwargs", "metadata_path", "quarantine_path", "answer_cache", "processor_kwargs", "runtime_env",
-        "model_conn_id", "storage_conn_id",
+        "engine_kwargs", "metadata_path", "quarantine_path", "answer_cache", "processor_kwargs",
+        "runtime_env", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys(
         ("sampling_params", "engine_kwargs", "processor_kwargs", "chat_template_kwargs", "runtime_env"),

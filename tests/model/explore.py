@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from tests.model.others import gc_step, glob_step, only_reconcile, reader_step, stranger_step
-from tests.model.reconcile import START, reconcile_step
-from tests.model.run import PLAN, promised, restore_step, run_step
-from tests.model.state import (
-    MARK,
-    Broken,
-    Move,
-    Process,
-    Scenario,
-    State,
-    file_name,
-    files,
-    is_whole,
-    newest,
-    of_quarantine,
-    of_table,
-)
+from tests.model.properties import ENDLESS, FALSE_ALARM, SUCCESS_AWAY, UNFINISHED, all_ended, broken
+from tests.model.run import restore_step, run_step
+from tests.model.state import MARK, Broken, Move, Process, Scenario, State, is_whole, newest
 
 MOVES: dict[str, Move] = {
     "run": run_step, "restore": restore_step, "reconcile": only_reconcile, "gc": gc_step,
     "glob": glob_step, "reader": reader_step, "stranger": stranger_step,
 }  # fmt: skip
-#: Kinds that end by themselves, with the folders brought to the newest commit.
-WORKERS = ("run", "restore", "reconcile")
 
 
 class Result(NamedTuple):
@@ -42,6 +26,7 @@ class Result(NamedTuple):
 
 
 def steps(m: Scenario, s: State) -> Iterator[tuple[str, State]]:
+    """What each process, or the store, could do next."""
     for f, p in s.flying:
         landed = {"success": f[0]} if f[2] == MARK else {"shown": s.shown | {f}}
         yield f"store ends copy {f}", s._replace(flying=s.flying - {(f, p)}, **landed)
@@ -75,109 +60,88 @@ def without_empty_removals(s: State) -> State:
     return s._replace(processes=tuple(kept))
 
 
-def broken(m: Scenario, s: State) -> list[str]:
-    """The properties that do not hold of what is stored."""
-    top = newest(s.commits)
-    want = files(m, s.commits, top)
-    committed = [files(m, s.commits, n) for n in range(1, len(s.commits) + 1) if s.commits[n - 1] is not None]
-    landed = s._replace(flying=frozenset(), shown=s.shown | {f for f, _ in s.flying if f[2] != MARK})
-    kept = [files(m, s.commits, n) for n in range(1, top) if promised(s, n)] if m.keeps else []
-    commit = s.commits[top - 1] if top else None
-    plan = {file_name(m, top, commit.builder, commit.config, PLAN)} if m.plans and commit else set()
-    if any(f[2] == MARK for f, _ in s.flying):
-        landed = landed._replace(success=min(f[0] for f, _ in s.flying if f[2] == MARK))
-    wrong = {
-        "I2 a file of the newest commit is gone": want - s.shown - s.staged and not s.harmed,
-        "I3 a file of no committed version is in sight": s.shown - frozenset().union(*committed),
-        "I4 _SUCCESS, and the folders are not one whole committed version": s.success
-        and s.shown not in committed
-        and not s.harmed,
-        "I4b two versions in one folder at once": any(
-            len({f[:2] for f in folder(s.shown)}) > 1 for folder in (of_table, of_quarantine)
-        ),
-        "I5 one more reconcile does not heal the folders": top and not heals(m, landed, want),
-        "I7 a kept version is lost": not s.harmed and any(v - s.shown - s.staged - s.kept for v in kept),
-        "I9 the newest version's plan is gone": plan - s.plans,
-    }
-    return [what for what, holds in wrong.items() if holds]
+class Walk:
+    """The states of a scenario in the order in which they are met; a state is its position there."""
 
+    def __init__(self, m: Scenario) -> None:
+        first = State(processes=(Process(),) * len(m.actors))
+        self.m = m
+        self.states = [first]
+        self.position = {first: 0}
+        self.reached_by: list[tuple[int, str]] = [(0, "")]
+        self.from_where: list[list[int]] = [[]]  # all states one step before, for `endless`
+        self.broken: dict[str, list[str]] = {}
+        self.known: dict[State, list[str]] = {}  # what is broken, by what is stored
 
-def heals(m: Scenario, s: State, want: frozenset[object]) -> bool:
-    """Whether one reconcile, alone, ends with the folders right, or rightly says that a file is lost."""
-    m, me = m._replace(slow=False), START
-    for _ in range(80):
-        if me.at == "end":
-            return is_whole(m, s)
-        if me.at == "damaged":
-            return bool(want - s.shown - s.staged) and s.harmed and not s.success
-        step = reconcile_step(m, s, 50, me)
-        assert step is not None
-        _, me, changes = step
-        s = s._replace(**changes)
-    return False
+    def schedule(self, at: int) -> list[str]:
+        labels = []
+        while at:
+            at, label = self.reached_by[at]
+            labels.append(label)
+        return labels[::-1]
 
+    def report(self, what: str, at: int, *more: str) -> None:
+        if what not in self.broken:
+            self.broken[what] = [*self.schedule(at), *more]
 
-SUCCESS_AWAY = "W1 the _SUCCESS of a finished version is removed, and stays away until the next reconcile"
-UNFINISHED = "E1 all have ended, and the folders do not show the newest commit"
-FALSE_ALARM = "E2 damage is reported although nobody deleted anything"
-STUCK = "E3 somebody waits for ever"
+    def expand(self, at: int) -> None:
+        """Adds the states after this one."""
+        s = self.states[at]
+        whole = is_whole(self.m, s)
+        try:
+            for label, after in steps(self.m, s):
+                if whole and label.endswith("removes _SUCCESS"):
+                    self.report(SUCCESS_AWAY, at, label)
+                if label.endswith("reports damage") and not s.harmed:
+                    self.report(FALSE_ALARM, at, label)
+                    continue  # each rebuilds what the other has built, and so on
+                position = self.position.setdefault(after, len(self.states))
+                if position == len(self.states):
+                    self.states.append(after)
+                    self.reached_by.append((at, label))
+                    self.from_where.append([])
+                    self.judge(position)
+                self.from_where[position].append(at)
+        except Broken as e:
+            who, _, text = str(e).partition(": ")
+            if not any(what.startswith(who[:2]) for what in self.broken):
+                self.report(f"{who.split()[0]} {text}", at, str(e))
 
+    def judge(self, at: int) -> None:
+        s = self.states[at]
+        stored = s._replace(processes=())
+        if stored not in self.known:
+            self.known[stored] = broken(self.m, stored)
+        for what in self.known[stored]:
+            self.report(what, at)
+        if all_ended(self.m, s) and newest(s.commits) and not is_whole(self.m, s):
+            excused = s.flying or s.harmed or any(a.kind == "stranger" for a in self.m.actors)
+            if not excused:
+                self.report(UNFINISHED, at)
 
-def ended(m: Scenario, s: State) -> bool:
-    return all(
-        me.at in ("end", "damaged") for me, a in zip(s.processes, m.actors, strict=True) if a.kind in WORKERS
-    )
+    def endless(self) -> list[int]:
+        """States from which no schedule leads to an end of all."""
+        ends = [at for at, s in enumerate(self.states) if all_ended(self.m, s)]
+        good = set(ends)
+        while ends:
+            for before in self.from_where[ends.pop()]:
+                if before not in good:
+                    good.add(before)
+                    ends.append(before)
+        return [at for at in range(len(self.states)) if at not in good]
 
 
 def explore(m: Scenario, until: Collection[str] = (), limit: int = 3_000_000) -> Result:
     """Walks all states; or fewer, when all properties named in `until` broke before that."""
-    first = State(processes=(Process(),) * len(m.actors))
-    came: dict[State, tuple[State | None, str]] = {first: (None, "")}
-    found: dict[str, list[str]] = {}
-    known: dict[State, list[str]] = {}  # what is broken, by what is stored
-    queue = deque([first])
-
-    def path(s: State | None) -> list[str]:
-        labels = []
-        while s is not None:
-            s, label = came[s]
-            labels.append(label)
-        return labels[-2::-1]
-
-    while queue and not (until and {what.split()[0] for what in found}.issuperset(until)):
-        s = queue.popleft()
-        whole = is_whole(m, s)
-        try:
-            alive = False
-            for label, after in steps(m, s):
-                alive = True
-                if whole and label.endswith("removes _SUCCESS") and SUCCESS_AWAY not in found:
-                    found[SUCCESS_AWAY] = [*path(s), label]
-                if label.endswith("reports damage") and not s.harmed:
-                    found.setdefault(FALSE_ALARM, [*path(s), label])
-                    continue  # each rebuilds what the other has built, and so on
-                if after in came:
-                    continue
-                came[after] = (s, label)
-                stored = after._replace(processes=())
-                if stored not in known:
-                    known[stored] = broken(m, stored)
-                for what in known[stored]:
-                    if what not in found:
-                        found[what] = path(after)
-                queue.append(after)
-                if len(came) > limit:
-                    raise MemoryError(f"{m.title}: more than {limit:,} states")
-            over = ended(m, s)
-            if over and newest(s.commits) and not whole and not s.harmed and not s.flying and not (
-                any(a.kind == "stranger" for a in m.actors)
-            ):
-                found.setdefault(UNFINISHED, path(s))
-            if not alive and not over:
-                found.setdefault(STUCK, path(s))
-        except Broken as e:
-            key, _, text = str(e).partition(": ")
-            what = f"{key.split()[0]} {text}"
-            if not any(known_text.startswith(what[:2]) for known_text in found):
-                found[what] = [*path(s), str(e)]
-    return Result(len(came), found)
+    walk = Walk(m)
+    for at, _ in enumerate(walk.states):  # grows meanwhile
+        walk.expand(at)
+        if until and {what.split()[0] for what in walk.broken}.issuperset(until):
+            break
+        if len(walk.states) > limit:
+            raise MemoryError(f"{m.title}: more than {limit:,} states")
+    else:
+        if walk.broken.keys() <= {SUCCESS_AWAY}:
+            for at in walk.endless()[:1]:
+                walk.report(ENDLESS, at)
+    return Result(len(walk.states), walk.broken)

@@ -34,7 +34,7 @@ def gc_step(m: Scenario, s: State, p: int, me: Process) -> Step:
         case "ready":
             staged, commits = me.memory
             listed = len(commits)
-            if any(f[0] > listed for f in staged) and r.void and me.number < 3:
+            if any(f[0] > listed for f in staged) and r.void and me.number < m.voids:
                 void = {} if taken > listed else {"commits": (*s.commits, None)}
                 label = f"voids slot {listed + 1}, if it is free"
                 if not r.look_after_void:

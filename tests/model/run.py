@@ -35,8 +35,10 @@ class Build(NamedTuple):
     """What a run decided."""
 
     base: int
-    key: tuple[Any, ...]
-    carries: bool = False  # rows of the base but the last one are carried over
+    key: tuple[Any, ...]  # of the rows that it pays
+    carried: tuple[
+        Any, ...
+    ] = ()  # key of the rows that it carries over, all but the last; () when it does not
     fresh: bool = False  # rows that the base answered are answered again
     chosen: frozenset[Fragment] = frozenset()
     paid_twice: str = ""
@@ -55,12 +57,12 @@ def run_step(m: Scenario, s: State, p: int, me: Process) -> Step:
         case "decide":
             return decide(m, s, p, me)
         case "rows":  # lists the ledger
-            mine = sorted(f[1:] for f in s.fragments if f[0] == build.key)
-            lacks = tuple(row for row in range(m.rows) if row not in dict(mine))
+            mine = sorted((f for f in s.fragments if f[0][:4] == key_of(m, build, f[1])[:4]), reverse=True)
+            lacks = tuple(row for row in range(m.rows) if row not in {f[1] for f in mine})
             if not lacks:  # of overlapping fragments the first by name counts
-                chosen = frozenset((build.key, *f) for f in dict(reversed(mine)).items())
+                chosen = frozenset({f[1]: f for f in mine}.values())
                 return "lists fragments: all there", stage(m, p, number, build._replace(chosen=chosen)), {}
-            if build.carries and 0 in lacks:
+            if build.carried and 0 in lacks:
                 base = tuple((f, BASE_PLACES) for f in sorted(files(m, s.commits, build.base)))
                 return "lists fragments: none carried over", Process("carry", number, base, build), {}
             why = paid_already(m, s, p, build, lacks)
@@ -98,8 +100,9 @@ def decide(m: Scenario, s: State, p: int, me: Process) -> Step:
     actor, r, top = m.actors[p], m.rules, newest(s.commits)
     commit = s.commits[top - 1] if top else None
     same = commit is not None and commit.config == actor.config
+    mode = m.actors[commit.builder].mode if commit is not None else ""
     damaged = top > 0 and me.memory == top
-    asked = same and actor.mode in ("retry", "forced") and m.actors[commit.builder].mode != actor.mode
+    asked = same and actor.mode in ("retry", "forced") and mode != actor.mode
     if same and not asked and not damaged:
         if r.by_commit or is_whole(m, s):
             return f"sees version {top} finished", START, {}
@@ -108,9 +111,11 @@ def decide(m: Scenario, s: State, p: int, me: Process) -> Step:
     fresh = asked and not damaged
     carries = not damaged and (extends or (fresh and actor.mode == "retry"))
     number = len(s.commits) + 1
-    based = (fresh or carries) and r.base_in_key
-    key = (actor.config, top if based else 0, 0 if r.keyed_by_question else number)
-    build = Build(top, key, carries, fresh)
+    slot = 0 if r.keyed_by_question else number
+    based = (fresh and r.base_in_key) or (carries and not r.extend_by_question)
+    key = (actor.config, top if based else 0, slot)
+    carried = (actor.config, top if r.base_in_carried else 0, slot, "carried", top) if carries else ()
+    build = Build(top, key, carried, fresh)
     label = f"will build version {number} over {top}"
     return label, Process("rows", number, (), build) if m.rows else stage(m, p, number, build), {}
 
@@ -132,6 +137,10 @@ def put_staged(
     return {"staged": s.staged | (names - plans), "plans": s.plans | plans}
 
 
+def key_of(m: Scenario, build: Build, row: int) -> tuple[Any, ...]:
+    return build.carried if build.carried and row < m.rows - 1 else build.key
+
+
 def paid_already(m: Scenario, s: State, p: int, build: Build, lacks: tuple[int, ...]) -> str:
     """Why these rows may not be paid; "" when they may."""
     actor, top = m.actors[p], newest(s.commits)
@@ -140,7 +149,8 @@ def paid_already(m: Scenario, s: State, p: int, build: Build, lacks: tuple[int, 
         return "pays for rows of a version that was finished before it listed"
     question = build.key[:2]
     for row in lacks:
-        if any(f[0][:2] == question and f[1] == row for f in s.fragments):
+        stored = [f for f in s.fragments if f[1] == row and f[0][0] == actor.config and len(f[0]) == 3]
+        if any(f[0][:2] == question or actor.mode == m.actors[f[2]].mode == "extend" for f in stored):
             return f"pays row {row} again, which is stored under another key"
         if any(f[0][:2] == question and f[1] == row for f in s.lost):
             return f"pays row {row} again, whose fragment a finisher removed"
@@ -152,8 +162,10 @@ def check_rows(m: Scenario, s: State, p: int, build: Build) -> None:
         return
     if sorted(f[1] for f in build.chosen) != list(range(m.rows)):
         raise Broken(f"I1 run{p}: a row is missing or twice in the commit")
-    asked_again = range(m.rows) if build.fresh and not build.carries else [m.rows - 1] * build.fresh
-    for _, row, writer in build.chosen:
+    asked_again = range(m.rows) if build.fresh and not build.carried else [m.rows - 1] * build.fresh
+    for key, row, writer in build.chosen:
+        if key[4:] not in ((), (build.base,)):
+            raise Broken(f"I8 run{p}: publishes rows that it carried over from another base")
         if row in asked_again and m.actors[writer].mode != m.actors[p].mode:
             raise Broken(f"I8 run{p}: publishes an old answer of a row that was to be answered again")
 
@@ -171,7 +183,7 @@ def commit_step(m: Scenario, s: State, p: int, number: int, base: int, commit: C
 def carry(m: Scenario, s: State, p: int, me: Process, build: Build) -> Step:
     """Reads the base's files by its commit, while somebody may be replacing them."""
     if not me.todo:
-        put = {(build.key, row, p) for row in range(m.rows - 1)}
+        put = {(build.carried, row, p) for row in range(m.rows - 1)}
         return "carries rows over", Process("rows", me.number, (), build), {"fragments": s.fragments | put}
     f, places = me.todo[0]
     if places[0] == "newer?":

@@ -1,4 +1,4 @@
-"""What is explored: scenarios in which nothing may break, and rules that are switched off to see what they are for."""
+"""Scenarios in which nothing may break, and rules that are switched off to see what each is for."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ DAILY = [
     Scenario("one configuration twice, two rows", (X, X), rows=2),
     Scenario("two configurations, two rows", (X, Y), rows=2),
     Scenario("one configuration after another", (X, Y, X)),
-    Scenario("two gcs beside a run", (X, GC, GC)),
+    Scenario("two gcs beside a run", (X, GC, GC), voids=1),
     Scenario("gc that lists commits first", (X, GC), Rules(staged_first=False)),
     Scenario("gc of dead runs beside a run", (X, GC_OF_DEAD_RUNS), rows=2, plans=True),
     Scenario("quarantined rows again", (X, RETRY), rows=2),
-    Scenario("forced twice", (X, FORCED, FORCED), rows=1),
+    Scenario("forced", (X, FORCED), rows=2),
     Scenario("new input", (X, EXTEND), rows=2, files=2),
+    Scenario("gc beside a run, two rows", (X, GC), rows=2),
     Scenario("a restored version", (X, RESTORE)),
     Scenario("restore beside gc", (X, RESTORE, GC)),
     Scenario("a glob over both folders", (fail_rows(X), Y, GLOB)),
@@ -53,6 +54,8 @@ DAILY = [
     Scenario("a stranger deletes _SUCCESS", (X, X, delete("_SUCCESS"))),
     Scenario("a stranger deletes the marker", (X, X, delete("marker"))),
     Scenario("placing by rename", (fail_rows(X), Y), files=2, by_rename=True),
+    Scenario("placing by rename, and a stranger", (X, X, delete("file")), by_rename=True),
+    Scenario("placing by rename, the marker deleted", (X, X, delete("marker")), by_rename=True),
     Scenario("slow copies", (X, Y), slow=True),
 ]
 #: Minutes, all together.
@@ -62,9 +65,11 @@ LONG = [
     Scenario("one configuration twice, a row, and gc", (X, X, GC), rows=1, plans=True),
     Scenario("quarantined rows again, and gc", (X, RETRY, GC), rows=1),
     Scenario("new input over a base that is replaced", (X, EXTEND, Y), rows=2),
+    Scenario("new input over a base whose quarantine runs again", (X, EXTEND, RETRY), rows=2),
+    Scenario("forced twice", (X, FORCED, FORCED), rows=1),
     Scenario("restore of a kept version", (keep(X), keep(Y), RESTORE)),
     Scenario("restore, plans and another run", (X, Y, RESTORE), plans=True),
-    Scenario("windows of different length", (keep(X), Y, keep(X))),
+    Scenario("windows of different length", (keep(X), keep(Y, 2), keep(X, 2))),
     Scenario("placing by rename, two runs asleep", (X, X, Y), by_rename=True),
     Scenario("slow copies, two runs asleep", (X, X, Y), slow=True),
 ]
@@ -107,6 +112,10 @@ WITHOUT = [
     Without("look_after_void", {"I2", "I5"}, BESIDE_GC),
     Without("keyed_by_question", {"P1"}, BESIDE_GC._replace(rows=1)),
     Without("base_in_key", {"I8"}, Scenario("quarantined rows again", (X, RETRY), rows=2)),
+    Without(
+        "base_in_carried", {"I8"}, Scenario("new input, a base that changes", (X, EXTEND, RETRY), rows=2)
+    ),
+    Without("extend_by_question", {"P1"}, Scenario("new input", (X, EXTEND, RETRY), rows=2)),
     Without("look_before_paying", {"P1"}, TWICE._replace(rows=1)),
     Without("remove_counted", {"P1"}, Scenario("a fragment put late", (X, X, Y), rows=1)),
     Without("keep_first", {"I7"}, KEPT),

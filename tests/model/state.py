@@ -77,7 +77,9 @@ class Rules(NamedTuple):
     look_after_void: bool = True  # gc lists commits again after its void: the slot may be a version's
     staged_first: bool = True  # gc lists staged files before commits (the other order is right, too)
     keyed_by_question: bool = True  # fragments are keyed by the question, not by the version's number
-    base_in_key: bool = True  # retried, forced and extending runs have the base version in their key
+    base_in_key: bool = True  # retried and forced rows have the base version in their key
+    base_in_carried: bool = True  # rows that are carried over have it, too
+    extend_by_question: bool = True  # rows that an extending run pays have no base in their key
     look_before_paying: bool = True  # commits are listed between the ledger and the first row that is paid
     remove_counted: bool = True  # after the commit go the fragments that it names, not the key's folder
     keep_first: bool = True  # kept copies are made before the fence
@@ -111,6 +113,7 @@ class Scenario(NamedTuple):
     files: int = 1
     rows: int = 0  # 0: answering is left out
     plans: bool = False
+    voids: int = 2  # how often a gc begins again after a void
     by_rename: bool = False  # placing consumes its source
     slow: bool = False  # a copy's end is a step of its own, of the store
 

@@ -39,7 +39,9 @@ def test_a_rule_is_needed(without: Without) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "without", [w for w in WITHOUT if len(w.scenario.actors) >= 3 and w.rule != "damage"], ids=lambda w: w.title
+    "without",
+    [w for w in WITHOUT if len(w.scenario.actors) >= 3 and w.rule != "damage"],
+    ids=lambda w: w.title,
 )
 def test_a_rule_is_needed_with_more_at_once(without: Without) -> None:
     breaks(without)

@@ -70,6 +70,7 @@ class Walk:
         self.position = {first: 0}
         self.reached_by: list[tuple[int, str]] = [(0, "")]
         self.from_where: list[list[int]] = [[]]  # all states one step before, for `endless`
+        self.cut: set[int] = set()  # states from which the walk does not go on
         self.broken: dict[str, list[str]] = {}
         self.known: dict[State, list[str]] = {}  # what is broken, by what is stored
 
@@ -94,6 +95,7 @@ class Walk:
                     self.report(SUCCESS_AWAY, at, label)
                 if label.endswith("reports damage") and not s.harmed:
                     self.report(FALSE_ALARM, at, label)
+                    self.cut.add(at)
                     continue  # each rebuilds what the other has built, and so on
                 position = self.position.setdefault(after, len(self.states))
                 if position == len(self.states):
@@ -103,6 +105,7 @@ class Walk:
                     self.judge(position)
                 self.from_where[position].append(at)
         except Broken as e:
+            self.cut.add(at)
             who, _, text = str(e).partition(": ")
             if not any(what.startswith(who[:2]) for what in self.broken):
                 self.report(f"{who.split()[0]} {text}", at, str(e))
@@ -121,7 +124,7 @@ class Walk:
 
     def endless(self) -> list[int]:
         """States from which no schedule leads to an end of all."""
-        ends = [at for at, s in enumerate(self.states) if all_ended(self.m, s)]
+        ends = [at for at, s in enumerate(self.states) if at in self.cut or all_ended(self.m, s)]
         good = set(ends)
         while ends:
             for before in self.from_where[ends.pop()]:
@@ -141,7 +144,6 @@ def explore(m: Scenario, until: Collection[str] = (), limit: int = 3_000_000) ->
         if len(walk.states) > limit:
             raise MemoryError(f"{m.title}: more than {limit:,} states")
     else:
-        if walk.broken.keys() <= {SUCCESS_AWAY}:
-            for at in walk.endless()[:1]:
-                walk.report(ENDLESS, at)
+        for at in walk.endless()[:1]:
+            walk.report(ENDLESS, at)
     return Result(len(walk.states), walk.broken)

@@ -127,7 +127,7 @@ def reconcile_step(m: Scenario, s: State, p: int, me: Process) -> Step:
         case ("drop plan", f):
             return f"drops plan {f}", after, {"plans": s.plans - {f}}
         case "look":
-            if top > number:
+            if top > number and r.look_again:
                 return f"sees version {top}", again, {}
             return "looks again: nothing newer", after, {}
         case "clean":

@@ -53,7 +53,7 @@ def run_step(m: Scenario, s: State, p: int, me: Process) -> Step:
         case "reconcile":
             return reconcile_step(m, s, p, me)
         case "damaged":
-            return "will build it again", Process(memory=me.number), {}
+            return "will build it again", Process(memory=me.number) if r.rebuild else END, {}
         case "decide":
             return decide(m, s, p, me)
         case "rows":  # lists the ledger
@@ -134,7 +134,8 @@ def put_staged(
 ) -> dict[str, Any]:
     names = {file_name(m, number, p, config, i) for i in now}
     plans = {f for f in names if f[2] == PLAN}
-    return {"staged": s.staged | (names - plans), "plans": s.plans | plans}
+    shown = {} if m.rules.stage_first else {"shown": s.shown | {f for f in names - plans if f[2] != MARK}}
+    return {"staged": s.staged | (names - plans), "plans": s.plans | plans, **shown}
 
 
 def key_of(m: Scenario, build: Build, row: int) -> tuple[Any, ...]:

@@ -64,12 +64,14 @@ class State(NamedTuple):
 class Rules(NamedTuple):
     """Each rule that the protocol needs; a test switches each one off and sees a property break."""
 
+    stage_first: bool = True  # files come into sight after the commit, not while they are built
     fence: bool = True  # staged files of older versions go before the folders are listed
     marker: bool = True  # `_SUCCESS` is placed from a staged file, as data is, not put
     remove_first: bool = True  # older files go before newer ones come
     success_last: bool = True  # `_SUCCESS` comes after the files of both folders
     hide_first: bool = True  # `_SUCCESS` goes before the first file goes, of whichever folder
     older_only: bool = True  # only files of lower numbers are removed from the folders
+    look_again: bool = True  # a reconcile ends by listing commits: anything newer, and it begins again (sooner right, no more)
     by_commit: bool = True  # "finished" is the commit's word; the folders are then brought to it
     same_number: bool = True  # a version keeps the number and the base it was decided with
     versioned: bool = True  # names hold the version, not the content's hash alone
@@ -86,6 +88,7 @@ class Rules(NamedTuple):
     keep_staged_first: bool = True  # a kept copy is looked for in staged, then in the table
     drop_below: bool = True  # of kept versions only those below the reconciled one are dropped
     damage: bool = True  # no source, no target, same newest commit: damage, not "superseded"
+    rebuild: bool = True  # a run that finds its version damaged builds the next one
     target_after_source: bool = True  # the target is looked at after the source was missed
     restage: bool = True  # a marker that is gone is staged again, with a nonce of its own ...
     look_after_restage: bool = True  # ... and placed only if commits, listed after that, show nothing newer

@@ -72,6 +72,11 @@ def file_version(info: dict[str, Any]) -> str:
     return ""
 
 
+def is_scratch(name: str) -> bool:
+    """Whether a file is half written; its writer was killed if it is old."""
+    return name.rpartition("/")[2].startswith(_SCRATCH)
+
+
 class CorruptFileError(SliceError):
     """A file of the slice does not hold what was written: it is cut short, or has other bytes."""
 

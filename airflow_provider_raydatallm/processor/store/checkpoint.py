@@ -17,7 +17,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, newest_version
+from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, Version
 
 CARRIED_OVER = "carried_over.json"
 
@@ -96,6 +96,97 @@ class Checkpoint:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
 
     def carried_over(self) -> dict[str, Any] | None:
+        """`counts` and `tokens` of the report whose rows were taken over; None when none were."""
+        body: dict[str, Any] | None = self.store.read_document(f"{self.folder}/{CARRIED_OVER}")
+        return body
+
+    def _ranges(self, name: str) -> tuple[ledger.UnitRows, ...] | None:
+        path = f"{self.folder}/{name}"
+        try:
+            return fragment_ranges(self.store, path)
+        except CorruptFileError as e:
+            self.keep_damaged_file(path, e)
+            return None
+
+
+def remove_checkpoints(store: Store, version: Version) -> None:
+    """Removes the checkpoints that a version, the newest one, makes useless: its own, and those that follow
+    an older one. Rows of other questions stay, for a run that asks them again."""
+    for name in store.names(CHECKPOINT):
+        follows = _FOLLOWS.fullmatch(name)
+        if name == version.question or (follows is not None and int(follows[1]) < version.number):
+            store.remove(f"{CHECKPOINT}/{name}")
+    store.remove_empty(CHECKPOINT)
+
+
+def load_plan(self, input_hash: str) -> Plan | None:
+        return load_plan(self.store, f"{self.folder}/plan-{input_hash}.json")
+
+   
+        def save_plan(self, plan: Plan) -> None: self.store.create_document(f"{self.folder}/plan-{plan.input_hash}.json", plan.to_json())
+
+   
+        def fragments(self) -> list[ledger.Fragment]: return ledger.read_ledger(self.store.names(self.folder),
+        self._ranges)
+
+   
+        def keep_damaged_file(self, name: str, why: Exception) -> None: self.store.keep_damaged_file(name, why, "its rows are answered again")
+
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+   
+    def carried_over(self)
+    -> dict[str, Any] | None:
         """`counts` and `tokens` of the report whose rows were taken over; None when none were."""
         body: dict[str, Any] | None = self.store.read_document(f"{self.folder}/{CARRIED_OVER}")
         return body

@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.slice_paths import METADATA, slice_paths
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.storage import open_fs
+from airflow_provider_raydatallm.processor.storage import is_scratch, open_fs
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
@@ -79,6 +79,9 @@ def remove_leftovers(folders: SliceFolders) -> None:
         folders.metadata.remove(f"{versions.CHECKPOINT}/{name}")
     folders.metadata.remove_empty(versions.CHECKPOINT)
     folders.metadata.remove(versions.PROGRESS)
+    for name in folders.metadata.tree(""):
+        if is_scratch(name):
+            folders.metadata.remove(name)
     lease.remove_leases(folders.metadata, epoch)
 
 
@@ -98,7 +101,11 @@ def _list_slices(job: SliceJob) -> list[SliceFolders]:
 def _age_days(folders: SliceFolders) -> float | None:
     """Days since a run of the slice last wrote what a finished slice does not have; None where there is
     none."""
-    times = [at for name, at in _changes(folders.metadata.details()) if name.startswith(_OF_RUNS)]
+    times = [
+        at
+        for name, at in _changes(folders.metadata.details())
+        if name.startswith(_OF_RUNS) or is_scratch(name)
+    ]
     highest = Commits.list(folders.metadata).highest
     for name, at in _changes(folders.staging.details(versions.STAGED)):
         number = versions.number_of_staged(name)

@@ -182,3 +182,16 @@ def test_a_file_is_removed_by_one_request(store: Store, dialect: Dialect) -> Non
     store.remove_file("a/f")
     assert len(dialect.requests) == 2
     assert store.names("a") == []
+
+
+def test_first_bytes_take_one_request_and_an_empty_file_has_none(store: Store, dialect: Dialect) -> None:
+    store.put("f", b"1234")
+    store.put("empty", b"")
+    dialect.requests.clear()
+    assert store.read_start("f", 2) == b"12"
+    assert store.read_start("f", 1 << 30) == b"1234"
+    assert store.read("f") == b"1234"
+    assert [method for method, _ in dialect.requests] == ["GET"] * 3
+    assert store.read_start("empty", 2) == b""
+    with pytest.raises(FileNotFoundError):
+        store.read_start("none", 2)

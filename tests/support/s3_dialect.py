@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 
 _NOTHING = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
 _LISTING = b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n%s"
-_STATUS = {409: b"Conflict", 503: b"Slow Down"}
+_STATUS = {403: b"Forbidden", 409: b"Conflict", 503: b"Slow Down"}
 
 
 @dataclass
@@ -37,6 +37,8 @@ class Dialect:
     lost_answers: int = 0
     #: Requests that are answered 503.
     throttled: int = 0
+    #: Puts that are answered 403.
+    forbidden: int = 0
     latency_s: float = 0.0
     #: Copies happen so long after they were asked for, whether the client is still there or not.
     copy_delay_s: float = 0.0
@@ -89,6 +91,8 @@ class _Server:
         await asyncio.sleep(said.latency_s)
         if said.takes("throttled"):
             return _error(method, 503, b"SlowDown")
+        if method == b"PUT" and said.takes("forbidden"):
+            return _error(method, 403, b"AccessDenied")
         is_conditional = method == b"PUT" and b"\r\nif-none-match:" in head.lower()
         is_copy = b"\r\nx-amz-copy-source:" in head.lower()
         if is_conditional and said.ignores_condition:

@@ -55,13 +55,23 @@ def test_conflict_that_never_ends_is_an_error_with_the_path(store: Store, dialec
     assert store.read("a") is None
 
 
+def test_store_that_forbids_writing_is_an_error_with_the_path_at_once(store: Store, dialect: Dialect) -> None:
+    dialect.forbidden = -1
+    for write in (store.create, store.put):
+        dialect.requests.clear()
+        with pytest.raises(SliceError, match=r"cannot write lake/.*/a: as asked"):
+            write("a", b"mine")
+        assert [method for method, _ in dialect.requests][:2] in (["PUT", "GET"], ["PUT"])
+        assert len(dialect.requests) <= 2
+
+
 def test_throttled_store_is_asked_again(store: Store, dialect: Dialect) -> None:
     dialect.throttled = 1
     assert store.create("a", b"mine")
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-@pytest.mark.parametrize("trouble", ["", "conflicts", "lost_answers"])
+@pytest.mark.parametrize("trouble", ["", "conflicts", "lost_answers", "throttled"])
 def test_of_two_creators_at_once_exactly_one_wins(
     store: Store, dialect: Dialect, refusal: str, trouble: str
 ) -> None:

@@ -291,6 +291,7 @@ def test_store_that_fails_to_read_is_told_with_the_path(
     store.put("f", b"1")
     for method in ("cat_file", "ls", "info"):
         monkeypatch.setattr(store.fs, method, fail)
+    monkeypatch.setattr(store_module, "open", fail, raising=False)
     with pytest.raises(SliceError, match=r"cannot (read|list) .*/f: Access Denied.*again") as e:
         getattr(store, what)("f", *([1] if what == "read_start" else []))
     assert e.value.kind == "transient"

@@ -350,11 +350,14 @@ class Store:
         self.put(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
     def put_file(self, name: str, source: Path) -> None:
-        """Copies a local file to `name` in one step."""
+        """Copies a local file to `name`, which no other file had, in one step."""
         with self._errors("write", name):
             if not self.is_local:
-                # A multipart upload becomes visible only when it is complete.
-                self.fs.put_file(str(source), self.path(name))
+                try:  # a multipart upload becomes visible only when it is complete
+                    self.fs.put_file(str(source), self.path(name))
+                except Exception:
+                    if self._size_if_known(name) != source.stat().st_size:
+                        raise  # else it was completed, and the answer was lost
                 return
             with self._scratch(name) as (scratch, target):
                 with open(source, "rb") as i, open(scratch, "xb") as o:

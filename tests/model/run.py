@@ -178,7 +178,8 @@ def commit_step(m: Scenario, s: State, p: int, number: int, base: int, commit: C
     if base != newest(s.commits):
         raise Broken(f"I1 {p}: built on version {base}, published over version {newest(s.commits)}")
     placed = {"placed": s.placed | {slot}} if m.slow and m.rules.placed_at == "commit" else {}
-    return f"commits {slot}", START, {"commits": (*s.commits, commit), **placed}
+    after = START if m.rules.reconcile else END
+    return f"commits {slot}", after, {"commits": (*s.commits, commit), **placed}
 
 
 def carry(m: Scenario, s: State, p: int, me: Process, build: Build) -> Step:

@@ -112,7 +112,7 @@ WITHOUT = [
     Without("success_last", {"I4"}, Scenario("quarantine", (fail_rows(X), fail_rows(Y)))),
     Without("hide_first", {"I4"}, TWO),
     Without("older_only", {"I2", "I4", "I5"}, TWO),
-    Without("older_only", {"E1"}, TWO),
+    Without("reconcile", {"E1"}, TWO),
     Without("older_only", {"R1"}, Scenario("a reader", (X, Y, READER))),
     Without("by_commit", {"I6"}, TWICE),
     Without("same_number", {"I1"}, TWO),

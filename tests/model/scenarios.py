@@ -47,6 +47,7 @@ DAILY = [
     Scenario("one configuration after another", (X, Y, X)),
     Scenario("two gcs beside a run", (X, GC, GC), voids=1),
     Scenario("gc that lists commits first", (X, GC), Rules(staged_first=False)),
+    Scenario("a quick look at a finished version", (X, X, Y), Rules(quick=True)),
     Scenario("no look at the end", (X, Y), Rules(look_again=False)),
     Scenario("gc of dead runs beside a run", (X, GC_OF_DEAD_RUNS), rows=2, plans=True),
     Scenario("quarantined rows again", (X, RETRY), rows=2),
@@ -66,6 +67,8 @@ DAILY = [
     Scenario("placing by rename, and a stranger", (X, X, delete("file")), by_rename=True),
     Scenario("placing by rename, the marker deleted", (X, X, delete("marker")), by_rename=True),
     Scenario("slow copies", (X, Y), slow=True),
+    Scenario("slow copies, the marker deleted", (X, Y, delete("marker")), slow=True),
+    Scenario("answers to commits are lost", (X, Y), late=True),
 ]
 #: Minutes, all together.
 LONG = [
@@ -141,6 +144,7 @@ WITHOUT = [
     Without("target_after_source", {"E2"}, TWICE),
     Without("restage", {"I5"}, RENAME),
     Without("look_after_restage", {"I4"}, RENAME),
+    Without("unknown_commit", {"I2"}, Scenario("lost answers", (X, X), late=True), "clean"),
     Without("settle", {"I4", "I4b"}, SLOW),
     Without("placed_at", {"I4", "I4b"}, SLOW, "fence"),
     Without("placed_at", {"I4", "I4b"}, SLOW, "commit"),

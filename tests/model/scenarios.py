@@ -78,7 +78,6 @@ LONG = [
     Scenario("one configuration twice, a row, and gc", (X, X, GC), rows=1, plans=True, voids=1),
     Scenario("quarantined rows again, and gc", (X, RETRY, GC), rows=1, voids=1),
     Scenario("new input over a base that is replaced", (X, EXTEND, Y), rows=2),
-    Scenario("new input over a base whose quarantine runs again", (X, EXTEND, RETRY), rows=2),
     Scenario("forced twice", (X, FORCED, FORCED), rows=1),
     RESTORING,
     Scenario("restore, plans and another run", (X, Y, RESTORE), plans=True),

@@ -124,7 +124,7 @@ def test_changed_rule_never_publishes_a_row_with_another_rows_answer(tmp_path: P
 
 
 def test_half_finished_slice_whose_encoding_was_wrong_answers_all_rows_again(tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text("\n".join(["name", *(f"é{i}" for i in range(40))]))
+    (tmp_path / "in.csv").write_text("name\n" + "".join(f"é{i}\n" for i in range(40)))
     job = job_of(
         input_path=f"{tmp_path}/in.csv", output_path=f"{tmp_path}/out", on_input_change="recompute",
         csv_options={"encoding": "latin-1"},

@@ -14,7 +14,8 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
         total=2.0,
     )
     assert set(xcom) == {
-        "outcome", "slice_key", "output_path", "published_version", "report_path", "ray_job_id", "dashboard_url", "fingerprint",
+        "outcome", "slice_key", "output_path", "published_version", "report_path", "ray_job_id",
+        "dashboard_url", "fingerprint",
         "counts", "tokens", "seconds", "throughput", "utilisation", "balance", "advice",
     }  # fmt: skip
     assert set(xcom["seconds"]) == {"queued", "start", "engine_start", "inference", "publish", "total"}

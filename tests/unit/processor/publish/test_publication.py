@@ -16,8 +16,7 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor import storage as store_module
 from airflow_provider_raydatallm.processor import version_build
-from airflow_provider_raydatallm.processor.input.plan import make_plan
-from airflow_provider_raydatallm.processor.publish import publication, table_schema
+from airflow_provider_raydatallm.processor.publish import publication
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
@@ -65,7 +64,8 @@ def test_slice_is_its_files_and_the_marker_and_the_rest_lies_beside_the_table(jo
     assert (file.name, file.rows, file.bytes) == (part.name, 300, part.stat().st_size)
     assert file.sha256 == hashlib.sha256(part.read_bytes()).hexdigest()
     assert files_below(metadata(job)) - {newest(job).marker} == {
-        "commits/commit-000001.json", "commits/complete-000001", "plans/plan-0...", "reports/report-000001.json",
+        "commits/commit-000001.json", "commits/complete-000001", "plans/plan-0...",
+        "reports/report-000001.json",
     }  # fmt: skip
     table = pq.read_table(job.slice_path, partitioning=None)
     assert table.column("answer").to_pylist() == table.column("name").to_pylist() == ALL
@@ -176,23 +176,6 @@ def test_folder_of_somebody_else_is_not_touched(job: SliceJob) -> None:
         run(job)
     assert shown(job) == {"precious.parquet"}
     assert not metadata(job).exists()
-
-
-def test_answer_column_never_overwrites_an_input_column(job: SliceJob) -> None:
-    plan = make_plan(job)
-    with pytest.raises(SliceError, match="'x'"):
-        table_schema.check_columns(job, plan, [pa.field("x", pa.string())])
-    with pytest.raises(SliceError, match="slice folder"):
-        table_schema.check_columns(job, plan, [pa.field("ds", pa.string())])
-
-
-def test_columns_that_parquet_cannot_hold_are_found_before_anything_is_spent(
-    job: SliceJob, tmp_path: Path
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"meta": {}}\n')
-    other = changed(job, input_path=str(tmp_path / "in.jsonl"))
-    with pytest.raises(SliceError, match=r"cannot be written as Parquet.*columns="):
-        table_schema.check_columns(other, make_plan(other), [])
 
 
 def test_file_that_is_too_large_for_one_copy_becomes_several_that_name_their_input(

@@ -71,7 +71,7 @@ class Rules(NamedTuple):
     success_last: bool = True  # `_SUCCESS` comes after the files of both folders
     hide_first: bool = True  # `_SUCCESS` goes before the first file goes, of whichever folder
     older_only: bool = True  # only files of lower numbers are removed from the folders
-    look_again: bool = True  # a reconcile ends by listing commits: anything newer, and it begins again (sooner right, no more)
+    look_again: bool = True  # a reconcile ends by listing commits again
     by_commit: bool = True  # "finished" is the commit's word; the folders are then brought to it
     same_number: bool = True  # a version keeps the number and the base it was decided with
     versioned: bool = True  # names hold the version, not the content's hash alone

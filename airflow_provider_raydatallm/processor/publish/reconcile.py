@@ -72,11 +72,7 @@ def reconcile(folders: SliceFolders) -> Version | None:
         for one in kept:
             _keep(folders, one)
         _fence(folders, version)
-        if (
-            not is_complete
-            and not folders.table.is_local
-            and next(commits.versions(below=version.number), None)
-        ):
+        if not is_complete and not folders.table.is_local and commits.numbers[0] < version.number:
             time.sleep(COPY_TIMEOUT_SECONDS)
         shown = Shown.list(folders, version)
         if shown.is_right and is_complete:

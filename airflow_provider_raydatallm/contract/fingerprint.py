@@ -32,7 +32,13 @@ def fingerprint(job: SliceJob) -> str:
         # All built-in engines are vLLM and answer the same.
         "engine": job.engine if custom_engine else "ray_data_llm",
         "code": job.code_hash if job.preprocess or job.postprocess or custom_engine else "",
-        "rows": {"columns": job.columns, "column_types": job.column_types, "max_rows": job.max_rows},
+        # Which rows the slice has, and how they are read: by another rule, they are other rows.
+        "rows": {
+            "columns": job.columns,
+            "column_types": job.column_types,
+            "max_rows": job.max_rows,
+            "rule": job.row_rule,
+        },
     }
     if job.deduplicate:  # identical requests then share one answer even when sampling is random
         inputs["deduplicate"] = True

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.slice_paths import (
     SlicePaths,
     encode_slice_key,
@@ -27,12 +28,16 @@ _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 #: An address or an absolute path: every process on every node has to find the same folder.
 _FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
 
+#: Fields that are addresses of files.
+ADDRESSES = ("input_path", "output_path", "metadata_path", "quarantine_path", "answer_cache")
+
 _Workers = Annotated[int, Field(ge=1)]
 Concurrency = _Workers | tuple[_Workers, _Workers] | Literal["auto"]
 
 
 class Contract(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    # An address that is refused may hold a secret.
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)
 
 
 class CsvOptions(Contract):
@@ -188,6 +193,11 @@ class SliceJob(Contract):
             )
         return value
 
+    @field_validator(*ADDRESSES)
+    @classmethod
+    def _check_address(cls, value: str | None) -> str | None:
+        return value if value is None else check_address(value)
+
     @field_validator("output_column")
     @classmethod
     def _check_output_column(cls, value: str) -> str:
@@ -209,7 +219,7 @@ class SliceJob(Contract):
 
     @model_validator(mode="after")
     def _check_folders(self) -> SliceJob:
-        table = self.slice_path.rpartition("/")[0] + "/"
+        table = self.output_table + "/"
         for name in ("metadata_path", "quarantine_path"):
             folder = getattr(self, name)
             if folder is None:
@@ -315,9 +325,30 @@ class SliceJob(Contract):
         return None
 
     @property
+    def row_rule(self) -> dict[str, Any]:
+        """What decides, beside the files themselves, which rows are the slice's and how they read.
+
+        Unit ids and the input's hash cover it: rows that were planned by another rule are other rows. Types
+        of columns are not in it: unit ids cover those that a file's columns really have.
+        """
+        rule: dict[str, Any] = {
+            "input_format": self.input_format,
+            "csv_options": self.csv_options.model_dump(mode="json", exclude_defaults=True),
+            "slice_column": self.slice_column,
+        }
+        if self.slice_column is not None:
+            rule |= {"slice_format": self.slice_format, "slice_timezone": self.slice_timezone}
+        return rule
+
+    @property
     def slice_path(self) -> str:
         """Folder of the published slice; `slice_folder` says where it is."""
         return slice_folder(self.output_path, self.slice_key, self.max_rows)
+
+    @property
+    def output_table(self) -> str:
+        """The table's folder, which holds those of its slices."""
+        return slice_folder(self.output_path, self.slice_key).rpartition("/")[0]
 
     @property
     def paths(self) -> SlicePaths:

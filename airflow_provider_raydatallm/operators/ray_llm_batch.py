@@ -54,8 +54,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
     The slice key is the first of: `slice_key`; the run's partition key; the Param `slice`; the data
     interval's start; the logical date (dates are formatted by `slice_format` in the schedule's timezone). The
-    output has all input columns, in input order, and the answer. The slice's folder also gets
-    `_manifest.json`, `_report.json` and `_SUCCESS`.
+    output has all input columns, in input order, and the answer. The slice's folder holds Parquet files and
+    an empty `_SUCCESS`; metadata and quarantined rows lie beside the table.
 
     A slice already published with the same configuration and unchanged input is left alone: no engine starts.
     A task that fails publishes nothing and leaves the published version in place.
@@ -92,7 +92,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param column_types: Arrow types of CSV (default: string) and JSON Lines columns: `{"amount": "float64"}`.
     :param csv_options: `delimiter`, `quote_char`, `escape_char`, `encoding` of CSV files other than RFC 4180
         in UTF-8.
-    :param max_rows: answer only the first rows, into `_trial/` beside the real slices. Empty: all.
+    :param max_rows: answer only the first rows, into a table of its own, `<table>.trial/first-<n>/`. Empty:
+        all.
     :param on_empty: when the slice has no rows: `fail`, `skip` the task, or `publish` an empty slice.
     :param on_config_change: when the slice is published with another configuration: `fail` or `recompute`.
     :param on_input_change: when the slice is published, or half finished, from other input files: `fail`,
@@ -106,7 +107,11 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param retry_quarantined: answer the quarantined rows of a finished slice again.
     :param max_file_bytes: approximate size above which a slice is published as several files.
     :param file_per_input: publish one file per input file instead.
-    :param keep_versions: replaced versions to keep under `_versions/`.
+    :param keep_versions: how many replaced versions stay readable and can be restored.
+    :param metadata_path: folder of the table's plans, checkpoints, commits and reports. Default:
+        `<table>.ray_llm/`, beside the table.
+    :param quarantine_path: table of the rows that failed. Default: `<table>.quarantine/`.
+    :param verify: how a finished slice is checked: `listing` its files, or also reading their `content`.
     :param preprocess: `"package.module:function"` that turns a row (dict) into a prompt, or a dict with
         `prompt` or `messages` and optionally `sampling_params`. Replaces `prompt`.
     :param postprocess: `"package.module:function"` that turns a row (dict of the request's columns and the
@@ -171,8 +176,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     template_fields: Sequence[str] = (
         "ray_conn_id", "input_path", "output_path", "model_source", "prompt", "system_prompt", "choices",
         "sampling_params", "chat_template_kwargs", "output_column", "slice_key", "columns", "max_rows",
-        "engine_kwargs", "answer_cache", "processor_kwargs", "runtime_env", "model_conn_id",
-        "storage_conn_id",
+        "engine_kwargs", "metadata_path", "quarantine_path", "answer_cache", "processor_kwargs",
+        "runtime_env", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys(
         ("sampling_params", "engine_kwargs", "processor_kwargs", "chat_template_kwargs", "runtime_env"),
@@ -214,7 +219,10 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         retry_quarantined: bool = False,
         max_file_bytes: int = 1 << 30,
         file_per_input: bool = False,
-        keep_versions: int = 0,
+        keep_versions: int = 1,
+        metadata_path: str | ObjectStoragePath | None = None,
+        quarantine_path: str | ObjectStoragePath | None = None,
+        verify: Literal["listing", "content"] = "listing",
         preprocess: str | None = None,
         postprocess: str | None = None,
         code_paths: Sequence[str] | None = None,
@@ -266,7 +274,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.preprocess, self.postprocess, self.code_paths = preprocess, postprocess, code_paths
         self.engine, self.engine_kwargs, self.processor_kwargs = engine, engine_kwargs, processor_kwargs
         self.max_model_len_percentile, self.on_too_long = max_model_len_percentile, on_too_long
-        self.deduplicate, self.keep_versions = deduplicate, keep_versions
+        self.deduplicate, self.keep_versions, self.verify = deduplicate, keep_versions, verify
         self.answer_cache_max_bytes = answer_cache_max_bytes
         self.answer_cache_max_days = answer_cache_max_days
         self.engine_scope, self.max_shared_engines = engine_scope, max_shared_engines
@@ -280,6 +288,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.output_path = arguments.to_url(output_path)
         self.output_schema = arguments.to_json_schema(output_schema)
         self.answer_cache = arguments.to_url(answer_cache)
+        self.metadata_path = arguments.to_url(metadata_path)
+        self.quarantine_path = arguments.to_url(quarantine_path)
         self.engine_idle_timeout = arguments.parse_optional_seconds(
             "engine_idle_timeout", engine_idle_timeout, min_s=1
         )

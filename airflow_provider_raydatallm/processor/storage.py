@@ -1,4 +1,4 @@
-"""Files of a slice, on any filesystem that fsspec supports.
+"""Files of a slice, on a disk or an object store, through fsspec.
 
 Invariants: a file appears whole or not at all; `create` and `place` never replace, and exactly one of many
 creators succeeds; an object store never commits by rename; listings never come from a cache, since other
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import disk
 
@@ -34,7 +35,7 @@ _OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss"
 
 #: Prefix of a file on a disk until it is whole.
 _SCRATCH = "_tmp-"
-#: What reading and listing tell their callers.
+#: How a disk says that there is no such file or folder.
 _MISSING = (FileNotFoundError, NotADirectoryError)
 #: Waits between tries of a request that neither acted nor was refused.
 _RETRY_WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0)
@@ -47,8 +48,12 @@ _REPLACE_WAIT_SECONDS = 60.0
 def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """Returns the filesystem of a URL or path, and the path inside it.
 
-    :raises SliceError: when the protocol is not known, or its package is not installed.
+    :raises SliceError: when the address is not accepted (`contract.addresses`), or its package is missing.
     """
+    try:
+        check_address(url)
+    except ValueError as e:
+        raise SliceError(str(e), kind="input") from None
     protocol = url.split("://", 1)[0] if "://" in url else "file"
     try:
         fs, path = fsspec.core.url_to_fs(url, **_OPTIONS.get(protocol, {}))
@@ -98,8 +103,10 @@ class Store:
         """The file's content, or None when it does not exist."""
         try:
             with self._errors("read", name, but=_MISSING):
-                return bytes(self.fs.cat_file(self.path(name)))
-        except FileNotFoundError:
+                # Otherwise s3fs would ask for the size first, to read large files by parts.
+                options = {"max_concurrency": 1} if self.is_s3 else {}
+                return bytes(self.fs.cat_file(self.path(name), **options))
+        except _MISSING:
             return None
 
     def sha256(self, name: str) -> str | None:
@@ -116,7 +123,14 @@ class Store:
         :raises FileNotFoundError: when it does not exist.
         """
         with self._errors("read", name, but=_MISSING):
-            return bytes(self.fs.cat_file(self.path(name), start=0, end=size))
+            try:
+                return bytes(self.fs.cat_file(self.path(name), start=0, end=size))
+            except _MISSING:
+                raise
+            except Exception:
+                if self._size_if_known(name) == 0:  # a range of no bytes is an error
+                    return b""
+                raise
 
     def read_json(self, name: str) -> Any | None:
         """The parsed file, or None when it does not exist; a file that does not parse raises."""
@@ -144,11 +158,27 @@ class Store:
         """Files and folders directly in `folder`, sorted; [] when it does not exist."""
         try:
             with self._errors("list", folder, but=_MISSING):
-                entries = self.fs.ls(self.path(folder), detail=True)
+                entries = self._list(folder)
         except _MISSING:
             return []
         files = (File(e["name"].rstrip("/").rsplit("/", 1)[-1], int(e.get("size") or 0)) for e in entries)
         return sorted(f for f in files if f.name and not f.name.startswith(_SCRATCH))
+
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        if not self.is_s3:
+            return list(self.fs.ls(self.path(folder), detail=True))
+        # `ls` of s3fs lists the parent, too, when a folder is empty: all slices of a table.
+        bucket, key, _ = self.fs.split_path(self.path(folder))
+        where = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
+        entries, page = [], {"IsTruncated": True}
+        while page.get("IsTruncated"):
+            token = page.get("NextContinuationToken")
+            page = self.fs.call_s3(
+                "list_objects_v2", **where, **({"ContinuationToken": token} if token else {})
+            )
+            entries += [{"name": e["Key"], "size": e["Size"]} for e in page.get("Contents", ())]
+            entries += [{"name": e["Prefix"]} for e in page.get("CommonPrefixes", ())]
+        return [e for e in entries if e["name"] != where["Prefix"]]
 
     def names(self, folder: str = "") -> list[str]:
         if not self.is_local:
@@ -175,7 +205,7 @@ class Store:
         try:
             with self._errors("read", name, but=_MISSING):
                 return file_version(self.fs.info(self.path(name)))
-        except FileNotFoundError:
+        except _MISSING:
             return None
 
     # Writing
@@ -384,6 +414,11 @@ class Store:
         """Removes a file, or a folder with its content; a missing one is fine."""
         with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
             self.fs.rm(self.path(name), recursive=True)
+
+    def remove_file(self, name: str) -> None:
+        """Removes a file, by one request; a missing one is fine."""
+        with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(self.path(name))
 
     def remove_empty(self, folder: str) -> None:
         """Removes an empty folder, on a disk: object stores have none."""

@@ -27,7 +27,8 @@ from airflow_provider_raydatallm.processor.publish.quarantine_summary import sum
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.slice_report import published_report
-from airflow_provider_raydatallm.processor.storage import CorruptFileError
+from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage_probe import check_store
 from airflow_provider_raydatallm.processor.store.checkpoint import (
     Checkpoint,
     CheckpointState,
@@ -75,6 +76,8 @@ class VersionBuild:
 
         :raises NumberTakenError: when another run committed meanwhile: what to do is to be decided again.
         """
+        for store in {self.folders.metadata.url, self.folders.staging.url}:
+            check_store(Store(store.rpartition("/")[0]))
         lease.watch(self._is_superseded)
         self.checkpoint.save_plan(self.plan)
         if self.mode in ("extend", "retry") and self.checkpoint.carried_over() is None:
@@ -95,7 +98,8 @@ class VersionBuild:
                     break
                 except CorruptFileError as e:
                     self.checkpoint.keep_damaged_file(e.name, e)
-        remove_checkpoints(self.folders.metadata)
+        if not lease.lost:  # else its successor may count on them
+            remove_checkpoints(self.folders.metadata)
         return report
 
     def _is_superseded(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_provider_raydatallm.contract import addresses
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.submit import packages
 
@@ -55,7 +56,7 @@ class JobSubmission:
                 submission_id=submission_id,
                 entrypoint=f"python -m airflow_provider_raydatallm.processor {' '.join(words)}",
                 runtime_env=packages.merge_runtime_env(
-                    self.runtime_env, py_modules=uris, env_vars=self.env_vars
+                    self.runtime_env, py_modules=uris, env_vars={**addresses.environment(), **self.env_vars}
                 ),
                 metadata=dict(self.metadata),
             )

@@ -12,7 +12,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_raydatallm.contract.report import Report
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec import ADDRESSES, SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
@@ -27,7 +27,7 @@ _SPEC_ARGUMENTS = SliceJob.model_fields.keys() - {
 def spec_arguments(operator: Any) -> dict[str, Any]:
     """Returns the operator's arguments that belong to the spec, without those that are None."""
     arguments = {name: getattr(operator, name) for name in _SPEC_ARGUMENTS}
-    arguments |= {name: to_url(arguments[name]) for name in ("input_path", "output_path", "answer_cache")}
+    arguments |= {name: to_url(arguments[name]) for name in ADDRESSES}
     if isinstance(operator.max_rows, str) and operator.max_rows.strip() in ("", "None"):
         arguments["max_rows"] = None
     return {name: v for name, v in arguments.items() if v is not None or name == "engine_idle_timeout"}
@@ -58,7 +58,9 @@ def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:
         for error in e.errors(include_url=False):
             field = ".".join(str(part) for part in error["loc"])
             message = error["msg"].removeprefix("Value error, ")
-            problems.append(f"{field}: {message} (got {error['input']!r:.200})" if field else message)
+            # An address may hold a secret, and its message quotes it when not.
+            got = "" if field in ADDRESSES else f" (got {error['input']!r:.200})"
+            problems.append(f"{field}: {message}{got}" if field else message)
         raise RayLLMInputError(f"{task_id}: {'; '.join(problems)}") from None
 
 

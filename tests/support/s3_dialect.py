@@ -14,6 +14,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
+_NOTHING = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+_LISTING = b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n%s"
 _STATUS = {409: b"Conflict", 503: b"Slow Down"}
 
 
@@ -27,6 +29,10 @@ class Dialect:
     conflicts: int = 0
     #: Whether If-None-Match is not understood.
     ignores_condition: bool = False
+    #: Whether it is understood by looking first and writing then.
+    races: bool = False
+    #: Listings that show nothing.
+    stale_listings: int = 0
     #: Puts and copies that are done, and whose answer is lost.
     lost_answers: int = 0
     #: Requests that are answered 503.
@@ -87,6 +93,14 @@ class _Server:
         is_copy = b"\r\nx-amz-copy-source:" in head.lower()
         if is_conditional and said.ignores_condition:
             head = re.sub(rb"(?i)\r\nif-none-match:[^\r]*", b"", head)
+        if is_conditional and said.races:
+            head = re.sub(rb"(?i)\r\nif-none-match:[^\r]*", b"", head)
+            look = b"HEAD" + re.sub(rb"(?i)\r\n(content-length|expect):[^\r]*", b"", head)[3:]
+            if b" 200 " in (await self._ask(look, b"", 0))[:20]:
+                return _error(method, 412, b"PreconditionFailed")
+            await asyncio.sleep(0.2)
+        if b"list-type=2" in path and said.takes("stale_listings"):
+            return _LISTING % (len(_NOTHING), _NOTHING)
         if is_conditional and said.takes("conflicts"):
             return _error(method, 409, b"ConditionalRequestConflict")
         work = asyncio.create_task(self._ask(head, body, said.copy_delay_s if is_copy else 0))

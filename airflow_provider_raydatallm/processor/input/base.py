@@ -7,8 +7,11 @@ input again and joins the answers by position.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import fsspec
@@ -17,6 +20,12 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import CsvOptions
+from airflow_provider_raydatallm.processor.input.listing import (
+    InputFile,
+    describe_disk_file,
+    describe_object,
+    get_input_file,
+)
 from airflow_provider_raydatallm.processor.input.schema import parse_type
 
 
@@ -34,10 +43,27 @@ class RowRange:
 
 @dataclass(frozen=True)
 class FileScan:
-    """A file's columns, in its order, and its ranges."""
+    """A file's columns, in its order, and its ranges.
+
+    :ivar digest: of the part of the content that the scan knows whole (a Parquet footer); else "".
+    """
 
     schema: pa.Schema
     ranges: tuple[RowRange, ...]
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class PlannedFile(InputFile):
+    """An input file with what its scan found.
+
+    :ivar header: all of its columns, in its order.
+    :ivar key: hash of all that decides which rows its units have and how they read.
+    """
+
+    header: tuple[str, ...] = ()
+    digest: str = ""
+    key: str = ""
 
 
 class FileFormat(ABC):
@@ -49,28 +75,77 @@ class FileFormat(ABC):
         self.column_types = {name: parse_type(name, text) for name, text in column_types.items()}
 
     @abstractmethod
-    def scan(self, path: str) -> FileScan:
+    def scan(self, file: InputFile) -> FileScan:
         """Cuts a file into ranges.
 
         :raises SliceError: for a broken file, with the file and the position.
         """
 
     @abstractmethod
-    def read(self, path: str, part: RowRange, header: Sequence[str], fields: pa.Schema) -> Iterator[pa.Table]:
-        """Yields the rows of a range, in order, with those `fields` that the file has.
+    def read(self, file: PlannedFile, part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
+        """Yields the rows of a range, in order, with those `fields` that the file has."""
 
-        :param header: all of the file's columns, in its order.
+    @contextlib.contextmanager
+    def open(self, file: InputFile, *, read_ahead: bool = True) -> Iterator[pa.NativeFile]:
+        """Opens the file that was listed, and no other that took its path since.
+
+        What is read is what was checked: a disk reads on in the opened file, whatever happens to its path,
+        and S3 refuses to read on once the object was replaced. Other stores are asked again at the end.
+
+        :param read_ahead: False for one read of a known size.
+        :raises SliceError: of kind "transient" when it is another file, or becomes one.
         """
+        with contextlib.ExitStack() as opened:
+            try:
+                handle, info = self._open(file.path, read_ahead, opened)
+            except FileNotFoundError as e:
+                raise changed_error(file.path) from e
 
-    def open(self, path: str) -> pa.NativeFile:
+            def check(current: InputFile) -> None:
+                if current.identity != file.identity:
+                    raise changed_error(file.path)
+
+            check(info())
+            try:
+                yield handle
+            except Exception as e:
+                try:  # damage may be no more than another file's bytes
+                    check(info())
+                except OSError:
+                    raise e from None
+                raise
+            if "s3" not in self.fs.protocol:
+                check(info())
+
+    def _open(
+        self, path: str, read_ahead: bool, opened: contextlib.ExitStack
+    ) -> tuple[pa.NativeFile, Callable[[], InputFile]]:
+        """Returns the opened file, and what tells which one it is."""
         if isinstance(self.fs, LocalFileSystem):
-            return pa.OSFile(path, "rb")
-        return pa.PythonFile(self.fs.open(path, "rb"), mode="r")
+            handle = opened.enter_context(pa.OSFile(path, "rb"))
+            # A decompressing stream closes what it reads from.
+            descriptor = os.dup(handle.fileno())
+            opened.callback(os.close, descriptor)
+            return handle, lambda: describe_disk_file(path, os.fstat(descriptor))
+        raw = self.fs.open(path, "rb", **({} if read_ahead else {"cache_type": "none"}))
+        details = [getattr(raw, "details", None)]  # as it was opened
+
+        def info() -> InputFile:
+            known = details.pop() if details else None
+            return describe_object(path, known) if known else get_input_file(self.fs, path)
+
+        return opened.enter_context(pa.PythonFile(raw, mode="r")), info
 
 
 def read_error(path: str, error: Exception, problem: str) -> SliceError:
     """The error for a file that cannot be read: transient when the storage failed, not the content."""
+    if getattr(error, "errno", None) == errno.EBUSY:  # s3fs: the object was replaced since it was opened
+        return changed_error(path)
     refused = isinstance(error, (PermissionError, ConnectionError, TimeoutError))
     if refused or getattr(error, "errno", None) is not None:
         return SliceError(f"{path} could not be read: {error}", kind="transient")
     return SliceError(f"{path}{problem}: {error}", kind="input")
+
+
+def changed_error(path: str) -> SliceError:
+    return SliceError(f"{path} changed while the slice ran; run it again", kind="transient")

@@ -17,7 +17,13 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import CsvOptions, SliceJob
-from airflow_provider_raydatallm.processor.input.base import FileFormat, FileScan, RowRange
+from airflow_provider_raydatallm.processor.input.base import (
+    FileFormat,
+    FileScan,
+    PlannedFile,
+    RowRange,
+    changed_error,
+)
 from airflow_provider_raydatallm.processor.input.formats import FORMATS, FormatName, guess_format
 from airflow_provider_raydatallm.processor.input.listing import (
     InputFile,
@@ -27,7 +33,7 @@ from airflow_provider_raydatallm.processor.input.listing import (
     list_input,
     short_hash,
 )
-from airflow_provider_raydatallm.processor.input.schema import conform, unify_schemas
+from airflow_provider_raydatallm.processor.input.schema import conform, holds_pickles, unify_schemas
 from airflow_provider_raydatallm.processor.input.slice_filter import SliceFilter, build_slice_filter
 from airflow_provider_raydatallm.processor.storage import open_fs
 
@@ -39,18 +45,16 @@ _JSON_FIELDS = ("url", "format", "input_hash", "files", "column_types")
 
 @dataclass(frozen=True)
 class Unit:
-    """`rows` counts the slice's rows in the range: fewer than the range's when `slice_column` filters it.
-    `header` is the file's columns, in its order."""
+    """`rows` counts the slice's rows in the range: fewer than the range's when `slice_column` filters it."""
 
-    file: InputFile
-    header: tuple[str, ...]
+    file: PlannedFile
     range: RowRange
     rows: int
 
     @cached_property
     def id(self) -> str:
-        """16 hex digits that identify this range of rows of this version of the file."""
-        return short_hash([*self.file.identity, self.range.first_row, self.range.rows, self.rows])
+        """16 hex digits that identify these rows: of this version of the file, by this rule."""
+        return short_hash([self.file.key, self.range.first_row, self.range.rows, self.rows])
 
 
 @dataclass(frozen=True)
@@ -117,13 +121,11 @@ class Plan:
             current_files = pool.map(lambda file: get_input_file(fs, file.path), files)
             for file, current in zip(files, current_files, strict=True):
                 if current.identity != file.identity:
-                    raise SliceError(
-                        f"{file.path} changed while the slice ran; run it again", kind="transient"
-                    )
+                    raise changed_error(file.path)
 
     def to_json(self) -> dict[str, Any]:
         files = list(dict.fromkeys(u.file for u in self.units))
-        headers = list(dict.fromkeys(u.header for u in self.units))
+        headers = list(dict.fromkeys(f.header for f in files))
         file_index, header_index = ({v: i for i, v in enumerate(values)} for values in (files, headers))
         return {
             **{name: getattr(self, name) for name in _JSON_FIELDS},
@@ -131,28 +133,26 @@ class Plan:
             "columns": self.columns,
             "csv_options": self.csv_options.model_dump(),
             "slice_filter": asdict(self.slice_filter) if self.slice_filter else None,
-            "input_files": [astuple(f) for f in files],
+            "input_files": [astuple(replace(f, header=())) for f in files],
             "headers": headers,
-            "units": [
-                [file_index[u.file], header_index[u.header], u.rows, *astuple(u.range)] for u in self.units
-            ],
+            "header_of": [header_index[f.header] for f in files],
+            "units": [[file_index[u.file], u.rows, *astuple(u.range)] for u in self.units],
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        files = [
-            InputFile(path, size, version, tuple((k, v) for k, v in partition))
-            for path, size, version, partition in value["input_files"]
-        ]
         headers = [tuple(h) for h in value["headers"]]
+        files = [
+            PlannedFile(path, size, version, tuple((k, v) for k, v in partition), headers[header], *rest)
+            for (path, size, version, partition, _, *rest), header in zip(
+                value["input_files"], value["header_of"], strict=True
+            )
+        ]
         return cls(
             **{name: value[name] for name in _JSON_FIELDS},
             source_schema=pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value["schema"]))),
             columns=tuple(value["columns"]),
-            units=tuple(
-                Unit(files[file], headers[header], RowRange(*part), rows)
-                for file, header, rows, *part in value["units"]
-            ),
+            units=tuple(Unit(files[file], RowRange(*part), rows) for file, rows, *part in value["units"]),
             csv_options=CsvOptions(**value["csv_options"]),
             slice_filter=SliceFilter(**value["slice_filter"]) if value["slice_filter"] else None,
         )
@@ -175,15 +175,17 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     files = [f for f in listing.files if f.size or fmt == "parquet"]
     # Reading a footer is mostly waiting; text is parsed as a whole, one file after another.
     with ThreadPoolExecutor(_STORAGE_THREADS if fmt == "parquet" else 1) as pool:
-        scans = list(pool.map(lambda f: reader.scan(f.path), files))
+        scans = list(pool.map(lambda f: reader.scan(f), files))
     schema = _build_schema(files, scans, job, lossless=fmt == "parquet")
+    columns = _select_columns(schema, job)
     row_filter = build_slice_filter(job, files, schema)
+    _refuse_pickles(files, scans, [*columns, *([row_filter.column] if row_filter else [])])
     units: list[Unit] = []
     rows_left = job.max_rows
-    for file, scan in zip(files, scans, strict=True):
-        header = tuple(scan.schema.names)
+    for listed, scan in zip(files, scans, strict=True):
+        file = _planned_file(listed, scan, job, fmt, schema)
         for part in scan.ranges:
-            unit = Unit(file, header, part, part.rows)
+            unit = Unit(file, part, part.rows)
             rows = part.rows
             if row_filter is not None:
                 rows = sum(t.num_rows for t in _read(reader, unit, schema, row_filter, [row_filter.column]))
@@ -196,7 +198,7 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
         url=url,
         format=fmt,
         source_schema=schema,
-        columns=_select_columns(schema, job),
+        columns=columns,
         units=tuple(units),
         input_hash=listing.hash,
         files=len(files),
@@ -206,13 +208,36 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     )
 
 
+def _planned_file(
+    file: InputFile, scan: FileScan, job: SliceJob, fmt: FormatName, schema: pa.Schema
+) -> PlannedFile:
+    header, folders = tuple(scan.schema.names), (name for name, _ in file.partition)
+    # Only its own columns' types: another file that adds a column leaves these rows as they are.
+    types = {n: str(schema.field(n).type) for n in sorted({*header, *folders}) if n in schema.names}
+    slice_key = job.slice_key if job.slice_column is not None else None
+    key = short_hash([file.identity, scan.digest, job.row_rule, slice_key, fmt, types])
+    return PlannedFile(**vars(file), header=header, digest=scan.digest, key=key)
+
+
+def _refuse_pickles(files: Sequence[InputFile], scans: Sequence[FileScan], columns: Sequence[str]) -> None:
+    for file, scan in zip(files, scans, strict=True):
+        for field in scan.schema:
+            if field.name in columns and holds_pickles(field):
+                raise SliceError(
+                    f"{file.path}: column {field.name!r} holds pickled Python objects, and reading one runs "
+                    "whatever code it names: write the column with an Arrow type, or leave it out with "
+                    "columns=",
+                    kind="input",
+                )
+
+
 def _read(
     reader: FileFormat, unit: Unit, schema: pa.Schema, row_filter: SliceFilter | None, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
     names = list(dict.fromkeys([*columns, *([row_filter.column] if row_filter else [])]))
     target = pa.schema([schema.field(n) for n in names])
-    fields = pa.schema([field for field in target if field.name in unit.header])
-    for table in reader.read(unit.file.path, unit.range, unit.header, fields):
+    fields = pa.schema([field for field in target if field.name in unit.file.header])
+    for table in reader.read(unit.file, unit.range, fields):
         table = conform(table, target, dict(unit.file.partition))
         if row_filter is not None:
             table = table.filter(row_filter.mask(table.column(row_filter.column)))

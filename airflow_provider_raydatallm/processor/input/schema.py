@@ -11,6 +11,11 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.errors import SliceError
 
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]")
+_VIEWS = ("is_string_view", "is_binary_view", "is_list_view", "is_large_list_view")  # newer versions of Arrow
+#: A field's metadata: the extension type that its file names, under a name that Arrow does not look for.
+HIDDEN_EXTENSION = b"ARROW-extension:name"
+EXTENSION_KEYS = {HIDDEN_EXTENSION, b"ARROW:extension:metadata"}
+_PICKLES = b"ray.data.arrow_pickled_object"
 _DECIMAL = re.compile(r"decimal(?:128)?\((\d+),\s*(\d+)\)")
 
 
@@ -34,12 +39,58 @@ def parse_type(column: str, text: str) -> pa.DataType:
         ) from None
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type with the same values that Parquet holds and every step of a slice works with, at every depth:
+    not a view, and no whole seconds, which Parquet stores as milliseconds."""
+    types = pa.types
+    is_view = {name: getattr(types, name, lambda kind: False) for name in _VIEWS}
+    if is_view["is_string_view"](kind):
+        return pa.string()
+    if is_view["is_binary_view"](kind):
+        return pa.binary()
+    if types.is_list(kind) or is_view["is_list_view"](kind):
+        return pa.list_(plain_field(kind.value_field))
+    if types.is_large_list(kind) or is_view["is_large_list_view"](kind):
+        return pa.large_list(plain_field(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(plain_field(kind.value_field), kind.list_size)
+    if types.is_map(kind):
+        return pa.map_(plain_field(kind.key_field), plain_field(kind.item_field), kind.keys_sorted)
+    if types.is_struct(kind):
+        return pa.struct([plain_field(field) for field in kind])
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_timestamp(kind) and kind.unit == "s":
+        return pa.timestamp("ms", kind.tz)
+    if types.is_time32(kind):
+        return pa.time32("ms")
+    return pa.date32() if types.is_date64(kind) else kind
+
+
+def plain_field(field: pa.Field) -> pa.Field:
+    """The field with its `plain_type`, and without the extension type that it was written as."""
+    plain = field.with_type(plain_type(field.type))
+    kept = {k: v for k, v in (field.metadata or {}).items() if k not in EXTENSION_KEYS}
+    return plain.with_metadata(kept) if kept else plain.remove_metadata()
+
+
+def holds_pickles(field: pa.Field) -> bool:
+    """Whether a column was written as pickled Python objects, at any depth: only running them reads them."""
+    if (field.metadata or {}).get(HIDDEN_EXTENSION) == _PICKLES:
+        return True
+    kind = field.type
+    if pa.types.is_map(kind):
+        return holds_pickles(kind.key_field) or holds_pickles(kind.item_field)
+    return any(holds_pickles(kind.field(i)) for i in range(kind.num_fields))
+
+
 def unify_schemas(paths: Sequence[str], schemas: Sequence[pa.Schema], *, lossless: bool) -> pa.Schema:
     """The schema that all files share. A column that a file lacks is nullable.
 
     :param lossless: refuse a common type that would change values.
     :raises SliceError: naming the file that does not fit.
     """
+    schemas = [pa.schema([plain_field(field) for field in schema]) for schema in schemas]
     unified = pa.schema([])
     for path, schema in zip(paths, schemas, strict=True):
         try:

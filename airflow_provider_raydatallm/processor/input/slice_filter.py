@@ -28,9 +28,19 @@ class SliceFilter:
             # Whole seconds: %S would print the fraction of finer units.
             seconds = self._in_timezone(pc.floor_temporal(values, unit="second"))
             text = pc.strftime(seconds, format=self.format)
+        elif pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+            text = values  # of a row whose bytes are no text, only that is known: it is another key
         else:
-            text = values.cast(pa.string())
-        return pc.fill_null(pc.equal(text, self.key), False)
+            try:
+                text = values.cast(pa.string())
+            except pa.ArrowNotImplementedError as e:
+                raise SliceError(
+                    f"slice_column {self.column!r} is {values.type}, which has no text to compare with a "
+                    "slice key: choose a column of text, numbers or dates",
+                    kind="input",
+                ) from e
+        key = self.key.encode() if text is values else self.key
+        return pc.fill_null(pc.equal(text, pa.scalar(key, text.type)), False)
 
     def _in_timezone(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         if getattr(values.type, "tz", None) is not None:

@@ -19,7 +19,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.input.base import FileFormat, FileScan, RowRange, read_error
+from airflow_provider_raydatallm.processor.input.base import (
+    FileFormat,
+    FileScan,
+    PlannedFile,
+    RowRange,
+    read_error,
+)
+from airflow_provider_raydatallm.processor.input.listing import InputFile
 
 #: Bytes of text in a range: small enough to parse in memory, large enough that parsing dominates the cost.
 TEXT_RANGE_BYTES = 16 << 20
@@ -55,62 +62,69 @@ class TextFormat(FileFormat):
         """Column names at the start of the file, and the bytes before its first record."""
         return (), 3 if block.startswith(b"\xef\xbb\xbf") else 0
 
-    def scan(self, path: str) -> FileScan:
+    def scan(self, file: InputFile) -> FileScan:
+        path = file.path
         header: tuple[str, ...] | None = None
         schema, ranges, rows = pa.schema([]), [], 0
-        for start, block in self._read_blocks(path):
-            if header is None:
-                header, skip = self.read_header(block, path)
-                start, block = start + skip, block[skip:]
-            if not block:
-                continue
-            table = self._parse(path, rows, block, header)
-            schema = self._unify(path, schema, table.schema)
-            ranges.append(RowRange(rows, table.num_rows, start=start, end=start + len(block)))
-            rows += table.num_rows
+        with self.open(file) as raw:
+            for start, block in self._read_blocks(path, raw):
+                if header is None:
+                    header, skip = self.read_header(block, path)
+                    start, block = start + skip, block[skip:]
+                if not block:
+                    continue
+                table = self._parse(path, rows, block, header)
+                schema = self._unify(path, schema, table.schema)
+                ranges.append(RowRange(rows, table.num_rows, start=start, end=start + len(block)))
+                rows += table.num_rows
         if ranges and (self.parsed_whole or self._get_codec(path)):
             ranges = [RowRange(0, rows)]
         if not ranges and header:
             schema = self._parse(path, 0, b"", header).schema
         return FileScan(schema, tuple(ranges))
 
-    def read(self, path: str, part: RowRange, header: Sequence[str], fields: pa.Schema) -> Iterator[pa.Table]:
-        first_row = part.first_row
+    def read(self, file: PlannedFile, part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
+        path, header, first_row = file.path, file.header, part.first_row
         if part.start is not None and part.end is not None:
-            data = self.fs.cat_file(path, start=part.start, end=part.end)
+            try:
+                with self.open(file, read_ahead=False) as raw:
+                    raw.seek(part.start)
+                    data = bytes(raw.read(part.end - part.start))
+            except OSError as e:
+                raise read_error(path, e, f", from byte {part.start:,}") from e
             yield self._parse(path, first_row, data, header, fields)
             return
-        for start, block in self._read_blocks(path):
-            if start == 0:
-                block = block[self.read_header(block, path)[1] :]
-            if block:
-                table = self._parse(path, first_row, block, header, fields)
-                first_row += table.num_rows
-                yield table
+        with self.open(file) as raw:
+            for start, block in self._read_blocks(path, raw):
+                if start == 0:
+                    block = block[self.read_header(block, path)[1] :]
+                if block:
+                    table = self._parse(path, first_row, block, header, fields)
+                    first_row += table.num_rows
+                    yield table
 
-    def _read_blocks(self, path: str) -> Iterator[tuple[int, bytes]]:
+    def _read_blocks(self, path: str, raw: pa.NativeFile) -> Iterator[tuple[int, bytes]]:
         """Yields the file as (start byte, whole records), about `TEXT_RANGE_BYTES` each."""
         codec = self._get_codec(path)
         start, rest = 0, b""
         try:
-            with self.open(path) as raw:
-                stream = pa.CompressedInputStream(raw, codec) if codec else raw
-                if self.parsed_whole:
-                    yield 0, self._to_utf8(path, stream.read())
-                    return
-                while chunk := stream.read(TEXT_RANGE_BYTES):
-                    block = rest + chunk
-                    end = self.last_record_end(block)
-                    if not end and len(block) > MAX_RECORD_BYTES:
-                        raise SliceError(
-                            f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} "
-                            "MiB; is a quote in it never closed?",
-                            kind="input",
-                        )
-                    if end:
-                        yield start, block[:end]
-                    start, rest = start + end, block[end:]
-        except (pa.ArrowInvalid, OSError, EOFError) as e:
+            stream = pa.CompressedInputStream(raw, codec) if codec else raw
+            if self.parsed_whole:
+                yield 0, self._to_utf8(path, stream.read())
+                return
+            while chunk := stream.read(TEXT_RANGE_BYTES):
+                block = rest + chunk
+                end = self.last_record_end(block)
+                if not end and len(block) > MAX_RECORD_BYTES:
+                    raise SliceError(
+                        f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} "
+                        "MiB; is a quote in it never closed?",
+                        kind="input",
+                    )
+                if end:
+                    yield start, block[:end]
+                start, rest = start + end, block[end:]
+        except (pa.ArrowException, OSError, EOFError) as e:
             raise read_error(path, e, f", after byte {start:,}: is it truncated?") from e
         if rest:
             if self.last_record_end(rest + b"\n") != len(rest) + 1:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ERROR_FIELDS, QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
+from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
 from airflow_provider_raydatallm.processor.request.answer_shape import (
     INVALID_ANSWER,
     PROMPT_TOO_LONG,
@@ -186,7 +187,7 @@ class _ParquetFile:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
         self._schema = schema
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._writer = pq.ParquetWriter(path, schema, **WRITE_OPTIONS)
         self._pending: list[pa.Table] = []
         self._groups = 0
 

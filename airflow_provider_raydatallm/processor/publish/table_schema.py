@@ -1,4 +1,4 @@
-"""Checks a table's columns before anything is spent."""
+"""The columns that a slice publishes, checked before anything is paid: as the publisher will write them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.columns import QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.schema import plain_type
+
+#: How published files are written.
+WRITE_OPTIONS = {"compression": "zstd"}
 
 
 def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None:
-    """:raises SliceError: when an answer column clashes with another column, or Parquet cannot hold one."""
+    """:raises SliceError: when a column clashes with another one, or Parquet cannot hold it."""
     names = [f.name for f in fields]
     if taken := [n for n in names if n in plan.columns]:
         raise SliceError(
@@ -26,10 +31,39 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
             f"the answer column {folder!r} is also the slice folder's: choose another output_column",
             kind="input",
         )
-    try:
-        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([*plan.schema, *fields])).close()
-    except pa.ArrowException as e:
+    reserved = {f.name for f in QUARANTINE_FIELDS}
+    if taken := [n for n in plan.columns if n in reserved]:
         raise SliceError(
-            f"the slice's columns cannot be written as Parquet: {e}. Leave them out with columns=",
+            f"the input has a column {taken[0]!r}, a name that rows in quarantine need: rename it, or leave "
+            "it out with columns=",
             kind="input",
-        ) from e
+        )
+    for field in plan.schema:
+        if problem := _find_problem(field):
+            raise SliceError(
+                f"the input's column {field.name!r} is {field.type}, and {problem}: leave it out with "
+                "columns=, or write the input with another type",
+                kind="input",
+            )
+    for field in fields:
+        if problem := _find_problem(field):
+            raise SliceError(
+                f"the answer column {field.name!r} is {field.type}, and {problem}: return another type from "
+                "postprocess, such as text",
+                kind="input",
+            )
+
+
+def _find_problem(field: pa.Field) -> str | None:
+    """Writes and reads a column as publishing does: rows taken from tables, which are put together."""
+    schema = pa.schema([field.with_nullable(True)])
+    out = pa.BufferOutputStream()
+    try:
+        rows = pa.table([pa.nulls(2, field.type)], schema=schema).take(pa.array([1]))
+        with pq.ParquetWriter(out, schema, **WRITE_OPTIONS) as writer:
+            writer.write_table(pa.concat_tables([schema.empty_table(), rows]))
+        stored = pq.read_table(pa.BufferReader(out.getvalue())).schema.field(0).type
+    except (pa.ArrowException, OSError) as e:
+        return f"such a column cannot be published ({str(e).strip()[:200]})"
+    expected = plain_type(field.type)
+    return None if stored == expected or plain_type(stored) == expected else f"Parquet would make it {stored}"

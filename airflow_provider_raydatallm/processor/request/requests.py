@@ -17,6 +17,10 @@ from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Tem
 from airflow_provider_raydatallm.processor.request.row_function import RowFunction
 from airflow_provider_raydatallm.processor.store.ledger import Span
 
+#: Error type of rows with a value that Python cannot hold: text that is no UTF-8, a date beyond year 9999.
+INVALID_CELL = "InvalidCell"
+_encode = json.JSONEncoder(ensure_ascii=False, default=as_text).encode
+
 
 class RequestBuilder:
     """Builds a row's request: `{"messages": [...], "sampling_params": {...}}`.
@@ -119,21 +123,74 @@ class RequestReader:
 
     def _build_requests(self, index: int, offsets: np.ndarray, table: pa.Table) -> tuple[pa.Table, pa.Table]:
         count = len(offsets)
-        rows = table.to_pylist() if table.num_columns else [{}] * count
-        requests: list[str | None] = []
+        rows, unreadable = _read_rows(table)
+        requests: list[bytes | None] = []
+        carried_rows: list[bytes | None] = []
         failures: list[tuple[int, str, str]] = []
         for i, row in enumerate(rows):
+            request = carried = None
             try:
-                requests.append(json.dumps(self._builder.build(row), default=as_text))
+                if i in unreadable:
+                    raise SliceError(unreadable[i], kind="input")
+                if self._carry_row:  # before preprocess, which may change what the row holds
+                    carried = _to_json(row)
+                request = _to_json(self._builder.build(row))
             except Exception as e:  # preprocess is the user's
-                requests.append(None)
-                invalid = isinstance(e, SliceError)
-                failures.append(
-                    (i, "InvalidRequest", str(e)) if invalid else (i, type(e).__name__, f"preprocess: {e}")
-                )
-        columns: list[Any] = [[index] * count, offsets, requests]
-        if self._carry_row:
-            columns.append([json.dumps(row, default=as_text) for row in rows])
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
+                failures.append((i, *_describe(e, is_unreadable=i in unreadable)))
+            requests.append(request)
+            carried_rows.append(carried)
+        columns: list[Any] = [[index] * count, offsets, requests, carried_rows]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=False)]
         built = pa.Table.from_arrays(arrays, schema=self._schema)
         return built.filter(built.column("__request").is_valid()), failed_table(built, failures)
+
+
+def _to_json(value: Any) -> bytes:
+    """:raises UnicodeEncodeError: for half a character (a lone surrogate), which no text can hold."""
+    return _encode(value).encode()
+
+
+def _read_rows(table: pa.Table) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Returns rows as Python values, and why rows cannot be read, by their index."""
+    if not table.num_columns:
+        return [{} for _ in range(table.num_rows)], {}
+    try:
+        return table.to_pylist(), {}
+    except Exception:  # a cell of one row, mostly
+        columns: list[list[Any]] = []
+        unreadable: dict[int, str] = {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            values, problems = _read_cells(column)
+            columns.append(values)
+            for i, problem in problems.items():
+                unreadable.setdefault(i, f"column {name!r} holds a value that Python cannot read: {problem}")
+        return [
+            dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)
+        ], unreadable
+
+
+def _read_cells(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception]]:
+    try:
+        return column.to_pylist(), {}
+    except Exception:
+        values: list[Any] = []
+        problems: dict[int, Exception] = {}
+        for i, cell in enumerate(column):
+            value = None
+            try:
+                value = cell.as_py()
+            except Exception as e:
+                problems[i] = e
+            values.append(value)
+        return values, problems
+
+
+def _describe(error: Exception, *, is_unreadable: bool) -> tuple[str, str]:
+    """A failed row's error type and message."""
+    try:
+        message = str(error)
+    except Exception:  # the user's own type
+        message = "its message cannot be shown"
+    if isinstance(error, SliceError):
+        return (INVALID_CELL if is_unreadable else "InvalidRequest"), message
+    return type(error).__name__, f"preprocess: {message}"

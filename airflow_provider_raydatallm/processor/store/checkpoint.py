@@ -59,8 +59,11 @@ class CheckpointState:
     @property
     def rows_quarantined(self) -> int:
         """Of this plan only: fragments may hold rows of files that are gone."""
-        ids = {u.id for u in self.plan.units}
-        return sum(ledger.count_rows(spans) for unit, spans in self.quarantined.items() if unit in ids)
+        return sum(
+            max(0, min(stop, unit.rows) - start)
+            for unit in self.plan.units
+            for start, stop in self.quarantined.get(unit.id, ())
+        )
 
 
 class Checkpoint:

@@ -1,8 +1,9 @@
 """Fragments: files of finished rows, which inference writes and publishing reads.
 
-A fragment is one immutable Arrow stream of answer columns; its schema's metadata holds the row ids as ranges.
-It is put in one step and named after its rows, the lease's epoch and its content's hash (`ledger`), so that
-damage is noticed when it is read and a late fragment is harmless.
+A fragment is one immutable table of answer columns (`arrow_files`); its schema's metadata holds the row ids
+as ranges. It is put in one step and named after its rows, the lease's epoch and its content's hash
+(`ledger`), so that damage is noticed when it is read and a late fragment is harmless. Others may write into
+the folder, too: what a fragment says is checked before it is used.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 
@@ -24,6 +26,8 @@ from airflow_provider_raydatallm.processor.store import ledger
 FRAGMENT_ROWS = 65_536
 FRAGMENT_BYTES = 64 << 20
 FLUSH_SECONDS = 2.0
+#: What one holds at most, whoever wrote it.
+_MAX_ROWS = 2 * FRAGMENT_ROWS
 
 _RANGES = b"ranges"
 #: Enough for the schema of nearly every fragment; the others are read as a whole.
@@ -125,11 +129,21 @@ def put_fragment(
     metadata = {_RANGES: json.dumps(ranges)}
     if kind == "failed":  # the same failure twice must make two fragments
         metadata[b"attempt"] = uuid.uuid4().hex
-    kept = kept.replace_schema_metadata(metadata)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, kept.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
-        stream.write_table(kept)
-    content = sink.getvalue().to_pybytes()
+    try:
+        if len(order) > _MAX_ROWS:
+            raise arrow_files.TooLargeError(f"{len(order):,} rows")
+        content = arrow_files.encode(kept.replace_schema_metadata(metadata))
+    except arrow_files.TooLargeError as e:
+        if len(order) == 1:
+            raise SliceError(
+                f"the answer to row {offsets[0]} of unit {ranges[0].unit} cannot be stored: {e}", kind="input"
+            ) from e
+        for half in np.array_split(order, 2):
+            put_fragment(store, folder, kind, table.take(pa.array(half)), unit_ids, epoch)
+        return
+    except ValueError as e:
+        why = f"answers cannot be stored: {e}. Return plain values from postprocess"
+        raise SliceError(why, kind="input") from e
     store.put(f"{folder}/{ledger.fragment_name(kind, ranges, epoch, content)}", content)
 
 
@@ -147,20 +161,38 @@ def read_head(store: Store, name: str) -> pa.Schema:
 
     :raises CorruptFileError: when it is not a fragment.
     """
-    for content in (store.read_start(name, _HEAD_BYTES), store.read(name) or b""):
+    for size in (_HEAD_BYTES, arrow_files.MAX_FILE_BYTES):
         try:
-            return pa.ipc.read_schema(pa.BufferReader(content))
-        except (pa.ArrowException, OSError, EOFError) as e:
+            return arrow_files.decode_schema(store.read_start(name, size))
+        except (ValueError, FileNotFoundError) as e:
             error = e
     raise CorruptFileError(store, name, str(error)) from error
 
 
 def fragment_ranges(store: Store, name: str) -> tuple[ledger.UnitRows, ...]:
-    schema = read_head(store, name)
+    """
+    :raises CorruptFileError: when it is not a fragment, or its ranges are not those of its name.
+    """
     try:
-        return tuple(ledger.UnitRows(*r) for r in json.loads((schema.metadata or {})[_RANGES]))
-    except (KeyError, ValueError, TypeError) as e:
-        raise CorruptFileError(store, name, f"{type(e).__name__}: {e}") from e
+        return _parse_ranges(read_head(store, name), ledger.count_from_name(name.rpartition("/")[2]))
+    except ValueError as e:
+        raise CorruptFileError(store, name, str(e)) from e
+
+
+def _parse_ranges(schema: pa.Schema, count: int) -> tuple[ledger.UnitRows, ...]:
+    """:raises ValueError: when they are not ranges of so many rows."""
+    try:
+        ranges = tuple(ledger.UnitRows(*r) for r in json.loads((schema.metadata or {})[_RANGES]))
+    except (KeyError, ValueError, TypeError, RecursionError) as e:
+        raise ValueError(f"it does not say which rows it holds: {type(e).__name__}: {e}") from e
+    for unit, start, stop in ranges:
+        if not (isinstance(unit, str) and type(start) is type(stop) is int and 0 <= start < stop):
+            raise ValueError(f"it says that it holds rows {start!r} to {stop!r} of unit {unit!r}")
+    if not 0 < sum(stop - start for _, start, stop in ranges) == count <= _MAX_ROWS:
+        raise ValueError(
+            f"it holds {count:,} rows, and its ranges or the limit of {_MAX_ROWS:,} say otherwise"
+        )
+    return ranges
 
 
 def fragment_fields(store: Store, folder: str, fragments: Sequence[ledger.Fragment]) -> list[pa.Field]:
@@ -203,6 +235,7 @@ class FragmentReader:
         self._schema = pa.schema(fields)
         self._pieces: dict[int, list[tuple[int, int, str, int]]] = {}  # start, stop, fragment, its row
         self._last: dict[str, tuple[int, int]] = {}
+        self._ranges = {f.name: f.ranges for f in fragments}
         self._open: dict[str, pa.Table] = {}
         for fragment in fragments:
             row = 0
@@ -235,14 +268,12 @@ class FragmentReader:
     def _table(self, name: str) -> pa.Table:
         if name not in self._open:
             path = f"{self._folder}/{name}"
-            content = self._store.read(path)
-            if content is None or ledger.content_hash(content) != ledger.hash_from_name(name):
-                why = (
-                    "it is missing" if content is None else "its content does not match the hash in its name"
-                )
-                raise CorruptFileError(self._store, path, why)
-            with pa.ipc.open_stream(pa.BufferReader(content)) as stream:
-                table = stream.read_all()
+            try:
+                table = self._read(name, self._store.read_start(path, arrow_files.MAX_FILE_BYTES))
+            except FileNotFoundError as e:
+                raise CorruptFileError(self._store, path, "it is missing") from e
+            except ValueError as e:
+                raise CorruptFileError(self._store, path, str(e)) from e
             columns = [
                 table.column(f.name).cast(f.type)
                 if f.name in table.schema.names
@@ -251,3 +282,11 @@ class FragmentReader:
             ]
             self._open[name] = pa.Table.from_arrays(columns, schema=self._schema)
         return self._open[name]
+
+    def _read(self, name: str, content: bytes) -> pa.Table:
+        if ledger.content_hash(content) != ledger.hash_from_name(name):
+            raise ValueError("its content does not match the hash in its name")
+        table = arrow_files.decode(content)
+        if _parse_ranges(table.schema, table.num_rows) != self._ranges[name]:
+            raise ValueError("it holds other rows than its name says")
+        return table

@@ -62,6 +62,12 @@ def hash_from_name(name: str) -> str:
     return match["sha"] if match else ""
 
 
+def count_from_name(name: str) -> int:
+    """The number of rows in a fragment's name."""
+    match = _NAME.fullmatch(name)
+    return int(match["count"]) if match else 0
+
+
 def read_ledger(
     names: Iterable[str], read_ranges: Callable[[str], tuple[UnitRows, ...] | None]
 ) -> list[Fragment]:

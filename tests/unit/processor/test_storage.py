@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import storage as store_module
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
@@ -23,7 +24,8 @@ from tests.support.paths import ROOT
 
 
 @pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv(EXTRA_SCHEMES, "memory")
     return Store(str(tmp_path) if request.param == "local" else f"memory://{uuid.uuid4().hex}")
 
 
@@ -112,6 +114,9 @@ def test_listings_and_removal(store: Store) -> None:
     store.remove("a")
     store.remove("a")
     assert store.names() == ["b"]
+    store.remove_file("b")
+    store.remove_file("b")
+    assert store.names() == []
 
 
 def test_file_is_replaced_in_one_step_after_the_last_check(store: Store, tmp_path: Path) -> None:

@@ -4,49 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
-from collections.abc import Iterator
-from urllib.request import Request, urlopen
 
 import pytest
-import s3fs
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import storage
 from airflow_provider_raydatallm.processor.storage import Store
-from tests.support.s3 import moto_server
-from tests.support.s3_dialect import Dialect, s3_dialect
+from tests.support.s3_dialect import Dialect
 
 #: How stores refuse a conditional put: as AWS does, without an element, without a body.
 REFUSALS = ["condition", "bare", "empty"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Dialect]:
-    with moto_server() as address, s3_dialect(int(address.rpartition(":")[2])) as dialect:
-        urlopen(Request(f"{address}/lake", method="PUT")).close()
-        environment = {
-            "AWS_ENDPOINT_URL": dialect.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }  # fmt: skip
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            s3fs.S3FileSystem.clear_instance_cache()
-            yield dialect
-            s3fs.S3FileSystem.clear_instance_cache()
-
-
 @pytest.fixture
-def dialect(server: Dialect, monkeypatch: pytest.MonkeyPatch) -> Dialect:
-    monkeypatch.setattr(storage, "_RETRY_WAITS_SECONDS", (0.01, 0.05, 0.2))
-    server.__init__(port=server.port)  # type: ignore[misc]
-    return server
-
-
-@pytest.fixture
-def store(dialect: Dialect) -> Store:
-    return Store(f"s3://lake/{uuid.uuid4().hex}")
+def store(s3_store: Store) -> Store:
+    return s3_store
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
@@ -179,3 +151,34 @@ def test_file_over_the_limit_of_one_copy_is_refused_before(
     with pytest.raises(SliceError, match=r"/f has 4 bytes, .* at most 3 bytes.*max_file_bytes") as e:
         store.place(store, "f", "part")
     assert e.value.kind == "input"
+
+
+def test_listing_is_one_request_for_each_thousand_files_of_the_folder(store: Store, dialect: Dialect) -> None:
+    for number in range(3):
+        store.put(f"a/{number}", b"12")
+    store.put("a/b/c", b"1")
+    dialect.requests.clear()
+    assert store.files("none") == []
+    assert len(dialect.requests) == 1
+    assert [*store.files("a")] == [("0", 2), ("1", 2), ("2", 2), ("b", 0)]
+    assert len(dialect.requests) == 2
+    assert store.names() == ["a"]
+
+
+def test_listing_follows_pages(store: Store, dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        store.put(f"a/{number}", b"1")
+    call = store.fs.call_s3
+    monkeypatch.setattr(store.fs, "call_s3", lambda *args, **kwargs: call(*args, MaxKeys=2, **kwargs))
+    dialect.requests.clear()
+    assert store.names("a") == ["0", "1", "2", "3", "4"]
+    assert len(dialect.requests) == 3
+
+
+def test_a_file_is_removed_by_one_request(store: Store, dialect: Dialect) -> None:
+    store.put("a/f", b"1")
+    dialect.requests.clear()
+    store.remove_file("a/f")
+    store.remove_file("a/f")
+    assert len(dialect.requests) == 2
+    assert store.names("a") == []

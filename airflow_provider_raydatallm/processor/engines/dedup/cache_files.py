@@ -1,9 +1,9 @@
 """The files of one cache namespace in storage, which many jobs write, read, merge and remove at once.
 
-A file is an Arrow stream of entries, written in one step and never changed. Its name has the time of its
-newest entry and the hash of its bytes. There are no locks: a merged file is written before its sources are
-removed, so a crash in between leaves duplicate entries, which are harmless, and a reader whose file is gone
-lists the files again.
+A file is a table of entries (`arrow_files`), written in one step and never changed. Its name has the time of
+its newest entry and the hash of its bytes. There are no locks: a merged file is written before its sources
+are removed, so a crash in between leaves duplicate entries, which are harmless, and a reader whose file is
+gone lists the files again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
@@ -79,10 +80,7 @@ class CacheFiles:
         """Writes entries (`ENTRY_SCHEMA`, at least one) as a file. Returns its name, which is equal for equal
         entries: jobs that merge the same files write one."""
         schema = ENTRY_SCHEMA.with_metadata({_NAMESPACE: self._namespace.key})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as stream:
-            stream.write_table(entries.cast(schema).combine_chunks())
-        content = sink.getvalue().to_pybytes()
+        content = arrow_files.encode(entries.cast(schema), compress=False)
         name = f"{pc.max(entries.column('answered_at')).as_py():012d}-{content_hash(content)}.arrow"
         self._store.create(f"{self._folder}/{name}", content)
         return name
@@ -170,17 +168,25 @@ class CacheFiles:
     def _read(self, name: str) -> pa.Table | None:
         """None when the file is gone."""
         path = f"{self._folder}/{name}"
-        content = self._store.read(path)
-        if content is None:
+        try:
+            content = self._store.read_start(path, arrow_files.MAX_FILE_BYTES)
+        except FileNotFoundError:
             return None
         match = _NAME.fullmatch(name)
-        if match is None or content_hash(content) != match["sha"]:
-            raise CorruptFileError(self._store, path, "its content does not match the hash in its name")
-        with pa.ipc.open_stream(pa.BufferReader(content)) as stream:
-            table = stream.read_all()
-        if (table.schema.metadata or {}).get(_NAMESPACE) != self._namespace.key.encode():
-            raise CorruptFileError(self._store, path, "it belongs to another cache namespace")
-        return table.replace_schema_metadata().select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA)
+        try:
+            if match is None or content_hash(content) != match["sha"]:
+                raise ValueError("its content does not match the hash in its name")
+            table = arrow_files.decode(content, max_bytes=len(content))
+            if (table.schema.metadata or {}).get(_NAMESPACE) != self._namespace.key.encode():
+                raise ValueError("it belongs to another cache namespace")
+            table = table.replace_schema_metadata()
+            if table.schema != ENTRY_SCHEMA or any(
+                table.column(n).null_count for n in ("key", "answered_at")
+            ):
+                raise ValueError("it does not hold cache entries")
+        except ValueError as e:
+            raise CorruptFileError(self._store, path, str(e)) from e
+        return table
 
     def _merge_groups(self, names: Iterable[str], tables: Mapping[str, pa.Table]) -> Iterator[list[str]]:
         """Groups of two or more files that fit into one."""

@@ -278,10 +278,9 @@ def test_file_that_changed_after_planning_is_detected(tmp_path: Path) -> None:
         rows_of(plan)
 
 
-@pytest.mark.parametrize(("url", "error"), [("gs://bucket/x", "gcsfs"), ("nonsense://x", "nonsense")])
-def test_storage_that_cannot_be_opened_names_what_is_missing(url: str, error: str) -> None:
-    with pytest.raises(SliceError, match=error):
-        plan_of(url)
+def test_storage_that_cannot_be_opened_names_what_is_missing() -> None:
+    with pytest.raises(SliceError, match="gcsfs"):
+        plan_of("gs://bucket/x")
 
 
 @pytest.mark.parametrize(("data", "options", "rows"), [

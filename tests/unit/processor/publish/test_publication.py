@@ -159,23 +159,6 @@ def test_folder_of_somebody_else_is_not_touched(job: SliceJob) -> None:
     assert names(job) == {"precious.parquet"}
 
 
-def test_answer_column_never_overwrites_an_input_column(job: SliceJob) -> None:
-    plan = make_plan(job)
-    with pytest.raises(SliceError, match="'x'"):
-        publication.check_columns(job, plan, [pa.field("x", pa.string())])
-    with pytest.raises(SliceError, match="slice folder"):
-        publication.check_columns(job, plan, [pa.field("ds", pa.string())])
-
-
-def test_columns_that_parquet_cannot_hold_are_found_before_anything_is_spent(
-    job: SliceJob, tmp_path: Path
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"meta": {}}\n')
-    other = changed(job, input_path=str(tmp_path / "in.jsonl"))
-    with pytest.raises(SliceError, match=r"cannot be written as Parquet.*columns="):
-        publication.check_columns(other, make_plan(other), [])
-
-
 def test_sealed_slice_publishes_what_was_sealed(job: SliceJob) -> None:
     """Fragments that a late writer puts after the seal change nothing."""
     [(_, name, *_)] = run_killed_in(Store.replace, job)

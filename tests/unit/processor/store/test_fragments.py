@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import fragments as fragments_module
 from airflow_provider_raydatallm.processor.store.fragments import (
@@ -23,7 +25,7 @@ from airflow_provider_raydatallm.processor.store.fragments import (
     fragment_ranges,
     put_fragment,
 )
-from airflow_provider_raydatallm.processor.store.ledger import Fragment, read_ledger
+from airflow_provider_raydatallm.processor.store.ledger import Fragment, content_hash, read_ledger
 
 IDS = [f"{i:016x}" for i in range(4)]
 FIELDS = [pa.field("answer", pa.string())]
@@ -107,6 +109,71 @@ def test_damaged_fragment_is_noticed_and_named(tmp_path: Path, damage: str) -> N
     with pytest.raises(CorruptFileError, match=name) as e:
         r.window(0, 0, 100)
     assert e.value.name == f"c/{name}"
+
+
+def plant(store: Store, content: bytes, where: str = f"{IDS[0]}-0", count: int = 3) -> str:
+    """A file that anybody with access to the folder may write: its name is as it should be."""
+    name = f"rows-{where}-{count}-e000001-{content_hash(content)}.arrow"
+    store.put(f"c/{name}", content)
+    return name
+
+
+def planted(ranges: Any, rows: int = 3) -> bytes:
+    return arrow_files.encode(pa.table({"answer": ["x"] * rows}, metadata={"ranges": json.dumps(ranges)}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"RLT1", planted([[IDS[0], 0, 3]])[:-9], planted([[IDS[0], 0, 3]], rows=2),
+        planted([[IDS[0], 5, 8]]), planted([[IDS[1], 0, 3]]), planted([]),
+    ],
+)  # fmt: skip
+def test_fragment_that_holds_other_rows_than_its_name_says_is_damaged(tmp_path: Path, content: bytes) -> None:
+    store = Store(str(tmp_path))
+    name = plant(store, content)
+    with pytest.raises(CorruptFileError, match=name):
+        reader(store).window(0, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "count"),
+    [
+        ([[IDS[0], -1, 2]], 3), ([[IDS[0], 0, 3]], 4), ([[IDS[0], 3, 0]], 3), ([[IDS[0], 0, 1e300]], 3),
+        ([[7, 0, 3]], 3), ([[IDS[0], 0, 1 << 40]], 1 << 40), ([[IDS[0], 0]], 3), ({"a": 1}, 3),
+        ([[IDS[0], False, True]], 1), ([], 0),
+    ],
+)  # fmt: skip
+def test_ranges_that_no_writer_puts_are_damage(tmp_path: Path, ranges: Any, count: int) -> None:
+    store = Store(str(tmp_path))
+    name = plant(store, planted(ranges), "mixed", count)
+    with pytest.raises(CorruptFileError, match=name):
+        fragment_ranges(store, f"c/{name}")
+
+
+def test_fragment_over_the_limit_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(str(tmp_path))
+    name = plant(store, planted([[IDS[0], 0, 3]]))
+    monkeypatch.setattr(arrow_files, "MAX_BYTES", 10)
+    monkeypatch.setattr(arrow_files.decode, "__defaults__", (10,))
+    with pytest.raises(
+        CorruptFileError, match=rf"{name} is damaged: its rows have \d+ bytes, and may have 10"
+    ):
+        reader(store).window(0, 0, 3)
+
+
+def test_rows_that_are_too_many_for_a_fragment_make_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_files, "MAX_BYTES", 2000)
+    monkeypatch.setattr(fragments_module, "_MAX_ROWS", 12)
+    store = Store(str(tmp_path))
+    put_fragment(store, "c", "rows", table([(0, i) for i in range(50)]), IDS, 1)
+    put_fragment(store, "c", "rows", table([(1, i) for i in range(6)], "x" * 300), IDS, 1)
+    assert len(store.names("c")) == 6 + 2
+    assert [o for _, o, _ in read_all(store)] == [*range(50), *range(6)]
+    with pytest.raises(SliceError, match=f"the answer to row 7 of unit {IDS[2]} cannot be stored"):
+        put_fragment(store, "c", "rows", table([(2, 7)], "x" * 2000), IDS, 1)
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW", json.dumps([]).encode()])

@@ -14,15 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
+from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
 from airflow_provider_raydatallm.processor.engines.dedup.client import request_key
 from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.ledger import content_hash
 from tests.support.answer_cache import DAY, MB, NOW, Cache, entries
 
 
 @pytest.fixture(params=["local", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(EXTRA_SCHEMES, "memory")
     return str(tmp_path / "cache") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
 
 
@@ -91,6 +95,25 @@ def test_damaged_and_foreign_files_are_skipped_with_one_warning(
     assert f"skipping 4 file(s) of {folder}" in line
     cache.files.compact(cache.files.read())
     assert (folder / "notes.txt").exists()  # a user's own
+
+
+def test_planted_file_takes_no_more_memory_than_storage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = Cache(str(tmp_path))
+    cache.files.write(entries({"a": "is a"}))
+    schema = ENTRY_SCHEMA.with_metadata({"answer_space": "k"})
+    large = entries({"b": "x" * (4 * MB)}).cast(schema)
+    no_key = pa.Table.from_pylist([{"text": "x", "answered_at": NOW}], schema)
+    for content in (
+        arrow_files.encode(large, compress=True),
+        arrow_files.encode(no_key, compress=False),
+        arrow_files.encode(large.drop_columns(["text"]), compress=False),
+        arrow_files.encode(large.set_column(1, "text", pa.array([1])), compress=False),
+    ):
+        cache.store.put(f"_answers-k/{NOW:012d}-{content_hash(content)}.arrow", content)
+    assert cache.answers("a", "b") == ["is a", None]
+    assert "skipping 4 file(s)" in capsys.readouterr().err
 
 
 def test_oldest_files_are_removed_over_the_limit(url: str) -> None:

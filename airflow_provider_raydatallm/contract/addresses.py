@@ -1,0 +1,56 @@
+"""Which addresses of files are accepted: asked before a job is submitted, and where files are opened."""
+
+from __future__ import annotations
+
+import os
+import re
+
+#: Comma-separated schemes to accept beside `SCHEMES`, such as "hdfs". Set it where Airflow's tasks run: jobs
+#: get it from there. Who may set input_path can then make the cluster send requests to what they reach.
+EXTRA_SCHEMES = "RAY_LLM_ALLOWED_SCHEMES"
+SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
+
+_AZURE = ("abfs", "abfss", "az")  # container@account is how these name a folder
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)")
+
+
+def check_address(address: str) -> str:
+    """Returns a path or an address of an accepted scheme.
+
+    :raises ValueError: for all else, without the address: it may hold a secret.
+    """
+    if "::" in address or address.startswith("data:"):
+        raise ValueError("chained addresses (a::b) and data: are not accepted: give a path or one address")
+    match = _SCHEME.match(address)
+    if match is None:
+        return address
+    scheme, host = match.groups()
+    accepted = (*SCHEMES, *extra_schemes())
+    if scheme not in accepted:
+        raise ValueError(
+            f"addresses that begin with {scheme}:// are not accepted, but paths and "
+            f"{', '.join(f'{s}://' for s in accepted)}. The environment variable {EXTRA_SCHEMES} adds "
+            "others, comma-separated"
+        )
+    if any(mark in host for mark in _secret_marks(scheme, host)):
+        raise ValueError(
+            f"this {scheme}:// address has a user name or a password before its first /, and would be stored "
+            "and shown: leave them out, and give credentials by storage_conn_id or the cluster's environment"
+        )
+    return address
+
+
+def _secret_marks(scheme: str, host: str) -> str:
+    if scheme in _AZURE:
+        return ":"
+    # A bucket has no port, and a secret may hold the slash that ends the host before its @.
+    return "@" if host.startswith("arn:") or scheme not in SCHEMES else ":@"
+
+
+def extra_schemes() -> list[str]:
+    return [s for s in re.split(r"[\s,]+", os.environ.get(EXTRA_SCHEMES, "")) if s]
+
+
+def environment() -> dict[str, str]:
+    """What a job needs to accept what this process accepts."""
+    return {EXTRA_SCHEMES: ",".join(extra_schemes())} if extra_schemes() else {}

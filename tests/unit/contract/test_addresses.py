@@ -1,0 +1,83 @@
+"""The cluster sends requests to addresses: only known schemes are accepted, and none with a secret."""
+
+from __future__ import annotations
+
+import re
+
+import pydantic
+import pytest
+
+from airflow_provider_raydatallm.contract import addresses
+from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES, check_address
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import ADDRESSES
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.processor.storage import open_fs
+from airflow_provider_raydatallm.task.submission import build_spec
+from tests.support.slice_jobs import slice_job
+
+SECRETS = [
+    "s3://KEY:SECRET@bucket/x", "s3://KEY:SEC/RET@bucket/x", "s3://KEY@bucket", "gs://u:SECRET@b/x",
+    "abfs://container:SECRET@account/x", "http://u:SECRET@host/x", "simplecache::s3://K:SECRET@b",
+    "https://host/x?token=SECRET",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/data/in", "in/x", "file:///data/in", "s3://lake/a@b/c:d", "s3a://lake/x", "gs://b/x", "az://c/x",
+        "abfss://container@account.dfs.core.windows.net/x", "s3://arn:aws:s3:eu-west-1:1:accesspoint/a/x",
+        "/data/a:b@c",
+    ],
+)  # fmt: skip
+def test_paths_and_known_schemes_are_accepted(address: str) -> None:
+    assert check_address(address) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("http://host/x", "begin with http:// are not accepted, but paths and file://, s3://"),
+        ("https://host/x", "begin with https://"),
+        ("memory://x", "begin with memory://.*RAY_LLM_ALLOWED_SCHEMES adds others"),
+        ("S3://lake/x", "begin with S3://"),
+        ("simplecache::s3://lake/x", "chained addresses"),
+        ("/a::b", "chained addresses"),
+        ("zip://x::http://host/x.zip", "chained addresses"),
+        ("data:,hello", "data: are not accepted"),
+    ],
+)
+def test_others_are_refused_before_anything_is_sent(address: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        check_address(address)
+    with pytest.raises(SliceError, match=why) as e:
+        open_fs(address)
+    assert e.value.kind == "input"
+    for field in ADDRESSES[:2]:
+        with pytest.raises(pydantic.ValidationError, match=why):
+            slice_job(**{field: address})
+
+
+@pytest.mark.parametrize("address", SECRETS)
+def test_address_with_a_secret_is_refused_and_not_repeated(address: str) -> None:
+    fields = {"slice_key": "k", "output_path": "/o", "model_source": "m", "prompt": "{x}"}
+    for refuse in (
+        lambda: check_address(address),
+        lambda: open_fs(address),
+        lambda: slice_job(input_path=address),
+        lambda: build_spec("t", {**fields, "input_path": address}),
+    ):
+        with pytest.raises((ValueError, SliceError, RayLLMInputError)) as e:
+            refuse()
+        assert not re.search("SECRET|SEC/RET|KEY", str(e.value))
+
+
+def test_setting_adds_schemes_here_and_in_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert addresses.environment() == {}
+    monkeypatch.setenv(EXTRA_SCHEMES, "memory, hdfs")
+    assert check_address("hdfs://host:8020/x") == "hdfs://host:8020/x"
+    with pytest.raises(ValueError, match="a user name or a password"):
+        check_address("hdfs://user@host/x")
+    assert open_fs("memory://x")[1] == "/x"
+    assert addresses.environment() == {EXTRA_SCHEMES: "memory,hdfs"}

@@ -46,7 +46,7 @@ def read_by_duckdb(table: str) -> list[Row]:
 
             connection.register_filesystem(open_fs(table)[0])
         query = f"SELECT * FROM read_parquet('{table}/**/*.parquet', hive_partitioning=false)"
-        rows: list[Row] = connection.execute(query).to_arrow_table().to_pylist()
+        rows: list[Row] = connection.sql(query).to_arrow_table().to_pylist()
         return rows
 
 

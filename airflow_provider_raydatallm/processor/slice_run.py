@@ -108,7 +108,7 @@ def inspect_slice(
     if report is not None:
         assert version is not None
         if not read_only:  # they remain of a run that died after it published
-            remove_checkpoints(folders.metadata)
+            remove_checkpoints(folders.metadata, version)
             lease.remove_leases(folders.metadata, version.epoch)
         return None, report
     number, mode, checkpoint = version_policy.next_version(job, listing, folders, version)

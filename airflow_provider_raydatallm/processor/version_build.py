@@ -98,8 +98,9 @@ class VersionBuild:
                     break
                 except CorruptFileError as e:
                     self.checkpoint.keep_damaged_file(e.name, e)
-        if not lease.lost:  # else its successor may count on them
-            remove_checkpoints(self.folders.metadata)
+        newest = Commits.list(self.folders.metadata).newest()
+        if newest is not None and not lease.lost:  # else its successor may count on them
+            remove_checkpoints(self.folders.metadata, newest)
         return report
 
     def _is_superseded(self) -> bool:

@@ -83,7 +83,15 @@ class Publication:
         staged = f"{self.number:06}-{uuid.uuid4().hex[:8]}"
         plans = self._part_plans(f"{versions.STAGED}/{staged}")
         parts = [stage_part(p) for p in plans] if len(plans) == 1 else list(run_all(stage_part, plans))
-        result = report(sum((p.totals for p in parts), Totals()))
+        totals = sum((p.totals for p in parts), Totals())
+        if totals.rows + totals.quarantined != self.plan.rows:
+            raise SliceError(
+                f"{self.folders.table.url}: {totals.rows:,} answered and {totals.quarantined:,} failed rows "
+                "do "
+                f"not make up the {self.plan.rows:,} planned ones; nothing is published",
+                kind="transient",
+            )
+        result = report(totals)
         plan_name = f"{versions.PLANS}/plan-{self.number:06}-{uuid.uuid4().hex[:8]}.json"
         self.folders.metadata.create_document(plan_name, self.plan.to_json())
         body = {

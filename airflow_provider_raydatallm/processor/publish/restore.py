@@ -43,10 +43,17 @@ def restore_version(job: SliceJob, number: int) -> Version:
         ) -> list[dict[str, object]]:
             copies = []
             for file in files:
+                store, name = places[file]
+                if store.sha256(name) != file.sha256:
+                    raise SliceError(
+                        f"{store.path(name)} of version {number} is not what was published: it cannot be "
+                        "restored",
+                        kind="input",
+                    )
                 _, _, index, _, count, _ = file.plain_name.split("-")
                 nonce = uuid.uuid4().hex[:8]
                 copy = replace(file, name=versions.file_name(kind, new, int(index), int(count), nonce))
-                folders.staging.place(*places[file], f"{versions.STAGED}/{staged}/{copy.plain_name}")
+                folders.staging.place(store, name, f"{versions.STAGED}/{staged}/{copy.plain_name}")
                 copies.append(asdict(copy))
             return copies
 

@@ -17,7 +17,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, newest_version
+from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, Version
 
 CARRIED_OVER = "carried_over.json"
 
@@ -109,12 +109,9 @@ class Checkpoint:
             return None
 
 
-def remove_checkpoints(store: Store) -> None:
-    """Removes the checkpoints that the newest version makes useless: its own, and those that follow an older
-    one. Rows of other questions stay, for a run that asks them again."""
-    version = newest_version(store)
-    if version is None:
-        return
+def remove_checkpoints(store: Store, version: Version) -> None:
+    """Removes the checkpoints that a version, the newest one, makes useless: its own, and those that follow
+    an older one. Rows of other questions stay, for a run that asks them again."""
     for name in store.names(CHECKPOINT):
         follows = _FOLLOWS.fullmatch(name)
         if name == version.question or (follows is not None and int(follows[1]) < version.number):

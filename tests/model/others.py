@@ -1,0 +1,130 @@
+"""gc, readers, a reconciler and a stranger."""
+
+from __future__ import annotations
+
+from tests.model.reconcile import START, reconcile_step
+from tests.model.state import (
+    END,
+    MARK,
+    Broken,
+    Name,
+    Process,
+    Scenario,
+    State,
+    Step,
+    files,
+    newest,
+    of_quarantine,
+    of_table,
+)
+
+
+def gc_step(m: Scenario, s: State, p: int, me: Process) -> Step:
+    """Voids the open slot while files are staged above it, then removes what no commit names.
+
+    A gc of mode "dead" also judges the runs dead, wrongly or not, and removes their fragments.
+    """
+    r, taken = m.rules, len(s.commits)
+    match me.at:
+        case "decide":
+            at = "commits" if r.staged_first else "staged"
+            return gc_lists(m, s, me._replace(at=at), "staged" if r.staged_first else "commits")
+        case "commits" | "staged":
+            return gc_lists(m, s, me._replace(at="ready"), me.at)
+        case "ready":
+            staged, commits = me.memory
+            listed = len(commits)
+            if any(f[0] > listed for f in staged) and r.void and me.number < m.voids:
+                void = {} if taken > listed else {"commits": (*s.commits, None)}
+                label = f"voids slot {listed + 1}, if it is free"
+                if not r.look_after_void:
+                    return label, Process("remove", 0, gc_unnamed((*commits, None), staged)), void
+                return label, Process("decide", me.number + 1), void
+            upto = commits if r.void else (*commits, None)
+            return "concludes", Process("remove", 0, gc_unnamed(upto, staged)), {}
+        case "remove" if me.todo:
+            f = me.todo[0]
+            gone = {"staged": s.staged - {f}, "plans": s.plans - {f}}
+            return f"removes staged {f}", me._replace(todo=me.todo[1:]), gone
+        case "remove":
+            dead = m.actors[p].mode == "dead"
+            return "ends", END, {"fragments": frozenset()} if dead else {}
+    raise AssertionError(me)
+
+
+def gc_lists(m: Scenario, s: State, me: Process, what: str) -> Step:
+    staged, commits = me.memory or (frozenset(), ())
+    if what == "staged":
+        staged = s.staged | s.plans
+    else:
+        commits = s.commits
+    return f"lists {what}", me._replace(memory=(staged, commits)), {}
+
+
+def gc_unnamed(commits: tuple[object, ...], staged: frozenset[Name]) -> tuple[Name, ...]:
+    """Files of decided numbers that the number's commit does not name."""
+    builders = [getattr(c, "builder", None) for c in commits]
+    return tuple(f for f in sorted(staged) if f[0] <= len(builders) and f[1] != builders[f[0] - 1])
+
+
+def glob_step(m: Scenario, s: State, p: int, me: Process) -> Step:
+    """Looks at `_SUCCESS`, lists both folders in pages, opens each file, looks at `_SUCCESS` again."""
+    if me.at == "decide":
+        return "looks at _SUCCESS", Process("page", 0, (), s.success), {}
+    if me.at == "page":
+        last = m.files + m.quarantine - 1
+        page = of_quarantine(s.shown) if me.number == m.files else of_table(s.shown)
+        found = (*me.todo, *sorted(f for f in page if me.number in (f[2], m.files)))
+        if me.number < last:
+            return f"lists page {me.number}", me._replace(number=me.number + 1, todo=found), {}
+        return f"lists page {me.number}", Process("open", 0, found, me.memory), {}
+    if me.number < len(me.todo):
+        f = me.todo[me.number]
+        if f not in s.shown:
+            return f"misses {f}: an error", END, {}
+        return f"reads {f}", me._replace(number=me.number + 1), {}
+    for folder in (of_table, of_quarantine):
+        if len({f[:2] for f in folder(me.todo)}) > 1:
+            raise Broken(f"G2 glob{p}: reads two versions, {me.todo}")
+    if me.memory and me.memory == s.success and set(me.todo) != files(m, s.commits, me.memory):
+        raise Broken(f"G1 glob{p}: same _SUCCESS before and after, but {me.todo} is no whole version")
+    return "is content", END, {}
+
+
+def reader_step(m: Scenario, s: State, p: int, me: Process) -> Step:
+    """Reads by the commit: table, staged, newer commit?, table again."""
+    top = newest(s.commits)
+    if me.at == "decide":
+        return f"newest commit is {top}", Process("table", top, tuple(sorted(files(m, s.commits, top)))), {}
+    if not me.todo:
+        return "has read one version", END, {}
+    if me.todo[0] in (s.shown if me.at == "table" else s.staged):
+        return f"reads {me.todo[0]}", Process("table", me.number, me.todo[1:]), {}
+    if me.at == "table" and not me.memory:
+        return "misses it in the table", me._replace(at="staged"), {}
+    if top > me.number:
+        return f"sees version {top}", Process(), {}
+    if me.memory and not s.harmed:
+        raise Broken(f"R1 reader{p}: a file of the newest commit is nowhere")
+    if me.memory:
+        return "finds a file nowhere", END, {}
+    return "misses it twice", me._replace(at="table", memory=1), {}
+
+
+def only_reconcile(m: Scenario, s: State, p: int, me: Process) -> Step:
+    if me.at == "decide":
+        return "wakes up", START, {}
+    return reconcile_step(m, s, p, me) if me.at == "reconcile" else None
+
+
+def stranger_step(m: Scenario, s: State, p: int, me: Process) -> Step:
+    """Deletes one file of the newest version that is in sight, `_SUCCESS` or its marker."""
+    top = newest(s.commits)
+    what = m.actors[p].config
+    if what == "file" and (there := sorted(s.shown & files(m, s.commits, top))):
+        return f"deletes {there[0]}", END, {"shown": s.shown - {there[0]}, "harmed": True}
+    if what == "_SUCCESS" and s.success:
+        return "deletes _SUCCESS", END, {"success": 0}
+    if what == "marker" and (markers := frozenset(f for f in s.staged if f[0] == top and f[2] == MARK)):
+        return "deletes the marker", END, {"staged": s.staged - markers}
+    return None

@@ -1,0 +1,150 @@
+"""Scenarios in which nothing may break, and rules that are switched off to see what each is for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.model.state import Actor, Rules, Scenario
+
+X, Y = Actor("run", "x"), Actor("run", "y")
+RETRY, FORCED = X._replace(mode="retry"), X._replace(mode="forced")
+EXTEND = Actor("run", "x and new input", mode="extend", over="x")
+RESTORE = Actor("restore", version=1)
+RECONCILE = Actor("reconcile")
+#: The second one also removes fragments of runs that it judges dead, wrongly or not.
+GC, GC_OF_DEAD_RUNS = Actor("gc"), Actor("gc", mode="dead")
+GLOB, READER = Actor("glob"), Actor("reader")
+
+
+def keep(actor: Actor, versions: int = 1) -> Actor:
+    return actor._replace(keep=versions)
+
+
+def fail_rows(actor: Actor) -> Actor:
+    """With a file in the quarantine folder."""
+    return actor._replace(quarantine=1)
+
+
+def delete(what: str) -> Actor:
+    return Actor("stranger", what)
+
+
+TWO = Scenario("two configurations", (X, Y))
+TWICE = Scenario("one configuration twice", (X, X))
+KEPT = Scenario("kept versions", (keep(X), keep(Y)))
+BESIDE_GC = Scenario("a run beside gc", (X, GC))
+SLOW = Scenario("slow copies", (X, Y), slow=True)
+RENAME = Scenario("placing by rename", (X, Y), by_rename=True)
+RESTORING = Scenario("restore of a kept version", (keep(X), keep(Y), RESTORE))
+
+#: Seconds each, on one core.
+DAILY = [
+    Scenario("two configurations", (X, Y), files=2),
+    Scenario("files in quarantine, then none", (fail_rows(X), Y), files=2),
+    Scenario("quarantine, kept versions and plans", (fail_rows(keep(X)), fail_rows(keep(Y))), plans=True),
+    Scenario("one configuration twice, two rows", (X, X), rows=2),
+    Scenario("two configurations, two rows", (X, Y), rows=2),
+    Scenario("one configuration after another", (X, Y, X)),
+    Scenario("two gcs beside a run", (X, GC, GC), voids=1),
+    Scenario("gc that lists commits first", (X, GC), Rules(staged_first=False)),
+    Scenario("no look at the end", (X, Y), Rules(look_again=False)),
+    Scenario("gc of dead runs beside a run", (X, GC_OF_DEAD_RUNS), rows=2, plans=True),
+    Scenario("quarantined rows again", (X, RETRY), rows=2),
+    Scenario("forced", (X, FORCED), rows=2),
+    Scenario("new input", (X, EXTEND), rows=2, files=2),
+    Scenario("gc beside a run, two rows", (X, GC), rows=2),
+    Scenario("a restored version", (X, RESTORE)),
+    Scenario("restore beside gc", (X, RESTORE, GC)),
+    Scenario("a glob over both folders", (fail_rows(X), Y, GLOB)),
+    Scenario("a glob in two pages", (X, Y, GLOB), files=2),
+    Scenario("a reader by the commit", (X, Y, READER), files=2),
+    Scenario("a stranger deletes a published file", (X, X, delete("file"))),
+    Scenario("a stranger deletes a file while it is replaced", (X, Y, delete("file")), files=2),
+    Scenario("a stranger deletes _SUCCESS", (X, X, delete("_SUCCESS"))),
+    Scenario("a stranger deletes the marker", (X, X, delete("marker"))),
+    Scenario("placing by rename", (fail_rows(X), Y), files=2, by_rename=True),
+    Scenario("placing by rename, and a stranger", (X, X, delete("file")), by_rename=True),
+    Scenario("placing by rename, the marker deleted", (X, X, delete("marker")), by_rename=True),
+    Scenario("slow copies", (X, Y), slow=True),
+]
+#: Minutes, all together.
+LONG = [
+    Scenario("two runs asleep, a third publishes", (X, X, Y)),
+    Scenario("two reconcilers asleep", (X, Y, RECONCILE, RECONCILE)),
+    Scenario("one configuration twice, a row, and gc", (X, X, GC), rows=1, plans=True, voids=1),
+    Scenario("quarantined rows again, and gc", (X, RETRY, GC), rows=1),
+    Scenario("new input over a base that is replaced", (X, EXTEND, Y), rows=2),
+    Scenario("new input over a base whose quarantine runs again", (X, EXTEND, RETRY), rows=2),
+    Scenario("forced twice", (X, FORCED, FORCED), rows=1),
+    RESTORING,
+    Scenario("restore, plans and another run", (X, Y, RESTORE), plans=True),
+    Scenario("windows of different length", (keep(X), keep(Y, 2), keep(X, 2))),
+    Scenario("placing by rename, two runs asleep", (X, X, Y), by_rename=True),
+    Scenario("slow copies, two runs asleep", (X, X, Y), slow=True),
+]
+
+
+class Without(NamedTuple):
+    """A rule that is switched off, where that shows, and what breaks then."""
+
+    rule: str
+    breaks: set[str]
+    scenario: Scenario
+    value: object = False
+    takes_long: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.rule}={self.value}: {self.scenario.title}"
+
+    @property
+    def rules(self) -> Rules:
+        return Rules()._replace(**{self.rule: self.value})  # type: ignore[arg-type]
+
+
+WITHOUT = [
+    Without("stage_first", {"I3", "I4b"}, TWO),
+    Without("fence", {"I4", "I4b"}, TWO),
+    Without("fence", {"G2"}, Scenario("a glob", (X, Y, GLOB), files=2)),
+    Without("marker", {"I4"}, TWO),
+    Without("marker", {"G1"}, Scenario("a glob", (X, Y, GLOB))),
+    Without("remove_first", {"I4b"}, TWO),
+    Without("success_last", {"I4"}, Scenario("quarantine", (fail_rows(X), fail_rows(Y)))),
+    Without("hide_first", {"I4"}, TWO),
+    Without("older_only", {"I2", "I4", "I5"}, TWO),
+    Without("older_only", {"E1"}, TWO),
+    Without("older_only", {"R1"}, Scenario("a reader", (X, Y, READER))),
+    Without("by_commit", {"I6"}, TWICE),
+    Without("same_number", {"I1"}, TWO),
+    Without("versioned", {"I4"}, Scenario("one configuration after another", (X, Y, X))),
+    Without("void", {"I2", "I5"}, BESIDE_GC),
+    Without("void", {"I9"}, BESIDE_GC._replace(plans=True)),
+    Without("look_after_void", {"I2", "I5"}, BESIDE_GC),
+    Without("keyed_by_question", {"P1"}, BESIDE_GC._replace(rows=1)),
+    Without("base_in_key", {"I8"}, Scenario("quarantined rows again", (X, RETRY), rows=2)),
+    Without(
+        "base_in_carried",
+        {"I8"},
+        Scenario("new input, a base that changes", (X, EXTEND, RETRY), rows=2),
+        takes_long=True,
+    ),
+    Without("extend_by_question", {"P1"}, Scenario("new input", (X, EXTEND, RETRY), rows=2)),
+    Without("look_before_paying", {"P1"}, TWICE._replace(rows=1)),
+    Without("remove_counted", {"P1"}, Scenario("a fragment put late", (X, X, Y), rows=1), takes_long=True),
+    Without("keep_first", {"I7"}, KEPT),
+    Without("keep_first", {"R2"}, RESTORING),
+    Without("keep_staged_first", {"I7"}, KEPT),
+    Without("drop_below", {"I7"}, Scenario("windows of different length", (keep(X), keep(Y), keep(X)))),
+    Without("damage", {"I5"}, Scenario("a stranger", (X, X, delete("file")))),
+    Without("damage", {"E3"}, Scenario("a stranger", (X, X, delete("file")))),
+    Without("rebuild", {"I10"}, Scenario("a stranger", (X, X, delete("file")))),
+    Without("target_after_source", {"E2"}, TWICE),
+    Without("restage", {"I5"}, RENAME),
+    Without("look_after_restage", {"I4"}, RENAME),
+    Without("settle", {"I4", "I4b"}, SLOW),
+    Without("placed_at", {"I4", "I4b"}, SLOW, "fence"),
+    Without("placed_at", {"I4", "I4b"}, SLOW, "commit"),
+    Without(
+        "settled_by", {"I4b"}, Scenario("slow copies, two runs asleep", (X, X, Y), slow=True), "base", True
+    ),
+]

@@ -12,7 +12,6 @@ folder that is removed, one file is gone. What `reconcile` looks at are steps, t
 from __future__ import annotations
 
 import asyncio.selector_events
-import contextlib
 import functools
 import os
 import re
@@ -20,6 +19,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
@@ -47,19 +47,19 @@ _STEPS = [
     ("create", r"plans/.*", "plan of the version"),
     ("create", r"commits/commit-.*", "commit"),
     ("place", r"kept/.*", "kept copy"),
-    ("remove", _STAGED + r"/.*", "removal of staged data"),
-    ("remove", r"_SUCCESS", "removal of _SUCCESS"),
-    ("remove", r"(?:part|quarantine)-.*\.parquet", "removal of an older file"),
+    ("remove remove_file", _STAGED + r"/.*", "removal of staged data"),
+    ("remove remove_file", r"_SUCCESS", "removal of _SUCCESS"),
+    ("remove remove_file", r"(?:part|quarantine)-.*\.parquet", "removal of an older file"),
     ("place", r"(?:part|quarantine)-.*\.parquet", "placing a file"),
     ("place", r"_SUCCESS", "placing _SUCCESS"),
     ("put", r"reports/.*", "report"),
     ("put", r"commits/complete-.*", "complete mark"),
-    ("remove", r"plans/.*|commits/complete-.*|kept/.*", "removal of what was kept"),
-    ("remove", _CHECKPOINT, "removal of checkpoint"),
-    ("remove", r"lease/(?:epoch|beat)-\d+", "release"),
-    ("put remove", r"progress\.json", "progress"),
+    ("remove remove_file", r"plans/.*|commits/complete-.*|kept/.*", "removal of what was kept"),
+    ("remove remove_file", _CHECKPOINT, "removal of checkpoint"),
+    ("remove remove_file", r"lease/(?:epoch|beat)-\d+", "release"),
+    ("put remove_file", r"progress\.json", "progress"),
 ]
-_METHODS = ("create", "put", "put_file", "place", "remove")
+_METHODS = ("create", "put", "put_file", "place", "remove", "remove_file")
 #: What `reconcile` looks at: (where in the product, name, step).
 _LOOKS = ((Commits, "list", "look at the commits"), (reconcile.Shown, "list", "look at the folders"))
 #: Written to the middle of nothing: one file is removed or it is not.
@@ -157,11 +157,13 @@ class _Strike:
                     return original(store, *args, **kwargs)
                 if point.when == "before":
                     self.strike(point)
-                if point.when == "in":
-                    with self._inside(store, method, name, point):
+                within = self._inside(store, method, name, point) if point.when == "in" else nullcontext()
+                try:
+                    with within:
                         result = original(store, *args, **kwargs)
-                else:
-                    result = original(store, *args, **kwargs)
+                except Exception:  # this one did not come so far
+                    self._met -= 1
+                    raise
                 self.strike(point)
                 return result
             finally:
@@ -197,11 +199,11 @@ class _Strike:
 
         return struck
 
-    @contextlib.contextmanager
+    @contextmanager
     def _inside(self, store: Store, method: str, name: str, point: FailPoint) -> Iterator[None]:
         """Strikes in the middle of what is done meanwhile, by this thread or with that file."""
         if not store.is_local:
-            whole = method == "remove" or (method == "place" and not point.torn)
+            whole = method.startswith("remove") or (method == "place" and not point.torn)
             _cut_request(name, method, whole, functools.partial(self.strike, point))
             yield
             return
@@ -260,7 +262,8 @@ def _cut_request(name: str, method: str, whole: bool, strike: Callable[[], None]
         if id(self) not in bodies:
             head, end, _ = data.partition(b"\r\n\r\n")
             line = head.split(b"\r\n", 1)[0]
-            is_it = b"delete" in line if method == "remove" else line.startswith(b"PUT ") and wanted in line
+            verb = b"DELETE " if method == "remove_file" else b"PUT "
+            is_it = b"delete" in line if method == "remove" else line.startswith(verb) and wanted in line
             if done or not end or not is_it:
                 return write(self, data)
             length = re.search(rb"(?i)content-length: (\d+)", head)

@@ -200,6 +200,22 @@ def test_parquet_file_rewritten_in_place_is_noticed_by_its_footer(tmp_path: Path
     assert not {u.id for u in plan.units} & set(ids_of(path))
 
 
+@pytest.mark.parametrize("name", ["parquet", "csv.gz"])
+def test_no_row_leaves_a_file_that_is_written_to_while_it_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"in.{name}"
+    if name == "parquet":
+        pq.write_table(pa.table({"x": ["aaaa"] * 20_000}), path)
+    else:
+        path.write_bytes(gzip.compress(("x\n" + "aaaa\n" * 5_000_000).encode(), compresslevel=1))
+    plan = plan_of(path)
+    tables = plan.read(plan.units[0])
+    next(tables)
+    with path.open("r+b") as file:
+        file.write(b"PAR1" if name == "parquet" else b"\x1f\x8b")  # the same bytes
+    with pytest.raises(SliceError, match="changed while the slice ran"):
+        next(tables)
+
+
 def test_hard_link_or_other_permissions_change_nothing(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     write(path, "aaaa", "csv")

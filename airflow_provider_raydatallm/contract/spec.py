@@ -16,6 +16,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
+
 _ASCII = r"^[\x01-\x7f]$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 #: An address or an absolute path: every process on every node has to find the same folder.
@@ -140,6 +142,13 @@ class SliceJob(Contract):
     def _check_choices(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and (len(set(value)) != len(value) or len(value) < 2 or "" in value):
             raise ValueError(f"choices must be at least two different, non-empty texts, got {list(value)!r}")
+        return value
+
+    @field_validator("output_schema")
+    @classmethod
+    def _check_output_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            check_is_self_contained(value)
         return value
 
     @field_validator("columns")

@@ -114,7 +114,7 @@ def inspect_slice(
     ):
         return earlier_build, None
     plan = checkpoint.load_plan(listing.hash) or make_plan(job, listing)
-    shape = AnswerParser(job, _load_function(job.postprocess))
+    shape = AnswerParser(job, _load_function(job.postprocess), plan.columns)
     inference = _plan_inference(job, plan, shape)
     if not plan.rows and job.on_empty != "publish":
         return None, _report_empty(job, plan)
@@ -175,7 +175,7 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
     preprocess = _load_function(job.preprocess)
     if not plan.rows:
         return None
-    publication.check_columns(job, plan, shape.fields or [])
+    publication.check_columns(job, plan, shape.known_fields)
     builder = RequestBuilder(
         plan.columns,
         prompt=job.prompt,

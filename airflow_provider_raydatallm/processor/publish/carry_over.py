@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,11 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
 from airflow_provider_raydatallm.processor.store.checkpoint import CARRIED_OVER, Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.fragments import FRAGMENT_ROWS, put_fragment
 from airflow_provider_raydatallm.processor.store.versions import Version
+from airflow_provider_raydatallm.processor.value_types import ColumnTypes, merge_columns, type_of_column
 
 
 def carry_over_rows(checkpoint: Checkpoint, version: Version, plan: Plan, epoch: int) -> None:
@@ -40,10 +43,17 @@ def carry_over_rows(checkpoint: Checkpoint, version: Version, plan: Plan, epoch:
             kind="input",
         )
     ids = [u.id for u in plan.units]
+    agreed = AgreedColumns({}, store.url, checkpoint.folder)
     for table in _published_rows(store, version, old_plan, index):
+        agreed.agree(partial(_widen_to_hold, table=table))
         put_fragment(store, checkpoint.folder, "rows", table, ids, epoch)
     carried_over = {name: version.report[name] for name in ("counts", "tokens")}
     store.create_document(f"{checkpoint.folder}/{CARRIED_OVER}", carried_over)
+
+
+def _widen_to_hold(types: ColumnTypes, *, table: pa.Table) -> ColumnTypes:
+    names = [n for n in table.schema.names if not n.startswith("__")]
+    return merge_columns(types, {name: type_of_column(table.column(name)) for name in names})
 
 
 def _published_rows(

@@ -88,6 +88,14 @@ def test_answer_of_json_with_a_lone_surrogate_fails_its_row_alone() -> None:
     assert [r[:2] for r in reasons(failed)] == [(0, "InvalidAnswer")]
 
 
+def test_answer_of_an_engine_that_is_no_text_fails_its_row_alone() -> None:
+    rows, failed = parse(["a", "b\ud800", "c"], errors=[None, None, "broken \udfff"])
+    assert rows.column("answer").to_pylist() == ["a"]
+    assert reasons(failed) == [
+        (1, "UnicodeError", "the answer is not valid Unicode"), (2, "ValueError", r"broken \udfff"),
+    ]  # fmt: skip
+
+
 class Color(enum.StrEnum):
     RED = "red"
 

@@ -81,9 +81,11 @@ def typed(value: Any, depth: int = 0) -> tuple[ValueType, Any]:
     if isinstance(value, float):
         return "float", float(value)
     if isinstance(value, str):
-        return "string", _sized(_without_surrogates(value), len(value))
+        return "string", _checked_text(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return "binary", _sized(bytes(value), len(value))
+        value = bytes(value)
+        _check_size(value)
+        return "binary", value
     if isinstance(value, (list, tuple)):
         return _typed_list(value, depth)
     if (fields := as_mapping(value)) is not None:
@@ -176,21 +178,20 @@ def brief(value: Any) -> str:
 def _field_name(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeMismatch(f"it has the key {brief(name)}, and names must be text")
-    return _without_surrogates(name)
+    return _checked_text(name)
 
 
-def _without_surrogates(text: str) -> str:
+def _checked_text(text: str) -> str:
     try:
-        text.encode()
+        _check_size(text.encode())
     except UnicodeEncodeError as e:
         raise TypeMismatch(f"its text is not valid Unicode: {e.reason}") from e
     return str(text)
 
 
-def _sized(value: Any, size: int) -> Any:
-    if size > MAX_CELL_BYTES:
-        raise TypeMismatch(f"it has {size:,} bytes, more than the {MAX_CELL_BYTES:,} that a cell holds")
-    return value
+def _check_size(data: bytes) -> None:
+    if len(data) > MAX_CELL_BYTES:
+        raise TypeMismatch(f"it has {len(data):,} bytes, more than the {MAX_CELL_BYTES:,} that a cell holds")
 
 
 def merge(one: ValueType, other: ValueType) -> ValueType:

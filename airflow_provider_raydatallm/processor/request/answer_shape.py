@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.columns import (
     describe_error,
     failed_table,
 )
+from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.request.output_schema import AnswerSchema, InvalidAnswer
 from airflow_provider_raydatallm.processor.request.return_types import declared_columns
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
@@ -83,7 +84,7 @@ class AnswerParser:
         self._choices = frozenset(job.choices) if job.choices else None
         self._schema = AnswerSchema(job.output_schema) if job.output_schema is not None else None
         self._postprocess = postprocess
-        self._input_columns = frozenset(input_columns)
+        self._taken_names = {*input_columns, folder_column(job.slice_path)}
         self._declared = declared_columns(postprocess, self._column) if postprocess else {}
         self._agreed = AgreedColumns(self._declared)
 
@@ -177,7 +178,7 @@ class AnswerParser:
                 columns[plain_name] = typed(field)
             except TypeMismatch as e:
                 raise TypeMismatch(f"returned {brief(field)} for the column {brief(name)}: {e}") from e
-        taken = (name for name in columns if name.startswith("__") or name in self._input_columns)
+        taken = (name for name in columns if name.startswith("__") or name in self._taken_names)
         return _Result(index, columns, next(taken, None))
 
     def _fit_columns(self, results: list[_Result]) -> tuple[dict[str, pa.Array], list[int], list[Failure]]:
@@ -197,7 +198,7 @@ class AnswerParser:
                     fitting.append(result)
                 except TypeMismatch as e:
                     failures.append((result.row, TYPE_MISMATCH, f"postprocess: {e}"))
-            if failures and not known and all(r.taken_name is not None for r in results):
+            if len(results) > 1 and not known and all(r.taken_name is not None for r in results):
                 # Not one row's data, but what the function does.
                 raise SliceError(
                     f"postprocess {self._describe_taken(str(results[0].taken_name))}", kind="input"
@@ -215,7 +216,7 @@ class AnswerParser:
         why = (
             "the provider reserves names that begin with __"
             if name.startswith("__")
-            else "the input has it too"
+            else "the input or its folder has it too"
         )
         return f"returned the column {name!r}: {why}. Return it under another name"
 
@@ -246,7 +247,8 @@ def _widen(types: ColumnTypes, result: _Result, preferred: ColumnTypes) -> Colum
             merged = merge(column, kind)
         except TypeMismatch as e:
             raise TypeMismatch(
-                f"the column {name!r} is {describe(column)}, and this row's value is {brief(value)}: {e}"
+                f"the column {name!r} is {describe(column)}, and this row's value is {brief(value)}: {e}. "
+                "The first answers decide what postprocess's return annotation leaves open"
             ) from e
         if name not in types or merged != types[name]:
             widened = {**widened, name: merged}

@@ -139,12 +139,13 @@ class PromptTokenizer:
     ) -> list[int]:
         neutral, _ = self._replace_cells(messages, cells, lambda i: "x")
         key = json.dumps(neutral, sort_keys=True)
-        if key not in self._control_tokens:
+        expected = self._control_tokens.get(key)
+        if expected is None:
             [tokens] = self._tokenize([self._render(neutral)])
             if len(self._control_tokens) >= _KNOWN_PROMPTS:
                 self._control_tokens.clear()
-            self._control_tokens[key] = self._control.select(tokens)
-        return self._control_tokens[key]
+            expected = self._control_tokens[key] = self._control.select(tokens)
+        return expected
 
     def _replace_cells(
         self, messages: Sequence[Mapping[str, Any]], cells: Sequence[Spans], name: Callable[[int], str]

@@ -143,8 +143,8 @@ def test_name_that_only_one_row_returns_is_that_rows_failure() -> None:
     rows, failed = parse(["a", "b", "c"], lambda row: {"x": 1} if row["answer"] != "b" else {"c": 1})
     assert rows.column("__offset").to_pylist() == [0, 2]
     assert reasons(failed) == [
-        (1, "TypeMismatch",
-         "postprocess: returned the column 'c': the input has it too. Return it under another name"),
+        (1, "TypeMismatch", "postprocess: returned the column 'c': the input or its folder has it too. "
+                            "Return it under another name"),
     ]  # fmt: skip
 
 
@@ -154,9 +154,10 @@ def test_value_of_another_type_is_its_rows_failure_and_names_column_type_and_val
     values = {"1": [1], "2": "text", "3": 2.5}
     rows, failed = parse(["1", "2", "3", "3"], lambda row: {"x": values[row["answer"]]})
     assert rows.column("x").to_pylist() == [2.5, 2.5]
+    end = "The first answers decide what postprocess's return annotation leaves open"
     assert reasons(failed) == [
         (0, "TypeMismatch", "postprocess: the column 'x' is double, and this row's value is [1]: double and "
-                            "list<item: int64> do not fit into one column"),
+                            f"list<item: int64> do not fit into one column. {end}"),
         (1, "TypeMismatch", "postprocess: the column 'x' is double, and this row's value is 'text': double "
-                            "and string do not fit into one column"),
+                            f"and string do not fit into one column. {end}"),
     ]  # fmt: skip

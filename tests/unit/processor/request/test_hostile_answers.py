@@ -88,6 +88,24 @@ def test_answer_of_json_with_a_lone_surrogate_fails_its_row_alone() -> None:
     assert [r[:2] for r in reasons(failed)] == [(0, "InvalidAnswer")]
 
 
+def test_names_that_a_model_writes_do_not_widen_the_table_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.request.answer_shape._MAX_FIELDS", 3)
+    rows, failed = parse(
+        ["a", "bb", "e", "d", "a"], lambda row: {row["answer"]: {"x": 1} if row["answer"] == "bb" else 1}
+    )
+    assert rows.column("__offset").to_pylist() == [0, 1, 4]
+    assert all("more than 3 columns" in message for _, _, message in reasons(failed))
+
+
+def test_text_over_the_limit_of_a_cell_fails_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.value_types.MAX_CELL_BYTES", 100)
+    rows, failed = parse(["a", "b"], lambda row: {"x": "é" * (60 if row["answer"] == "a" else 50)})
+    assert rows.column("x").to_pylist() == ["é" * 50]
+    assert "it has 120 bytes, more than the 100" in reasons(failed)[0][2]
+
+
 def test_answer_of_an_engine_that_is_no_text_fails_its_row_alone() -> None:
     rows, failed = parse(["a", "b\ud800", "c"], errors=[None, None, "broken \udfff"])
     assert rows.column("answer").to_pylist() == ["a"]

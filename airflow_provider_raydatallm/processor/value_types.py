@@ -8,6 +8,7 @@ A type is a JSON value, so that the tasks of a slice can agree on it in a docume
 * null and any type: that type. Lists and structs merge what is inside; a struct has the fields of all values.
 * "int" (up to 2**53, which a float holds exactly) and float: float. "bigint" (up to 64 bits) is never mixed
   with floats, since a large integer would change its value. A bool is not a number.
+* NumPy's 32-bit floats (embeddings) stay such among themselves.
 * Decimals grow to 38 digits, and hold integers. A date and a datetime without a timezone: datetime.
 * Datetimes with a timezone are published in UTC and not mixed with those without one.
 """
@@ -33,13 +34,15 @@ ColumnTypes = dict[str, ValueType]
 
 _ARROW = {
     "null": pa.null(), "bool": pa.bool_(), "int": pa.int64(), "bigint": pa.int64(), "float": pa.float64(),
-    "string": pa.string(), "binary": pa.binary(), "date": pa.date32(), "time": pa.time64("us"),
-    "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC"),
+    "float32": pa.float32(), "string": pa.string(), "binary": pa.binary(), "date": pa.date32(),
+    "time": pa.time64("us"), "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC"),
     "duration": pa.duration("us"),
 }  # fmt: skip
 _WIDER = {
     frozenset({"int", "bigint"}): "bigint",
     frozenset({"int", "float"}): "float",
+    frozenset({"int", "float32"}): "float",
+    frozenset({"float32", "float"}): "float",
     frozenset({"date", "timestamp"}): "timestamp",
 }
 _EXACT_INT = 2**53  # integers up to here are exact as float64
@@ -69,6 +72,8 @@ def typed(value: Any, depth: int = 0) -> tuple[ValueType, Any]:
     if isinstance(value, enum.Enum):
         value = value.value
     if isinstance(value, (np.generic, np.ndarray)):
+        if value.dtype in (np.float16, np.float32) and depth + value.ndim <= MAX_DEPTH:
+            return _nested_list("float32", value.ndim), value.tolist()
         value = _without_numpy(value)
     if value is None:
         return "null", None
@@ -107,6 +112,10 @@ def _without_numpy(value: Any) -> Any:
     if rounded != value or isinstance(rounded.item(), int):
         raise TypeMismatch("columns hold microseconds, of the years 1 to 9999")
     return rounded.item()
+
+
+def _nested_list(kind: ValueType, levels: int) -> ValueType:
+    return {"list": _nested_list(kind, levels - 1)} if levels else kind
 
 
 def _typed_list(values: list[Any] | tuple[Any, ...], depth: int) -> tuple[ValueType, Any]:
@@ -262,7 +271,13 @@ def commonest(kinds: Iterable[ValueType]) -> ValueType:
 def _family(kind: ValueType) -> str:
     """Types that mostly merge."""
     name = kind if isinstance(kind, str) else next(iter(kind))
-    return {"int": "number", "bigint": "number", "float": "number", "date": "timestamp"}.get(name, name)
+    return {
+        "int": "number",
+        "bigint": "number",
+        "float": "number",
+        "float32": "number",
+        "date": "timestamp",
+    }.get(name, name)
 
 
 def count_fields(columns: ColumnTypes) -> int:

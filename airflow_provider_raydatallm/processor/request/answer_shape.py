@@ -79,7 +79,8 @@ class AnswerParser:
         input_columns: Collection[str] = (),
     ) -> None:
         """:param input_columns: names that answer columns must not have.
-        :raises SliceError: when output_schema cannot be used."""
+        :raises SliceError: when output_schema cannot be used, or postprocess declares names that are taken.
+        """
         self._column = job.output_column
         self._choices = frozenset(job.choices) if job.choices else None
         self._schema = AnswerSchema(job.output_schema) if job.output_schema is not None else None
@@ -87,6 +88,8 @@ class AnswerParser:
         self._taken_names = {*input_columns, folder_column(job.slice_path)}
         self._declared = declared_columns(postprocess, self._column) if postprocess else {}
         self._agreed = AgreedColumns(self._declared)
+        for name in filter(self._is_taken, self._declared):
+            raise SliceError(f"postprocess {self._describe_taken(name)}", kind="input")
 
     def agreeing_in(self, url: str, folder: str) -> AnswerParser:
         """A parser that agrees on the types of postprocess's columns with all others of a checkpoint."""
@@ -178,8 +181,7 @@ class AnswerParser:
                 columns[plain_name] = typed(field)
             except TypeMismatch as e:
                 raise TypeMismatch(f"returned {brief(field)} for the column {brief(name)}: {e}") from e
-        taken = (name for name in columns if name.startswith("__") or name in self._taken_names)
-        return _Result(index, columns, next(taken, None))
+        return _Result(index, columns, next(filter(self._is_taken, columns), None))
 
     def _fit_columns(self, results: list[_Result]) -> tuple[dict[str, pa.Array], list[int], list[Failure]]:
         """Columns of the rows that fit, these rows, and the others' failures."""
@@ -211,6 +213,9 @@ class AnswerParser:
             values = [_column_value(result, name, kind) for result in fitting]
             columns[name] = pa.array(values, arrow_type(kind))
         return columns, [result.row for result in fitting], failures
+
+    def _is_taken(self, name: str) -> bool:
+        return name.startswith("__") or name in self._taken_names
 
     def _describe_taken(self, name: str) -> str:
         why = (

@@ -22,6 +22,7 @@ _SCALARS: dict[Any, ValueType] = {
     str: "string", int: "bigint", float: "float", bool: "bool", bytes: "binary", dt.date: "date",
     dt.time: "time", dt.timedelta: "duration",
 }  # fmt: skip
+_UNIONS = (typing.Union, types.UnionType)
 
 
 def declared_columns(function: Callable[..., Any], output_column: str) -> ColumnTypes:
@@ -32,6 +33,9 @@ def declared_columns(function: Callable[..., Any], output_column: str) -> Column
     try:
         called = function if hasattr(function, "__annotations__") else type(function).__call__
         annotation = typing.get_type_hints(called).get("return")
+        options = [a for a in typing.get_args(annotation) if a is not type(None)]
+        if typing.get_origin(annotation) in _UNIONS and len(options) == 1:
+            annotation = options[0]
         if (fields := _fields(annotation)) is not None:
             return {name: _value_type(kind, 0) for name, kind in fields.items()}
         kind = _value_type(annotation, 0)
@@ -41,10 +45,10 @@ def declared_columns(function: Callable[..., Any], output_column: str) -> Column
 
 
 def _fields(annotation: Any) -> dict[str, Any] | None:
-    if typing.is_typeddict(annotation):
-        return typing.get_type_hints(annotation)
     if not isinstance(annotation, type):
         return None
+    if issubclass(annotation, dict) and hasattr(annotation, "__required_keys__"):  # any module's TypedDict
+        return typing.get_type_hints(annotation)
     if dataclasses.is_dataclass(annotation):
         hints = typing.get_type_hints(annotation)
         return {f.name: hints[f.name] for f in dataclasses.fields(annotation)}
@@ -63,7 +67,7 @@ def _value_type(annotation: Any, depth: int) -> ValueType:
         return _value_type(arguments[0], depth)
     if origin is typing.Literal:
         return _common([typed(value)[0] for value in arguments])
-    if origin in (typing.Union, types.UnionType):
+    if origin in _UNIONS:
         if set(arguments) - {type(None)} == {int, float}:
             return "float"
         options = [_value_type(a, depth + 1) for a in arguments if a is not type(None)]

@@ -130,8 +130,8 @@ class Model(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize(("value", "kind", "published"), [
-    (np.float32(0.5), "double", 0.5), (np.arange(2), "list<item: int64>", [0, 1]),
-    (np.bool_(True), "bool", True),
+    (np.float32(0.5), "float", 0.5), (np.arange(2), "list<item: int64>", [0, 1]),
+    (np.bool_(True), "bool", True), (np.ones((1, 2), np.float32), "list<item: list<item: float>>", [[1, 1]]),
     (Color.RED, "string", "red"), (Point(1, 2.0), "struct<x: int64, y: double>", {"x": 1, "y": 2.0}),
     (Model(name="a", points=[Point(1, 2)]),
      "struct<name: string, points: list<item: struct<x: int64, y: int64>>>",

@@ -150,7 +150,7 @@ def test_declared_types_hold_from_the_first_row_and_are_checked_before_any_is_pa
     assert (column.type, column.to_pylist()[0]) == (pa.int64(), None)
     cluster = InProcess()
     clash = changed(job, postprocess=f"{__name__}:clash", output_path=f"{job.output_path}2")
-    with pytest.raises(SliceError, match="'name' is also a column of the input"):
+    with pytest.raises(SliceError, match="returned the column 'name': the input"):
         run(clash, cluster)
     assert cluster.answered == 0
 

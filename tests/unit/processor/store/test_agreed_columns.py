@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.processor.request.answer_shape import AnswerPar
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
 from airflow_provider_raydatallm.processor.store.fragments import (
+    FragmentReader,
     _concat,
     fragment_fields,
     fragment_ranges,
@@ -32,6 +33,7 @@ from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.unit.processor.request.test_answer_shape import parse
 
+UNIT = "a" * 16
 #: What `postprocess` returns, by the row's number.
 RETURNED: dict[int, Any] = {}
 
@@ -222,20 +224,21 @@ def test_fragments_of_all_tasks_fit_into_one_table(groups: list[list[Any]], seed
             ).agreeing_in(folder, "c")
             for _ in range(2)
         ]  # fmt: skip
-        start = 0
+        start = answered = 0
         for group in groups:
             texts: list[str | None] = [str(start + i) for i in range(len(group))]
             rows, _ = parse(texts, parser=rng.choice(tasks))
             offsets = pa.array([o + start for o in rows.column("__offset").to_pylist()], pa.int64())
             rows = rows.set_column(rows.schema.get_field_index("__offset"), "__offset", offsets)
             if rows.num_rows:
-                put_fragment(store, "c", "rows", rows, ["a" * 16], 1)
+                put_fragment(store, "c", "rows", rows, [UNIT], 1)
+                answered += rows.num_rows
             start += len(group)
-        names = [n for n in store.names("c") if n.endswith(".arrow")]
-        fields = fragment_fields(
-            store, "c", read_ledger(names, lambda name: fragment_ranges(store, f"c/{name}"))
-        )
-        tables = [pa.ipc.open_stream(store.read(f"c/{n}")).read_all() for n in names]
-        if not tables:
+        fragments = read_ledger(store.names("c"), lambda name: fragment_ranges(store, f"c/{name}"))
+        if not fragments:
             return
-        assert _concat(tables).schema.field("v").type == fields[0].type
+        fields = fragment_fields(store, "c", fragments)
+        published = FragmentReader(store, "c", fragments, {UNIT: 0}, fields).window(0, 0, start)
+        assert [len(published[0]), published[1].num_rows] == [answered, answered]
+        for offset, value in zip(published[0], published[1].column("v").to_pylist(), strict=True):
+            assert (value is None) == (values[offset] is None), (values[offset], value)

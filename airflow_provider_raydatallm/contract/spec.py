@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from airflow_provider_raydatallm.contract.addresses import check_address
+from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
 from airflow_provider_raydatallm.contract.slice_paths import (
     SlicePaths,
     encode_slice_key,
@@ -157,6 +158,13 @@ class SliceJob(Contract):
     def _check_choices(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and (len(set(value)) != len(value) or len(value) < 2 or "" in value):
             raise ValueError(f"choices must be at least two different, non-empty texts, got {list(value)!r}")
+        return value
+
+    @field_validator("output_schema")
+    @classmethod
+    def _check_output_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            check_is_self_contained(value)
         return value
 
     @field_validator("columns")

@@ -336,7 +336,7 @@ class SliceJob(Contract):
     def row_rule(self) -> dict[str, Any]:
         """What decides, beside the files themselves, which rows are the slice's and how they read.
 
-        Unit ids and the input's hash cover it: rows that were planned by another rule are other rows. Types
+        Unit ids and the fingerprint cover it: rows that were planned by another rule are other rows. Types
         of columns are not in it: unit ids cover those that a file's columns really have.
         """
         rule: dict[str, Any] = {

@@ -17,7 +17,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, Version
+from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PROGRESS, Version
 
 CARRIED_OVER = "carried_over.json"
 
@@ -111,12 +111,14 @@ class Checkpoint:
 
 def remove_checkpoints(store: Store, version: Version) -> None:
     """Removes the checkpoints that a version, the newest one, makes useless: its own, and those that follow
-    an older one. Rows of other questions stay, for a run that asks them again."""
+    an older one; with them the progress of whoever wrote them, also of a run that came second. Rows of other
+    questions stay, for a run that asks them again."""
     for name in store.names(CHECKPOINT):
         follows = _FOLLOWS.fullmatch(name)
         if name == version.question or (follows is not None and int(follows[1]) < version.number):
             store.remove(f"{CHECKPOINT}/{name}")
     store.remove_empty(CHECKPOINT)
+    store.remove(PROGRESS)
 
 
 def load_plan(store: Store, name: str) -> Plan | None:

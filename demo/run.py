@@ -146,17 +146,17 @@ def _failed(line: ProgressLine) -> int:
 
 
 def _show(date: str, seconds: float, *, already_done: bool) -> int:
-    import pyarrow.parquet as pq
+    from airflow_provider_raydatallm.reader import published_dataset
 
     folder = HOME / "customers_enriched" / f"ds={date}"
-    rows = pq.read_table(
-        folder / "part-00000.parquet", columns=["Index", "Company", "Country", "industry"]
-    ).to_pylist()
-    report = json.loads((folder / "_report.json").read_text())
+    columns = ["Index", "Company", "Country", "industry"]
+    rows = published_dataset(str(folder)).to_table(columns=columns).to_pylist()
+    reports = HOME / "customers_enriched.ray_llm" / f"ds={date}" / "reports"
+    report = json.loads(max(reports.glob("report-*.json")).read_text())
     right = sum(industry_of(r["Company"]) == r["industry"] for r in rows)
     if already_done:
         print(f"{date} is already done: nothing was inferred again.")
-    print(f"Published: {folder.relative_to(ROOT)}/part-00000.parquet ({len(rows):,} rows)\n")
+    print(f"Published: {folder.relative_to(ROOT)}/ ({len(rows):,} rows)\n")
     for row in rows[:5]:
         print(f"  {row['Index']:>6}  {row['Company'][:44]:<44}  {row['Country'][:20]:<20}  {row['industry']}")
     rates, counts = report["throughput"], report["counts"]

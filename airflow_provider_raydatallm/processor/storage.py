@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,8 +41,6 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 _RETRY_WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0)
 #: What one server-side copy can copy, on S3.
 _MAX_COPY_BYTES = 5 << 30
-#: How long a publisher waits for another one that is in its last step.
-_REPLACE_WAIT_SECONDS = 60.0
 
 
 def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -128,6 +126,9 @@ class Store:
         :raises FileNotFoundError: when it does not exist.
         """
         with self._errors("read", name, but=_MISSING):
+            if self.is_local:
+                with open(self.path(name), "rb") as f:
+                    return f.read(min(size, os.fstat(f.fileno()).st_size))
             try:
                 return bytes(self.fs.cat_file(self.path(name), start=0, end=size))
             except _MISSING:
@@ -349,57 +350,22 @@ class Store:
         self.put(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
     def put_file(self, name: str, source: Path) -> None:
-        """Copies a local file to `name` in one step."""
-        self.replace(name, source, lambda: None, expected=None, fenced=False)
-
-    def replace(
-        self, name: str, source: Path, check: Callable[[], None], *, expected: str | None, fenced: bool = True
-    ) -> None:
-        """Replaces the file whose `version` is `expected` (None: no file) by a local file, in one step.
-
-        :param check: called directly before that step; if it raises, the file stays as it was. Between the
-            check and the step no other run can replace the file: a lock prevents it on a disk, the expected
-            etag on S3. On other object stores that gap remains.
-        """
+        """Copies a local file to `name`, which no other file had, in one step."""
         with self._errors("write", name):
-            if self.is_local:
-                with self._scratch(name) as (scratch, target):
-                    with open(source, "rb") as i, open(scratch, "xb") as o:
-                        shutil.copyfileobj(i, o, 1 << 20)
-                        o.flush()
-                        os.fsync(o.fileno())
-                    with _folder_lock(target.parent) if fenced else contextlib.nullcontext():
-                        check()
-                        os.replace(scratch, target)
-                    disk.sync(target.parent)
-            elif fenced and "s3" in self.fs.protocol:
-                match = {"IfMatch": f'"{expected}"'} if expected else {"IfNoneMatch": "*"}
-                with (
-                    open(source, "rb") as i,
-                    self.fs.open(self.path(name), "wb", autocommit=False, **match) as o,
-                ):
-                    shutil.copyfileobj(i, o, 16 << 20)
-                try:
-                    check()
-                except BaseException:
-                    o.discard()
-                    raise
-                try:
-                    o.commit()
-                except OSError:  # another run replaced the file: does this one still hold the lease?
-                    check()
-                    raise
-            else:
-                check()
-                # A multipart upload becomes visible only when it is complete.
-                self.fs.put_file(str(source), self.path(name))
-
-    def copy(self, name: str, to: str) -> None:
-        with self._errors("write", to):
             if not self.is_local:
-                self.fs.cp_file(self.path(name), self.path(to))
+                try:  # a multipart upload becomes visible only when it is complete
+                    self.fs.put_file(str(source), self.path(name))
+                except Exception:
+                    if self._size_if_known(name) != source.stat().st_size:
+                        raise  # else it was completed, and the answer was lost
                 return
-            self.put_file(to, Path(self.path(name)))
+            with self._scratch(name) as (scratch, target):
+                with open(source, "rb") as i, open(scratch, "xb") as o:
+                    shutil.copyfileobj(i, o, 1 << 20)
+                    o.flush()
+                    os.fsync(o.fileno())
+                os.replace(scratch, target)
+                disk.sync(target.parent)
 
     def keep_damaged_file(self, name: str, why: Exception | str, then: str) -> None:
         """Renames a damaged file, so that no run reads it and people can inspect it, and warns.
@@ -472,37 +438,3 @@ class Store:
 def _digest(body: Any) -> str:
     text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@contextlib.contextmanager
-def _folder_lock(folder: Path) -> Iterator[None]:
-    """Holds a folder's lock, which the system releases when the process dies."""
-    import fcntl
-
-    path, deadline = folder / "_lock", time.monotonic() + _REPLACE_WAIT_SECONDS
-    while True:
-        with open(path, "w") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise SliceError(
-                        f"another process has been about to publish into {folder} for "
-                        f"{_REPLACE_WAIT_SECONDS:g} s and hangs: stop it, then run the slice again",
-                        kind="transient",
-                    ) from None
-                time.sleep(0.05)
-                continue
-            except OSError:  # a filesystem without locks
-                pass
-            try:
-                is_current = os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
-            except FileNotFoundError:
-                is_current = False
-            if not is_current:
-                continue  # the previous holder removed the file that this lock is on
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return

@@ -17,6 +17,8 @@ from airflow_provider_raydatallm.processor.storage import CorruptFileError, Stor
 
 #: The file that says that a store passed.
 REMEMBERED = "store-ok.json"
+#: Prefix of the folder in which a store is tried.
+PROBE = "_probe-"
 #: Raised when more is asked of stores: they are tried again.
 _VERSION = 1
 #: How long a listing that does not show a new file is watched, to say how late it is.
@@ -33,7 +35,7 @@ def check_store(store: Store) -> None:
     with contextlib.suppress(CorruptFileError):
         if store.read_document(REMEMBERED) == {"version": _VERSION}:
             return
-    folder = f"_probe-{uuid.uuid4().hex}"
+    folder = f"{PROBE}{uuid.uuid4().hex}"
     try:
         _check_creating(store, folder)
         _check_listing(store, folder)

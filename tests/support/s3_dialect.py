@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 
 _NOTHING = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
 _LISTING = b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n%s"
-_STATUS = {409: b"Conflict", 503: b"Slow Down"}
+_STATUS = {403: b"Forbidden", 409: b"Conflict", 503: b"Slow Down"}
 
 
 @dataclass
@@ -37,6 +37,8 @@ class Dialect:
     lost_answers: int = 0
     #: Requests that are answered 503.
     throttled: int = 0
+    #: Puts that are answered 403.
+    forbidden: int = 0
     latency_s: float = 0.0
     #: Copies happen so long after they were asked for, whether the client is still there or not.
     copy_delay_s: float = 0.0
@@ -89,6 +91,8 @@ class _Server:
         await asyncio.sleep(said.latency_s)
         if said.takes("throttled"):
             return _error(method, 503, b"SlowDown")
+        if method == b"PUT" and said.takes("forbidden"):
+            return _error(method, 403, b"AccessDenied")
         is_conditional = method == b"PUT" and b"\r\nif-none-match:" in head.lower()
         is_copy = b"\r\nx-amz-copy-source:" in head.lower()
         if is_conditional and said.ignores_condition:
@@ -171,9 +175,18 @@ def s3_dialect(server_port: int) -> Iterator[Dialect]:
     try:
         yield dialect
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(_close(server), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
+
+
+async def _close(server: asyncio.Server) -> None:
+    server.close()
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _main(port: int, server_port: int, settings: list[str]) -> None:

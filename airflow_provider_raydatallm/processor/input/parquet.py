@@ -15,18 +15,20 @@ from airflow_provider_raydatallm.processor.input.base import (
     read_error,
 )
 from airflow_provider_raydatallm.processor.input.listing import InputFile
-from airflow_provider_raydatallm.processor.input.parquet_footer import open_parquet
+from airflow_provider_raydatallm.processor.input.parquet_footer import ParquetFooter, read_footer
 
 #: Rows of a row group in one table.
 BATCH_ROWS = 8192
 
 
 class ParquetFormat(FileFormat):
+    _last_schema: tuple[ParquetFooter, pa.Schema] | None = None
+
     def scan(self, file: InputFile) -> FileScan:
         try:
             with self.open(file) as f:
-                parquet = open_parquet(f, file.size)
-                meta, schema = parquet.file.metadata, parquet.schema
+                footer = read_footer(f, file.size)
+            meta, schema = footer.file.metadata, self._build_schema(footer)
         except (pa.ArrowException, OSError, ValueError) as e:
             problem = " is not a readable Parquet file (truncated or not Parquet)"
             raise read_error(file.path, e, problem) from e
@@ -35,18 +37,28 @@ class ParquetFormat(FileFormat):
             rows = meta.row_group(group).num_rows
             ranges.append(RowRange(first_row=first, rows=rows, row_group=group))
             first += rows
-        return FileScan(schema, tuple(ranges), parquet.digest)
+        return FileScan(schema, tuple(ranges), footer.digest)
 
     def read(self, file: PlannedFile, part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
         names = [n for n in fields.names if n in file.header]
         try:
             with self.open(file) as f:
-                parquet = open_parquet(f, file.size)
-                if parquet.digest != file.digest:
+                footer = read_footer(f, file.size)
+                if footer.digest != file.digest:
                     raise changed_error(file.path)
-                groups = [part.row_group]
-                for batch in parquet.file.iter_batches(BATCH_ROWS, groups, names, use_threads=False):
+                parquet, groups = footer.open(f), [part.row_group]
+                for batch in parquet.iter_batches(BATCH_ROWS, groups, names, use_threads=False):
                     # A column's own name may hold dots, which Parquet also uses for nested fields.
                     yield pa.Table.from_batches([batch]).select(names)
         except (pa.ArrowException, OSError, ValueError) as e:
             raise read_error(file.path, e, f", row group {part.row_group}") from e
+
+    def _build_schema(self, footer: ParquetFooter) -> pa.Schema:
+        """The footer's schema; the very object of the file before for the same one, as files mostly have."""
+        if self._last_schema is not None:
+            last, schema = self._last_schema
+            if last.arrow_types == footer.arrow_types and last.file.schema.equals(footer.file.schema):
+                return schema
+        schema = footer.build_schema()
+        self._last_schema = footer, schema
+        return schema

@@ -35,21 +35,29 @@ _OPTIONS: dict[str, Any] = (
 
 
 @dataclass(frozen=True)
-class ParquetInput:
-    """An opened file and a hash of its footer."""
+class ParquetFooter:
+    """:ivar file: holds the footer only."""
 
     file: pq.ParquetFile
     digest: str
 
     @property
-    def schema(self) -> pa.Schema:
+    def arrow_types(self) -> bytes:
+        """Arrow's types of the columns, as they are stored."""
+        return bytes((self.file.metadata.metadata or {}).get(_HIDDEN_SCHEMA, b""))
+
+    def open(self, file: pa.NativeFile) -> pq.ParquetFile:
+        """Opens the file whose footer this is."""
+        return pq.ParquetFile(file, metadata=self.file.metadata, **_OPTIONS)
+
+    def build_schema(self) -> pa.Schema:
         """Columns as they are to be read: extension types as what they are stored as."""
         types: pq.ParquetSchema = self.file.schema
         columns = [types.column(i) for i in range(len(types))]
         if any(_HIDDEN_SCHEMA.decode() in column.path for column in columns):
             raise pa.ArrowInvalid(f"a column's name holds {_SCHEMA.decode()!r}, or nearly: rename it")
         uuids = {c.path for c in columns if c.logical_type.type == "UUID" and hasattr(pa, "uuid")}
-        hints = self._hints
+        hints = _parse_arrow_types(self.arrow_types)
         # Arrow's own type for UUIDs runs no code of a file's.
         return pa.schema(
             field.with_type(pa.uuid())
@@ -58,28 +66,26 @@ class ParquetInput:
             for field in self.file.schema_arrow
         )
 
-    @property
-    def _hints(self) -> dict[str, pa.Field]:
-        """Columns as Arrow's types have them, without extension types."""
-        try:
-            schema = base64.b64decode((self.file.metadata.metadata or {})[_HIDDEN_SCHEMA])
-            schema = schema.replace(_EXTENSION, HIDDEN_EXTENSION)
-            return {field.name: field for field in pa.ipc.read_schema(pa.py_buffer(schema))}
-        except (KeyError, ValueError, OSError, pa.ArrowException):  # damaged: Parquet's types will do
-            return {}
 
-
-def open_parquet(file: pa.NativeFile, size: int) -> ParquetInput:
+def read_footer(file: pa.NativeFile, size: int) -> ParquetFooter:
     """:raises pa.ArrowInvalid: for a file that is not Parquet, or whose footer is damaged."""
-    footer = _read_footer(file, size)
+    footer = _read_bytes(file, size)
     hidden = footer.replace(_SCHEMA, _HIDDEN_SCHEMA)
     whole = b"".join([_MAGIC, hidden, len(hidden).to_bytes(4, "little"), _MAGIC])
-    metadata = pq.ParquetFile(pa.BufferReader(whole), **_OPTIONS).metadata
     digest = hashlib.sha256(footer).hexdigest()[:16]
-    return ParquetInput(pq.ParquetFile(file, metadata=metadata, **_OPTIONS), digest)
+    return ParquetFooter(pq.ParquetFile(pa.BufferReader(whole), **_OPTIONS), digest)
 
 
-def _read_footer(file: pa.NativeFile, size: int) -> bytes:
+def _parse_arrow_types(text: bytes) -> dict[str, pa.Field]:
+    """Columns without extension types; {} where the text is damaged, and Parquet's types will do."""
+    try:
+        schema = base64.b64decode(text).replace(_EXTENSION, HIDDEN_EXTENSION)
+        return {field.name: field for field in pa.ipc.read_schema(pa.py_buffer(schema))}
+    except (ValueError, OSError, pa.ArrowException):
+        return {}
+
+
+def _read_bytes(file: pa.NativeFile, size: int) -> bytes:
     start = max(0, size - _FIRST_READ_BYTES)
     tail = _read(file, start, size)
     if tail[-4:] == b"PARE":

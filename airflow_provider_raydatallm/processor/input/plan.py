@@ -182,8 +182,9 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     _refuse_pickles(files, scans, [*columns, *([row_filter.column] if row_filter else [])])
     units: list[Unit] = []
     rows_left = job.max_rows
+    planner = _FilePlanner(job, fmt, schema)
     for listed, scan in zip(files, scans, strict=True):
-        file = _planned_file(listed, scan, job, fmt, schema)
+        file = planner.plan(listed, scan)
         for part in scan.ranges:
             unit = Unit(file, part, part.rows)
             rows = part.rows
@@ -208,20 +209,29 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     )
 
 
-def _planned_file(
-    file: InputFile, scan: FileScan, job: SliceJob, fmt: FormatName, schema: pa.Schema
-) -> PlannedFile:
-    header, folders = tuple(scan.schema.names), (name for name, _ in file.partition)
-    # Only its own columns' types: another file that adds a column leaves these rows as they are.
-    types = {n: str(schema.field(n).type) for n in sorted({*header, *folders}) if n in schema.names}
-    slice_key = job.slice_key if job.slice_column is not None else None
-    key = short_hash([file.identity, scan.digest, job.row_rule, slice_key, fmt, types])
-    return PlannedFile(**vars(file), header=header, digest=scan.digest, key=key)
+class _FilePlanner:
+    """Gives files the keys of their units."""
+
+    def __init__(self, job: SliceJob, fmt: FormatName, schema: pa.Schema) -> None:
+        self._rule = [job.row_rule, job.slice_key if job.slice_column is not None else None, fmt]
+        self._types = {field.name: str(field.type) for field in schema}
+        self._rules: dict[tuple[str, ...], str] = {}
+
+    def plan(self, file: InputFile, scan: FileScan) -> PlannedFile:
+        header = tuple(scan.schema.names)
+        # Only its own columns' types: another file that adds a column leaves these rows as they are.
+        columns = (*header, *(name for name, _ in file.partition))
+        if columns not in self._rules:
+            types = {n: self._types[n] for n in sorted(columns) if n in self._types}
+            self._rules[columns] = short_hash([self._rule, types])
+        key = short_hash([file.identity, scan.digest, self._rules[columns]])
+        return PlannedFile(**vars(file), header=header, digest=scan.digest, key=key)
 
 
 def _refuse_pickles(files: Sequence[InputFile], scans: Sequence[FileScan], columns: Sequence[str]) -> None:
-    for file, scan in zip(files, scans, strict=True):
-        for field in scan.schema:
+    schemas = {id(scan.schema): (file, scan.schema) for file, scan in zip(files, scans, strict=True)}
+    for file, schema in schemas.values():
+        for field in schema:
             if field.name in columns and holds_pickles(field):
                 raise SliceError(
                     f"{file.path}: column {field.name!r} holds pickled Python objects, and reading one runs "

@@ -11,7 +11,11 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.errors import SliceError
 
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]")
-_VIEWS = ("is_string_view", "is_binary_view", "is_list_view", "is_large_list_view")  # newer versions of Arrow
+# Newer versions of Arrow have views.
+_is_string_view, _is_binary_view, _is_list_view, _is_large_list_view = (
+    getattr(pa.types, f"is_{name}_view", lambda kind: False)
+    for name in ("string", "binary", "list", "large_list")
+)
 #: A field's metadata: the extension type that its file names, under a name that Arrow does not look for.
 HIDDEN_EXTENSION = b"ARROW-extension:name"
 EXTENSION_KEYS = {HIDDEN_EXTENSION, b"ARROW:extension:metadata"}
@@ -43,14 +47,13 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type with the same values that Parquet holds and every step of a slice works with, at every depth:
     not a view, and no whole seconds, which Parquet stores as milliseconds."""
     types = pa.types
-    is_view = {name: getattr(types, name, lambda kind: False) for name in _VIEWS}
-    if is_view["is_string_view"](kind):
+    if _is_string_view(kind):
         return pa.string()
-    if is_view["is_binary_view"](kind):
+    if _is_binary_view(kind):
         return pa.binary()
-    if types.is_list(kind) or is_view["is_list_view"](kind):
+    if types.is_list(kind) or _is_list_view(kind):
         return pa.list_(plain_field(kind.value_field))
-    if types.is_large_list(kind) or is_view["is_large_list_view"](kind):
+    if types.is_large_list(kind) or _is_large_list_view(kind):
         return pa.large_list(plain_field(kind.value_field))
     if types.is_fixed_size_list(kind):
         return pa.list_(plain_field(kind.value_field), kind.list_size)
@@ -90,14 +93,18 @@ def unify_schemas(paths: Sequence[str], schemas: Sequence[pa.Schema], *, lossles
     :param lossless: refuse a common type that would change values.
     :raises SliceError: naming the file that does not fit.
     """
-    schemas = [pa.schema([plain_field(field) for field in schema]) for schema in schemas]
+    firsts = {id(schema): path for path, schema in zip(paths[::-1], schemas[::-1], strict=True)}
+    distinct = {id(schema): schema for schema in schemas}  # files mostly share one
+    plain = [
+        (firsts[key], pa.schema([plain_field(field) for field in schema])) for key, schema in distinct.items()
+    ]
     unified = pa.schema([])
-    for path, schema in zip(paths, schemas, strict=True):
+    for path, schema in plain:
         try:
             unified = pa.unify_schemas([unified, schema], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
             raise SliceError(f"{path} does not fit the files before it: {e}", kind="input") from e
-    for path, schema in zip(paths, schemas, strict=True):
+    for path, schema in plain:
         for field in schema if lossless else ():
             common = unified.field(field.name).type
             if _changes_values(field.type, common):
@@ -107,7 +114,7 @@ def unify_schemas(paths: Sequence[str], schemas: Sequence[pa.Schema], *, lossles
                     kind="input",
                 )
     for index, field in enumerate(unified):
-        if any(field.name not in schema.names for schema in schemas):
+        if any(field.name not in schema.names for _, schema in plain):
             unified = unified.set(index, field.with_nullable(True))
     return unified
 

@@ -206,8 +206,8 @@ def _show(folders: SliceFolders, version: Version, shown: Shown) -> None:
     if shown.is_right:
         return
     if shown.has_success:
-        folders.table.remove(SUCCESS)
-    _for_each(lambda file: file[0].remove(file[1]), shown.older)
+        folders.table.remove_file(SUCCESS)
+    _for_each(lambda file: file[0].remove_file(file[1]), shown.older)
 
     def place(missing: tuple[Store, PublishedFile]) -> None:
         store, file = missing
@@ -240,15 +240,15 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     metadata = folders.metadata
     metadata.put_json(report_name(version.number), version.body["report"])
     metadata.put(versions.complete_name(version.number), b"")
-    metadata.remove(versions.PROGRESS)  # a published slice has none
+    metadata.remove_file(versions.PROGRESS)  # a published slice has none
     plans = {v.plan for v in (version, *kept)}
     for name in metadata.names(versions.PLANS):
         number = versions.number_of_plan(f"{versions.PLANS}/{name}")
         if number is not None and number < version.number and f"{versions.PLANS}/{name}" not in plans:
-            metadata.remove(f"{versions.PLANS}/{name}")
+            metadata.remove_file(f"{versions.PLANS}/{name}")
     for number in Commits.list(metadata).complete:
         if number < version.number:
-            metadata.remove(versions.complete_name(number))
+            metadata.remove_file(versions.complete_name(number))
     kept_numbers = {v.number for v in kept}
     for name in folders.staging.names(versions.KEPT):
         if name.isdecimal() and int(name) < version.number and int(name) not in kept_numbers:
@@ -268,7 +268,7 @@ def _newest_number(folders: SliceFolders) -> int:
 def _remove(store: Store, names: Iterable[str]) -> None:
     """Removes files, and the folders that are empty then."""
     names = list(names)
-    _for_each(store.remove, names)
+    _for_each(store.remove_file, names)
     for folder in {name.rpartition("/")[0] for name in names}:
         store.remove_empty(folder)
 

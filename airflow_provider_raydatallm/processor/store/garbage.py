@@ -16,6 +16,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.slice_paths import METADATA, slice_paths
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.storage import is_scratch, open_fs
+from airflow_provider_raydatallm.processor.storage_probe import PROBE
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
@@ -62,6 +63,9 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
 
 def remove_leftovers(folders: SliceFolders) -> None:
     """Voids the slice's open number, then removes the files of runs that can no longer publish."""
+    if _is_probe(folders):
+        folders.metadata.remove("")
+        return
     staged = folders.staging.tree(versions.STAGED)  # what is staged later may be a live run's
     checkpoints = folders.metadata.names(versions.CHECKPOINT)
     epoch = holder.epoch if (holder := lease.read_holder(folders.metadata, released=True)) is not None else 0
@@ -73,7 +77,7 @@ def remove_leftovers(folders: SliceFolders) -> None:
     for name in staged:
         of = versions.number_of_staged(name)
         if of is not None and of <= number and (newest is None or of != newest.number):
-            folders.staging.remove(f"{versions.STAGED}/{name}")
+            folders.staging.remove_file(f"{versions.STAGED}/{name}")
             folders.staging.remove_empty(f"{versions.STAGED}/{name.partition('/')[0]}")
     for name in checkpoints:
         folders.metadata.remove(f"{versions.CHECKPOINT}/{name}")
@@ -81,8 +85,13 @@ def remove_leftovers(folders: SliceFolders) -> None:
     folders.metadata.remove(versions.PROGRESS)
     for name in folders.metadata.tree(""):
         if is_scratch(name):
-            folders.metadata.remove(name)
+            folders.metadata.remove_file(name)
     lease.remove_leases(folders.metadata, epoch)
+
+
+def _is_probe(folders: SliceFolders) -> bool:
+    """Whether it is not a slice but what a killed first run of the table left."""
+    return folders.metadata.url.rpartition("/")[2].startswith(PROBE)
 
 
 def _list_slices(job: SliceJob) -> list[SliceFolders]:
@@ -104,7 +113,7 @@ def _age_days(folders: SliceFolders) -> float | None:
     times = [
         at
         for name, at in _changes(folders.metadata.details())
-        if name.startswith(_OF_RUNS) or is_scratch(name)
+        if name.startswith(_OF_RUNS) or is_scratch(name) or _is_probe(folders)
     ]
     highest = Commits.list(folders.metadata).highest
     for name, at in _changes(folders.staging.details(versions.STAGED)):

@@ -119,37 +119,6 @@ def test_listings_and_removal(store: Store) -> None:
     assert store.names() == []
 
 
-def test_file_is_replaced_in_one_step_after_the_last_check(store: Store, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(b"new")
-    store.put("part", b"old")
-
-    def lost() -> None:
-        raise SliceError("lost", kind="input")
-
-    with pytest.raises(SliceError, match="lost"):
-        store.replace("part", source, lost, expected=store.version("part"))
-    assert store.read("part") == b"old"
-    store.replace("part", source, lambda: None, expected=store.version("part"))
-    assert store.read("part") == b"new"
-    assert store.names() == (["part", "source"] if store.is_local else ["part"])
-
-
-def test_publisher_that_hangs_in_its_last_step_is_told_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "_REPLACE_WAIT_SECONDS", 0.2)
-    store, source = Store(str(tmp_path / "s")), tmp_path / "source"
-    source.write_bytes(b"new")
-
-    def while_another_publishes() -> None:
-        with pytest.raises(SliceError, match="has been about to publish"):
-            Store(store.url).replace("part", source, lambda: None, expected=None)
-
-    store.replace("part", source, while_another_publishes, expected=None)
-    assert store.read("part") == b"new"
-
-
 def test_placed_file_is_the_staged_one_and_placing_it_again_changes_nothing(store: Store) -> None:
     staged = Store(f"{store.url}/beside")
     staged.put("1/f", b"rows")
@@ -291,6 +260,7 @@ def test_store_that_fails_to_read_is_told_with_the_path(
     store.put("f", b"1")
     for method in ("cat_file", "ls", "info"):
         monkeypatch.setattr(store.fs, method, fail)
+    monkeypatch.setattr(store_module, "open", fail, raising=False)
     with pytest.raises(SliceError, match=r"cannot (read|list) .*/f: Access Denied.*again") as e:
         getattr(store, what)("f", *([1] if what == "read_start" else []))
     assert e.value.kind == "transient"

@@ -55,13 +55,23 @@ def test_conflict_that_never_ends_is_an_error_with_the_path(store: Store, dialec
     assert store.read("a") is None
 
 
+def test_store_that_forbids_writing_is_an_error_with_the_path_at_once(store: Store, dialect: Dialect) -> None:
+    dialect.forbidden = -1
+    for write in (store.create, store.put):
+        dialect.requests.clear()
+        with pytest.raises(SliceError, match=r"cannot write lake/.*/a: as asked"):
+            write("a", b"mine")
+        assert [method for method, _ in dialect.requests][:2] in (["PUT", "GET"], ["PUT"])
+        assert len(dialect.requests) <= 2
+
+
 def test_throttled_store_is_asked_again(store: Store, dialect: Dialect) -> None:
     dialect.throttled = 1
     assert store.create("a", b"mine")
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-@pytest.mark.parametrize("trouble", ["", "conflicts", "lost_answers"])
+@pytest.mark.parametrize("trouble", ["", "conflicts", "lost_answers", "throttled"])
 def test_of_two_creators_at_once_exactly_one_wins(
     store: Store, dialect: Dialect, refusal: str, trouble: str
 ) -> None:
@@ -182,3 +192,16 @@ def test_a_file_is_removed_by_one_request(store: Store, dialect: Dialect) -> Non
     store.remove_file("a/f")
     assert len(dialect.requests) == 2
     assert store.names("a") == []
+
+
+def test_first_bytes_take_one_request_and_an_empty_file_has_none(store: Store, dialect: Dialect) -> None:
+    store.put("f", b"1234")
+    store.put("empty", b"")
+    dialect.requests.clear()
+    assert store.read_start("f", 2) == b"12"
+    assert store.read_start("f", 1 << 30) == b"1234"
+    assert store.read("f") == b"1234"
+    assert [method for method, _ in dialect.requests] == ["GET"] * 3
+    assert store.read_start("empty", 2) == b""
+    with pytest.raises(FileNotFoundError):
+        store.read_start("none", 2)

@@ -209,6 +209,41 @@ def test_hidden_files_and_folders_are_skipped(tmp_path: Path) -> None:
     assert plan_of(tmp_path).files == 1
 
 
+def test_own_tables_of_a_lake_are_no_input_of_it(tmp_path: Path) -> None:
+    """A glob over all tables also matches what this one and earlier slices wrote beside it."""
+    folders = (
+        "out/ds=2026-01-31",
+        "out.ray_llm/ds=2026-01-30",
+        "out.quarantine/ds=2026-01-31",
+        "out.trial/a",
+    )
+    for folder in ("100% of it ü/part one", "out.other", *folders):
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(pa.table({"x": [folder]}), tmp_path / folder / "a.parquet")
+    for glob in ("*", "*/*"):
+        plan = plan_of(f"{tmp_path}/{glob}", output_path=f"{tmp_path}/out")
+        assert {r["x"] for r in rows_of(plan)} == {"100% of it ü/part one", "out.other"}
+
+
+def test_empty_files_are_read_as_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+    (tmp_path / "b.csv").write_text("x\n1\n")
+    assert rows_of(plan_of(tmp_path)) == [{"x": "1"}]
+
+
+def test_slice_column_of_bytes_or_hostile_text_selects_its_rows(tmp_path: Path) -> None:
+    for values in (
+        pa.array([b"2026-01-31", b"\xff", None]),
+        pa.array([b"2026-01-31", b"\xff", None]).view(pa.string()),
+        pa.array([1769817600 * 10**6, 2**63 - 1, -(2**63)], pa.timestamp("us")),
+    ):
+        pq.write_table(pa.table({"day": values, "n": [0, 1, 2]}), tmp_path / "a.parquet")
+        assert rows_of(plan_of(tmp_path, slice_column="day", columns=["n"])) == [{"n": 0}]
+    pq.write_table(pa.table({"day": [["2026-01-31"]]}), tmp_path / "a.parquet")
+    with pytest.raises(SliceError, match=r"slice_column 'day' is list<.*has no text to compare"):
+        plan_of(tmp_path, slice_column="day")
+
+
 def test_max_rows_keeps_the_first_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet", row_group_size=4)
     plan = plan_of(tmp_path, max_rows=6)

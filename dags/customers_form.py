@@ -1,7 +1,7 @@
 """Runs by hand, with a form in the UI for the day, the prompt and the number of rows.
 
-The Param `slice` is the slice key. With a number of rows it is a trial, whose output goes to a table
-of its own (`..._form.trial/first-100/`) and never touches the published one.
+The Param `slice` is the slice key. With a number of rows it is a trial: a table of its
+own, in `<table>.trial/`, which never touches the published one.
 """
 
 from __future__ import annotations

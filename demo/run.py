@@ -146,13 +146,13 @@ def _failed(line: ProgressLine) -> int:
 
 
 def _show(date: str, seconds: float, *, already_done: bool) -> int:
-    from airflow_provider_raydatallm.reader import published_dataset
+    import pyarrow.parquet as pq
 
     folder = HOME / "customers_enriched" / f"ds={date}"
     columns = ["Index", "Company", "Country", "industry"]
-    rows = published_dataset(str(folder)).to_table(columns=columns).to_pylist()
+    rows = pq.read_table(folder, columns=columns, partitioning=None).to_pylist()
     reports = HOME / "customers_enriched.ray_llm" / f"ds={date}" / "reports"
-    report = json.loads(max(reports.glob("report-*.json")).read_text())
+    report = json.loads(max(reports.iterdir()).read_text())
     right = sum(industry_of(r["Company"]) == r["industry"] for r in rows)
     if already_done:
         print(f"{date} is already done: nothing was inferred again.")

@@ -72,7 +72,7 @@ def subtract(folder: str) -> dict[str, Any]:
 
 
 def _checkpoint(folder: str) -> Checkpoint:
-    return Checkpoint(Store(f"{folder}/ds=2026-01-31"), 1, "0" * 16, "new")
+    return Checkpoint(Store(f"{folder}/out.ray_llm/ds=2026-01-31"), "0" * 16)
 
 
 def _plan(folder: str) -> Plan:

@@ -97,8 +97,8 @@ def finish_most(folder: str) -> None:
             Path(self.path(name)).write_bytes(data)
 
     job = _job(folder)
-    plan, store = make_plan(job), Unsynced(job.slice_path)
-    checkpoint = Checkpoint(store, 1, fingerprint(job), "new")
+    plan, store = make_plan(job), Unsynced(job.paths.metadata)
+    checkpoint = Checkpoint(store, fingerprint(job))
     checkpoint.save_plan(plan)
     ids = [u.id for u in plan.units]
     last = int(len(ids) * _DONE)

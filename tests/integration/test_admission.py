@@ -78,9 +78,7 @@ class Sent:
         return self.verdict
 
     def answers(self) -> list[str]:
-        return (
-            pq.read_table(self.folder / f"ds={self.key}" / "part-00000.parquet").column("answer").to_pylist()
-        )
+        return pq.read_table(self.folder / f"ds={self.key}", partitioning=None).column("answer").to_pylist()
 
     def driver(self) -> psutil.Process:
         """The process that runs this job, not the shell around it."""

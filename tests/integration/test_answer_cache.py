@@ -35,7 +35,7 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
             sampling_params={"temperature": 0, "max_tokens": 8}, answer_cache="s3://lake/kept",
             runtime_env={"env_vars": s3}, poll_interval=1.0,
         )  # fmt: skip
-        table = pq.read_table(Path(result["output_path"]) / "part-00000.parquet", partitioning=None)
+        table = pq.read_table(result["output_path"], partitioning=None)
         assert table.column("name").to_pylist() == names
         said: dict[str, set[str]] = {}
         for name, answer in zip(names, table.column("answer").to_pylist(), strict=True):

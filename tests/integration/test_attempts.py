@@ -26,7 +26,7 @@ from airflow_provider_raydatallm.task.job_tracker import STATE_KEY
 from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job_waiter import heartbeat_key
 from tests.support.context import StateStore, context_of
-from tests.support.slices import STUB
+from tests.support.slices import STUB, fragments
 from tests.support.waiting import wait_for
 
 N = 100
@@ -254,10 +254,10 @@ def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
     wait_for(lambda: beat() and status(name) == "RUNNING")
     until = time.monotonic() + 16
     wait_for(lambda: beat() and time.monotonic() > until)  # somebody waits
-    wait_for(lambda: beat() and list((tmp_path / "out").rglob("_checkpoint/v*/rows-*.arrow")))
+    wait_for(lambda: beat() and fragments(tmp_path / "out"))
     assert status(name) == "RUNNING"
     wait_for(lambda: status(name) == "FAILED")
     info = hook.call(jobs_api.get_status(name))
     assert info is not None
     assert "no task waited for the job for 12 s" in info.message
-    assert list((tmp_path / "out").rglob("_checkpoint/v*/rows-*.arrow"))
+    assert fragments(tmp_path / "out")

@@ -87,7 +87,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     run_dag("customers_daily", "2026-01-02", **environment)  # made at the end of the day that it owns
 
     folder = tmp_path / "out" / "ds=2026-01-01"
-    rows = pq.read_table(folder / "part-00000.parquet").to_pylist()
+    rows = pq.read_table(folder, partitioning=None).to_pylist()
     source = pd.read_csv(
         tmp_path / "customers" / "ds=2026-01-01" / "customers.csv", dtype=str, keep_default_na=False
     )
@@ -97,7 +97,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     assert right >= 0.95
 
     (result,) = xcom(airflow_database, "customers_daily")
-    report = json.loads((folder / "_report.json").read_text())
+    report = json.loads(Path(result["report_path"]).read_text())
     assert report["counts"]["planned"] == report["counts"]["succeeded"] == 600
     assert report["tokens"]["input"] > 600 * 10
     assert 0 <= report["tokens"]["cached"] < report["tokens"]["input"]
@@ -124,7 +124,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     params = {"slice": "2026-01-02", "prompt": "Which industry is {Company} in?", "max_rows": 20}
     run_dag("customers_form", "-c", json.dumps(params), **environment)
     trial = pq.read_table(
-        tmp_path / "out_form" / "_trial" / "ds=2026-01-02" / "part-00000.parquet"
+        tmp_path / "out_form.trial" / "first-20" / "ds=2026-01-02", partitioning=None
     ).to_pylist()
     assert len(trial) == 20
     assert all(r["answer"] for r in trial)

@@ -184,8 +184,8 @@ def test_lineage_tells_model_figures_and_job(told: Told, task: str) -> None:
         "counts": {"planned": 10, "succeeded": 9, "quarantined": 1},
         "tokens": {"input": 100, "output": 20},  # numbers, which no name of theirs has masked
         "rayJobId": "ray-1",
-        "reportPath": "s3://lake/enriched/ds=2026-01-31/_report.json",
-        "quarantinePath": "s3://lake/enriched/ds=2026-01-31/_quarantine",
+        "reportPath": "s3://lake/enriched.ray_llm/ds=2026-01-31/reports/report-000001.json",
+        "quarantinePath": "s3://lake/enriched.quarantine/ds=2026-01-31",
     }
 
 

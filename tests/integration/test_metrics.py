@@ -76,7 +76,7 @@ def test_run_is_seen_in_prometheus_and_in_its_folder_while_it_is_at_work(
         "ray_llm_input_tokens": 7 * done, "ray_llm_output_tokens": 3 * done,
     }  # fmt: skip
     found = wait_for(lambda: wanted.items() <= (f := ours()).items() and set(f) >= OURS - UNTOLD and f)
-    [file] = wait_for(lambda: list(Path(table).glob("*/_progress.json")))
+    [file] = wait_for(lambda: list(Path(f"{table}.ray_llm").glob("*/progress.json")))
     told = wait_for(lambda: (p := json.loads(file.read_text()))["rows"] == done and p)
     gate.touch()
     thread.join()

@@ -58,7 +58,7 @@ def test_real_chat_model_answers_in_the_shape_of_the_schema(ask: Ask, tmp_path: 
         engine_kwargs={"max_model_len": 192, "max_num_seqs": 8}, max_quarantine_fraction=0.5,
         poll_interval=1.0,
     )  # fmt: skip
-    published = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    published = pq.read_table(result["output_path"], partitioning=None)
     assert published.column("country").to_pylist() == COUNTRIES
     answers = published.column("found").to_pylist()
     for answer in answers:
@@ -87,7 +87,7 @@ def test_vectors_of_real_mails_tell_spam_from_ham(ask: Ask, tmp_path: Path) -> N
         model_source=str(real_models.minilm()), prompt="{text}", postprocess="mine:vector",
         output_column="answer", engine_kwargs={"max_model_len": 256}, poll_interval=1.0,
     )  # fmt: skip
-    published = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    published = pq.read_table(result["output_path"], partitioning=None)
     assert published.schema.field("vector").type == pa.list_(pa.float64())
     vectors = np.array(published.column("vector").to_pylist())
     assert vectors.shape == (200, 384)

@@ -56,7 +56,7 @@ def every_arrow_type() -> pa.Table:
 
 
 def published(result: dict[str, Any]) -> pa.Table:
-    return pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    return pq.read_table(result["output_path"], partitioning=None)
 
 
 def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> None:
@@ -66,6 +66,9 @@ def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> N
         (tmp_path / "in").mkdir(exist_ok=True)
         pq.write_table(part, tmp_path / "in" / f"{i}.parquet", row_group_size=150)
     as_written = pq.read_table(tmp_path / "in")
+    plain = as_written.column("dictionary").cast(pa.string())  # how readers see it
+    index = as_written.schema.get_field_index("dictionary")
+    as_written = as_written.set_column(index, "dictionary", plain)
 
     result = ask(input_path=f"{tmp_path}/in", batch_size=64, **STUB)
 
@@ -115,7 +118,7 @@ def test_csv_and_json_lines_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> N
         input_path=f"{tmp_path}/b.jsonl.gz", columns=["name"], output_path=f"{tmp_path}/out2", max_rows=10,
         **STUB,
     )  # fmt: skip
-    assert result["output_path"].endswith("/out2/_trial/ds=2026-01-31")
+    assert result["output_path"].endswith("/out2.trial/first-10/ds=2026-01-31")
     assert published(result).to_pylist() == [{"name": f"n{i}", "answer": f"Who is n{i}?"} for i in range(10)]
 
 
@@ -132,9 +135,8 @@ def test_second_run_is_a_no_op_and_xcom_equals_the_report(ask: Ask, tmp_path: Pa
         assert first.pop(name)
     assert first["seconds"].pop("total") >= first["seconds"].pop("queued") >= 0
     assert first == report
-    assert {p.name for p in Path(first["output_path"]).iterdir()} == {
-        "part-00000.parquet", "_manifest.json", "_report.json", "_SUCCESS", "_versions",
-    }  # fmt: skip
+    shown = sorted(p.name for p in Path(first["output_path"]).iterdir())
+    assert [name.partition("-")[0] for name in shown] == ["_SUCCESS", "part"]
 
 
 @pytest.mark.long
@@ -168,9 +170,8 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
         "shortened": None, "deduplicated": None, "cached": None,
     }  # fmt: skip
     assert published(result).num_rows == 99
-    [aside] = (Path(result["output_path"]) / "_quarantine").iterdir()
-    assert pq.read_table(aside, partitioning=None).column("__row").to_pylist() == [71]
-    assert not list((tmp_path / "out").rglob("_checkpoint"))
+    assert pq.read_table(tmp_path / "out.quarantine", partitioning=None).column("__row").to_pylist() == [71]
+    assert not list((tmp_path / "out.ray_llm").rglob("checkpoint"))
 
 
 @pytest.mark.parametrize(("given", "error", "says"), [
@@ -217,12 +218,17 @@ def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:
     first = ask(**arguments)
     again = ask(**arguments)
     assert (first["outcome"], again["outcome"]) == ("published", "unchanged")
-    assert first["report_path"] == "s3://lake/out/ds=2026-01-31/_report.json"
+    assert first["report_path"] == "s3://lake/out.ray_llm/ds=2026-01-31/reports/report-000001.json"
     fs.invalidate_cache()
-    assert {p.rsplit("/", 1)[1].partition("-0")[0] for p in fs.find("lake/out")} == {
-        "part", "_manifest.json", "_report.json", "_SUCCESS", "commit", "plan",
-    }  # fmt: skip
-    table = pq.read_table("lake/out/ds=2026-01-31/part-00000.parquet", filesystem=fs, partitioning=None)
+    folders = {name: fs.find(f"lake/{name}/ds=2026-01-31") for name in ("out", "out.ray_llm")}
+    last_names = {
+        name: [p.rsplit("/", 1)[1].partition("-")[0] for p in found] for name, found in folders.items()
+    }
+    assert last_names == {
+        "out": ["_SUCCESS", "part"],
+        "out.ray_llm": ["commit", "complete", "plan", "report", "_SUCCESS"],
+    }
+    table = pq.read_table("lake/out/ds=2026-01-31", filesystem=fs, partitioning=None)
     assert table.to_pylist() == [
         {"name": f"n{i}", "zip": f"{i:05}", "answer": f"Who is n{i}?"} for i in range(N)
     ]

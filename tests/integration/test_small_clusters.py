@@ -65,6 +65,6 @@ def test_smallest_cluster_that_is_not_refused_answers(
 ) -> None:
     code, said, _ = run(4, "vllm", tmp_path, tiny_model, short_folder)
     assert code == 0, said
-    [found] = tmp_path.glob("out/*/_report.json")
+    [found] = tmp_path.glob("out.ray_llm/*/reports/report-*.json")
     report = json.loads(found.read_text())
     assert report["counts"]["succeeded"] == 40

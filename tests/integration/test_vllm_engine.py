@@ -67,7 +67,7 @@ def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine
     counts = result["counts"]
     assert (counts["succeeded"], counts["resumed"], counts["truncated"]) == (5, 3, 5)
     assert (result["tokens"]["output"], result["tokens"]["cached"] >= 0) == (sum(tokens), True)
-    assert pq.read_table(Path(result["output_path"]) / "part-00000.parquet").num_rows == 5
+    assert pq.read_table(result["output_path"], partitioning=None).num_rows == 5
     assert result["balance"]["workers"] == 1  # an actor that Ray started again is the same worker
     wait_for(lambda: not engine_processes())
 
@@ -89,7 +89,7 @@ def test_rows_that_ask_the_same_are_answered_once_and_each_has_its_own_columns(
     )  # fmt: skip
     assert (result["counts"]["succeeded"], result["counts"]["deduplicated"]) == (400, 360)
     assert result["tokens"]["output"] <= 40 * 8
-    table = pq.read_table(Path(result["output_path"]) / "part-00000.parquet")
+    table = pq.read_table(result["output_path"], partitioning=None)
     assert table.column("mine").to_pylist() == [i + 1 for i in range(400)]
     by_name: dict[str, set[str]] = {}
     for name, answer in zip(names, table.column("answer").to_pylist(), strict=True):

@@ -25,8 +25,9 @@ WARM_ENGINE = {"max_model_len": 256}
 Ask = Callable[..., dict[str, Any]]
 
 
-def fragments(folder: Path) -> list[Path]:
-    return list(folder.rglob("_checkpoint/v*/rows-*.arrow"))
+def fragments(table: Path) -> list[Path]:
+    """Fragments of answers in the checkpoints of a table's slices."""
+    return list(table.with_name(f"{table.name}.ray_llm").glob("*/checkpoint/*/rows-*.arrow"))
 
 
 def rows_in(found: list[Path]) -> int:

@@ -72,11 +72,7 @@ def reconcile(folders: SliceFolders) -> Version | None:
         for one in kept:
             _keep(folders, one)
         _fence(folders, version)
-        if (
-            not is_complete
-            and not folders.table.is_local
-            and next(commits.versions(below=version.number), None)
-        ):
+        if not is_complete and not folders.table.is_local and commits.numbers[0] < version.number:
             time.sleep(COPY_TIMEOUT_SECONDS)
         shown = Shown.list(folders, version)
         if shown.is_right and is_complete:
@@ -235,11 +231,10 @@ def _place(store: Store, staging: Store, source: str, name: str) -> None:
 
 
 def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) -> None:
-    """Records that the version is shown and no older one can come back, and removes what nobody reads any
-    more."""
+    """Removes what nobody reads any more, and records that the version is shown and no older one can come
+    back: last, so that whoever dies before has the next one remove the rest."""
     metadata = folders.metadata
     metadata.put_json(report_name(version.number), version.body["report"])
-    metadata.put(versions.complete_name(version.number), b"")
     metadata.remove_file(versions.PROGRESS)  # a published slice has none
     plans = {v.plan for v in (version, *kept)}
     for name in metadata.names(versions.PLANS):
@@ -253,6 +248,9 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     for name in folders.staging.names(versions.KEPT):
         if name.isdecimal() and int(name) < version.number and int(name) not in kept_numbers:
             folders.staging.remove(f"{versions.KEPT}/{name}")
+    for folder in (versions.COMMITS, versions.PLANS):  # their writers write again when it was theirs
+        metadata.remove_scratch(folder)
+    metadata.put(versions.complete_name(version.number), b"")
 
 
 def _places(folders: SliceFolders, version: Version) -> list[tuple[Store, PublishedFile]]:

@@ -127,25 +127,27 @@ def kept_versions(folders: SliceFolders) -> list[Version]:
     return [newest, *(v for v in commits.versions(below=newest.number) if v.number in numbers)]
 
 
-def locate_files(folders: SliceFolders, version: Version) -> dict[PublishedFile, tuple[Store, str]]:
+def locate_files(
+    folders: SliceFolders, version: Version, *, quarantine: bool = True
+) -> dict[PublishedFile, tuple[Store, str]]:
     """Finds each file of a version: in the folder that shows it, or staged, or kept.
 
+    :param quarantine: also those of rows that failed.
     :raises FileNotFoundError: when one is nowhere.
     """
+    wanted = version.all_files if quarantine else version.files
     for _ in range(2):  # it may move on meanwhile
         files: dict[PublishedFile, tuple[Store, str]] = {}
         for store, group in ((folders.table, version.files), (folders.quarantine, version.quarantine)):
-            shown = set(store.names()) if group else set()
+            shown = set(store.names()) if set(group) & set(wanted) else set()
             files |= {f: (store, f.name) for f in group if f.name in shown}
         for folder, name_of in ((versions.STAGED, version.staged_name), (versions.KEPT, version.kept_name)):
-            if len(files) < len(version.all_files):
+            if len(files) < len(wanted):
                 names = {f"{folder}/{name}" for name in folders.staging.tree(folder)}
                 files |= {
-                    f: (folders.staging, name_of(f))
-                    for f in version.all_files
-                    if f not in files and name_of(f) in names
+                    f: (folders.staging, name_of(f)) for f in wanted if f not in files and name_of(f) in names
                 }
-        missing = [f.name for f in version.all_files if f not in files]
+        missing = [f.name for f in wanted if f not in files]
         if not missing:
             return files
     raise FileNotFoundError(f"{missing[0]} of version {version.number} in {folders.table.url} is gone")
@@ -166,7 +168,7 @@ def _published(slice_path: str, number: int | None, metadata_path: str | None) -
                 )
             version = kept
         try:
-            files = locate_files(folders, version)
+            files = locate_files(folders, version, quarantine=False)
         except FileNotFoundError:
             if versions.newest_version(folders.metadata) != newest:
                 continue  # it was replaced meanwhile

@@ -149,10 +149,19 @@ class Commits:
     def versions(self, *, below: int | None = None) -> Iterator[Version]:
         """Yields versions, the newest first, reading one commit each.
 
-        :raises SliceError: when a commit is damaged, or of a newer provider.
+        :param below: only older ones than this, without those whose commit nobody can read.
+        :raises SliceError: when the newest commit is damaged, or of a newer provider.
         """
         for number in reversed(self.numbers):
-            if (below is None or number < below) and (version := read_version(self.store, number)):
+            if below is not None and number >= below:
+                continue
+            try:
+                version = read_version(self.store, number)
+            except SliceError:
+                if below is None:
+                    raise
+                continue
+            if version is not None:
                 yield version
 
     def newest(self) -> Version | None:

@@ -69,7 +69,7 @@ class Answered(SliceLineage, BaseOperator):
         )
         unchanged = self.outcome == "unchanged"
         result = report.to_xcom(
-            report_path=job.report_path, ray_job_id=None if unchanged else "ray-1", dashboard_url=None,
+            report_path=job.paths.report(1), ray_job_id=None if unchanged else "ray-1", dashboard_url=None,
             queued=None, total=None,
         )  # fmt: skip
         self.record_run(job, result=result)

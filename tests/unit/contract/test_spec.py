@@ -70,7 +70,7 @@ def test_slice_path_is_the_output_path_with_the_encoded_key() -> None:
     assert slice_job(output_path="/out/day={slice}").slice_path == "/out/day=2026-01-31"
     assert slice_job(output_path="/out/{slice}/answers").slice_path == "/out/2026-01-31/answers"
     assert slice_job(slice_key="EMEA/a=b").slice_path == "s3://lake/out/ds=EMEA%2Fa%3Db"
-    assert slice_job(max_rows=10).slice_path == "s3://lake/out/_trial/ds=2026-01-31"
+    assert slice_job(max_rows=10).slice_path == "s3://lake/out.trial/first-10/ds=2026-01-31"
     assert encode_slice_key("..") == "%2E%2E"
 
 

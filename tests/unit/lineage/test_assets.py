@@ -17,7 +17,7 @@ RESULT: dict[str, Any] = Report(
     output_path=JOB.slice_path,
     fingerprint="f",
     counts=Counts(planned=3, succeeded=2, quarantined=1, resumed=1),
-).to_xcom(report_path=JOB.report_path, ray_job_id="j", dashboard_url="http://d", queued=1.0, total=2.0)
+).to_xcom(report_path=JOB.paths.report(1), ray_job_id="j", dashboard_url="http://d", queued=1.0, total=2.0)
 
 
 @pytest.mark.parametrize(

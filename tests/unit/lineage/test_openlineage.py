@@ -74,8 +74,8 @@ def test_slice_column_is_a_partition_of_the_table() -> None:
     ({"output_path": "s3://lake/t/day={slice}"}, "s3://lake/t", {"day": "a/b"}, None),
     ({"output_path": "s3://lake/t/{slice}"}, "s3://lake/t", {}, "s3://lake/t/a%2Fb"),
     ({"output_path": "s3://lake/{slice}/t"}, "s3://lake/{slice}/t", {}, "s3://lake/a%2Fb/t"),
-    ({"output_path": "/t", "max_rows": 5}, "/t/_trial", {"ds": "a/b"}, None),
-    ({"output_path": "/t/{slice}", "max_rows": 5}, "/t/_trial", {}, "/t/_trial/a%2Fb"),
+    ({"output_path": "/t", "max_rows": 5}, "/t.trial/first-5", {"ds": "a/b"}, None),
+    ({"output_path": "/t/{slice}", "max_rows": 5}, "/t.trial/first-5", {}, "/t.trial/first-5/a%2Fb"),
 ])  # fmt: skip
 def test_output_is_a_table_and_its_partition(
     given: dict[str, Any], address: str, partition: dict[str, str], location: str | None
@@ -93,7 +93,7 @@ def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -
         outcome=outcome, slice_key="a/b", output_path=spec.slice_path, fingerprint="f", counts=counts
     )
     airflow_side = {"ray_job_id": "j", "dashboard_url": None, "queued": None, "total": None}
-    lineage = slice_lineage(spec, report.to_xcom(report_path=spec.report_path, **airflow_side))
+    lineage = slice_lineage(spec, report.to_xcom(report_path=spec.paths.report(1), **airflow_side))
     written = lineage.outputs[0].outputFacets.get("outputStatistics")
     read = lineage.inputs[0].inputFacets.get("inputStatistics")
     assert (written and written.rowCount, read and read.rowCount) == (rows, rows)

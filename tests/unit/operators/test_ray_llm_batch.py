@@ -68,8 +68,23 @@ def test_schema_class_becomes_a_json_schema_and_template_fields_are_plain() -> N
 
 
 def test_paths_may_be_object_storage_paths() -> None:
-    task = operator(input_path=ObjectStoragePath("file:///data/in"), output_path="s3://bucket/out")
-    assert (task.input_path, task.output_path) == ("/data/in", "s3://bucket/out")
+    names = ("input_path", "output_path", "metadata_path", "quarantine_path")
+    task = operator(**{name: ObjectStoragePath(f"file:///data/{name}") for name in names})
+    assert [getattr(task, name) for name in names] == [f"/data/{name}" for name in names]
+    assert operator(output_path="s3://bucket/out").output_path == "s3://bucket/out"
+
+
+def test_folders_beside_the_table_are_templates_and_reach_the_spec() -> None:
+    task = operator(
+        slice_key="k", output_path="/{{ params.x }}/out", metadata_path="/{{ params.x }}/meta",
+        quarantine_path="/{{ params.x }}/bad", verify="content", params={"x": "lake"},
+    )  # fmt: skip
+    task.render_template_fields({"params": {"x": "lake"}})  # type: ignore[arg-type]
+    job = spec_of(task)
+    assert (job.paths.metadata, job.paths.quarantine) == ("/lake/meta/ds=k", "/lake/bad/ds=k")
+    assert (job.verify, job.keep_versions) == ("content", 1)
+    with pytest.raises(RayLLMInputError, match="lies inside the table"):
+        operator(metadata_path="/out/meta")
 
 
 def test_arguments_may_come_from_upstream_tasks() -> None:

@@ -15,6 +15,8 @@ from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from airflow_provider_raydatallm.processor.sizing import facts
 from airflow_provider_raydatallm.processor.sizing.checks import preflight_findings
+from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.versions import create_commit
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.llama import LLAMA_8B
 
@@ -59,19 +61,22 @@ def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_p
     for key, rate, cached, hash_of_job in (
         ("2026-01-29", 50.0, None, fingerprint(job)),
         ("2026-01-30", 400.0, 50, fingerprint(job)),  # of which 200 were not asked
-        ("2026-01-31", 999.0, 100, fingerprint(job)),  # and here none was
+        ("2026-01-31a", 999.0, 100, fingerprint(job)),  # and here none was
         ("2026-02-01", 999.0, 0, "another"),
     ):
-        folder = tmp_path / "out" / f"ds={key}"
-        folder.mkdir(parents=True)
         report: dict[str, Any] = {
             "slice_key": key, "fingerprint": hash_of_job, "throughput": {"rows_per_s": rate},
             "seconds": {"engine_start": 60.0}, "balance": {"workers": 2},
             "counts": {"planned": 100, "cached": cached},
         }  # fmt: skip
-        (folder / "_report.json").write_text(json.dumps(report))
-    (tmp_path / "out" / "ds=2026-01-31x").mkdir()
-    (tmp_path / "out" / "ds=2026-01-31x" / "_report.json").write_text("no JSON")
+        body = {
+            "number": 1, "staged": "000001-0123abcd", "plan": "plans/plan-000001-0123abcd.json", "keep": 1,
+            "files": [], "quarantine": [], "fingerprint": hash_of_job, "report": report,
+        }  # fmt: skip
+        assert create_commit(Store(changed(job, slice_key=key).paths.metadata), 1, body)
+    damaged = Path(changed(job, slice_key="2026-01-31x").paths.metadata) / "commits" / "commit-000001.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("no JSON")
     plan = plan_run(job, None)
     assert plan.seconds == 60 + 10_000 / (100 * 4)  # 100 rows/s for each of 4 workers
     text = as_table(plan, gpu_hour_price=3.6)

@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.processor.__main__ import load_spec, main
 from airflow_provider_raydatallm.processor.store.published import current_report, finished_report
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
+from tests.support.slice_files import answers, metadata, parts, shown
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +31,6 @@ def job(tmp_path: Path) -> SliceJob:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"x": ["a", "b"]}), tmp_path / "in" / "a.parquet")
     return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", prompt="{x}")
-
-
-def answers(job: SliceJob) -> list[Any]:
-    column: list[Any] = pq.read_table(job.slice_path, partitioning=None).column("answer").to_pylist()
-    return column
 
 
 def add_file(job: SliceJob, name: str, values: list[str]) -> None:
@@ -54,12 +50,12 @@ def test_finished_slice_is_a_no_op(job: SliceJob) -> None:
 
 def test_lease_that_a_dead_publisher_left_is_removed_by_the_next_run(job: SliceJob) -> None:
     run(job)
-    checkpoint = Path(job.slice_path) / "_checkpoint"
-    checkpoint.mkdir()
+    leases = metadata(job) / "lease"
+    leases.mkdir()
     for name in ("epoch-000001", "beat-000001"):
-        (checkpoint / name).write_text("{}")
+        (leases / name).write_text("{}")
     assert run(job).outcome == "unchanged"
-    assert not checkpoint.exists()
+    assert not leases.exists()
 
 
 def test_forced_run_answers_a_finished_slice_again(job: SliceJob) -> None:
@@ -67,8 +63,9 @@ def test_forced_run_answers_a_finished_slice_again(job: SliceJob) -> None:
     cluster = InProcess()
     forced = changed(job, force_rerun=True)
     assert finished_report(forced) is None
-    assert run(forced, cluster).outcome == "published"
-    assert cluster.answered == 2
+    for times in (1, 2):
+        assert run(forced, cluster).outcome == "published"
+        assert cluster.answered == 2 * times
 
 
 def test_changed_configuration_follows_the_policy(job: SliceJob) -> None:
@@ -131,27 +128,15 @@ def test_input_that_changed_half_way_follows_the_policy(job: SliceJob) -> None:
 
 def test_deleted_files_are_built_again(job: SliceJob) -> None:
     run(job)
-    (Path(job.slice_path) / "part-00000.parquet").unlink()
+    parts(job)[0].unlink()
     assert current_report(job) is None
     assert run(job).outcome == "published"
     assert answers(job) == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", ["_SUCCESS", "_manifest.json", "_report.json"])
-def test_what_derives_from_a_commit_is_written_again_without_an_engine(job: SliceJob, name: str) -> None:
-    report = run(job)
-    path = Path(job.slice_path) / name
-    before = path.read_bytes()
-    path.unlink()
-    assert current_report(job) is None
-    cluster = InProcess()
-    assert run(job, cluster) == report.model_copy(update={"outcome": "unchanged"})
-    assert (cluster.answered, path.read_bytes()) == (0, before)
-
-
 def test_damaged_commit_is_reported_and_can_be_forced(job: SliceJob) -> None:
     run(job)
-    commit = Path(job.slice_path) / "_versions" / "commit-000001.json"
+    commit = metadata(job) / "commits" / "commit-000001.json"
     commit.write_bytes(commit.read_bytes().replace(b'"rows"', b'"r0ws"'))
     with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*force_rerun=True"):
         run(job)
@@ -174,7 +159,7 @@ def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     assert (skipped.outcome, skipped.counts.planned) == ("empty", 0)
     assert not Path(job.slice_path).exists()
     assert run(changed(nothing, on_empty="publish")).outcome == "empty"
-    assert (Path(job.slice_path) / "_SUCCESS").exists()
+    assert shown(job) == {"_SUCCESS"}
     assert pq.read_table(job.slice_path).num_rows == 0
 
 
@@ -183,9 +168,7 @@ def test_slice_that_became_empty_leaves_no_old_rows_behind(job: SliceJob) -> Non
     (Path(job.input_path) / "a.parquet").unlink()
     report = run(changed(job, on_empty="publish", on_input_change="recompute"))
     assert report.outcome == "empty"
-    assert {p.name for p in Path(job.slice_path).iterdir()} == {
-        "_SUCCESS", "_manifest.json", "_report.json", "_versions",
-    }  # fmt: skip
+    assert shown(job) == {"_SUCCESS"}
 
 
 def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
@@ -212,9 +195,10 @@ def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
     assert not Path(job.slice_path).exists()
 
 
-def test_output_inside_the_input_is_refused(job: SliceJob) -> None:
-    with pytest.raises(SliceError, match="lies inside the input"):
-        run(changed(job, output_path=f"{job.input_path}out"))
+@pytest.mark.parametrize("field", ["output_path", "metadata_path", "quarantine_path"])
+def test_output_inside_the_input_is_refused(job: SliceJob, field: str) -> None:
+    with pytest.raises(SliceError, match=rf"{job.input_path}out.* lies inside the input"):
+        run(changed(job, **{field: f"{job.input_path}out"}))
 
 
 def test_trial_run_never_meets_the_published_slice(job: SliceJob) -> None:
@@ -259,6 +243,6 @@ def test_program_lists_the_published_files(
     assert "no slice is published" in capsys.readouterr().err
     run(job)
     assert main(["files", spec]) == 0
-    assert capsys.readouterr().out == f"{job.slice_path}/part-00000.parquet\n"
+    assert capsys.readouterr().out == f"{parts(job)[0]}\n"
     assert main(["retry-quarantined", spec]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] == "unchanged"

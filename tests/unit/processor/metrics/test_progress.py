@@ -1,4 +1,4 @@
-"""`_progress.json`: up to date during a run, kept after a failed one, gone when the slice is published."""
+"""`progress.json`: up to date during a run, kept after a failed one, gone when the slice is published."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def job(tmp_path: Path) -> SliceJob:
 
 
 def file_of(job: SliceJob) -> Path:
-    return Path(job.slice_path) / "_progress.json"
+    return Path(job.paths.metadata) / "progress.json"
 
 
 def run(job: SliceJob, before_batch: Callable[[pa.Table], None] = lambda batch: None) -> None:
@@ -92,7 +92,7 @@ def test_progress_is_up_to_date_during_a_run_and_gone_after_publishing(job: Slic
     assert [p["input_tokens"] for p in seen] == [None, 70, 140]
     assert seen[-1]["recent_rows_per_s"] > 0
     assert seen[-1]["slice_key"] == job.slice_key
-    assert "_progress.json" not in {p.name for p in Path(job.slice_path).iterdir()}
+    assert not file_of(job).exists()
 
 
 def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
@@ -117,8 +117,8 @@ def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
 def test_gc_removes_the_progress_of_an_abandoned_checkpoint(job: SliceJob) -> None:
     with pytest.raises(SliceError):
         run(job, fail_at_third_batch())
-    for store, _ in garbage.abandoned_checkpoints(job, 0):
-        garbage.remove_checkpoint(store)
+    for found in garbage.find_leftovers(job, 0):
+        garbage.remove_leftovers(found.folders)
     assert not file_of(job).exists()
 
 
@@ -141,7 +141,7 @@ def lease_of(store: Store) -> Lease:
 
 
 def test_run_without_its_lease_writes_no_progress(job: SliceJob, written: list[None]) -> None:
-    store = Store(job.slice_path)
+    store = Store(job.paths.metadata)
     lost = lease_of(store)
     other = lease_of(store)
     with (
@@ -167,7 +167,7 @@ def test_write_after_a_lost_lease_is_rolled_back(job: SliceJob) -> None:
             self.overtaken = True
             super().put_json(name, value)
 
-    store = SlowStore(job.slice_path)
+    store = SlowStore(job.paths.metadata)
     with ProgressReporter(job, store, lease_of(store), lambda progress: None):
         wait_for(lambda: store.overtaken)
         wait_for(lambda: not file_of(job).exists())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,21 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor import storage as store_module
-from airflow_provider_raydatallm.processor.input.plan import make_plan
+from airflow_provider_raydatallm.processor import version_build
 from airflow_provider_raydatallm.processor.publish import publication
 from airflow_provider_raydatallm.processor.storage import Store
-from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
+from tests.support.slice_files import (
+    answers,
+    checkpoint_folders,
+    files_below,
+    metadata,
+    newest,
+    parts,
+    shown,
+)
 
 
 @pytest.fixture
@@ -34,52 +41,60 @@ def job(tmp_path: Path) -> SliceJob:
     return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out")
 
 
-def names(job: SliceJob) -> set[str]:
-    return {p.name for p in Path(job.slice_path).iterdir()}
-
-
-def run_killed_in(step: Callable[..., Any], job: SliceJob, cluster: InProcess | None = None) -> list[Any]:
-    """A run that dies in a step; returns the arguments of the calls of the step."""
-    calls: list[Any] = []
+def run_killed_in(module: Any, step: str, job: SliceJob, cluster: InProcess | None = None) -> None:
+    """A run that dies where a module would take a step."""
 
     def die(*args: Any, **kwargs: Any) -> None:
-        calls.append(args)
         raise OSError("killed")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{step.__module__}.{step.__qualname__}", die)
+        patch.setattr(module, step, die)
         with pytest.raises(OSError, match="killed"):
             run(job, cluster)
-    return calls
 
 
 ALL = [f"{f}-{i}" for f in range(3) for i in range(100)]
 
 
-def test_slice_is_one_file_with_its_manifest_and_nothing_else(job: SliceJob) -> None:
+def test_slice_is_its_files_and_the_marker_and_the_rest_lies_beside_the_table(job: SliceJob) -> None:
     run(job)
-    assert names(job) == {
-        "part-00000.parquet", "_SUCCESS", "_manifest.json", "_report.json", "_versions",
+    [part] = parts(job)
+    assert shown(job) == {part.name, "_SUCCESS"}
+    [file] = newest(job).files
+    assert (file.name, file.rows, file.bytes) == (part.name, 300, part.stat().st_size)
+    assert file.sha256 == hashlib.sha256(part.read_bytes()).hexdigest()
+    assert files_below(metadata(job)) - {newest(job).marker} == {
+        "commits/commit-000001.json", "commits/complete-000001", "plans/plan-0...",
+        "reports/report-000001.json",
     }  # fmt: skip
-    folder = Path(job.slice_path)
-    manifest = json.loads((folder / "_manifest.json").read_text())
-    data = (folder / "part-00000.parquet").read_bytes()
-    assert manifest["files"] == [
-        {"path": "part-00000.parquet", "rows": 300, "bytes": len(data),
-         "sha256": hashlib.sha256(data).hexdigest()},
-    ]  # fmt: skip
-    table = pq.read_table(folder, partitioning=None)
+    table = pq.read_table(job.slice_path, partitioning=None)
     assert table.column("answer").to_pylist() == table.column("name").to_pylist() == ALL
     assert table.schema.field("x").type == pa.int64()
+    assert pq.read_table(job.output_path).num_rows == 300  # the whole table
 
 
-def test_success_is_written_last(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    put = Store.put
-    monkeypatch.setattr(Store, "put", lambda self, name, data: (written.append(name), put(self, name, data)))
+def test_success_is_shown_last_and_goes_first(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    place, remove = Store.place, Store.remove
+
+    def note(step: str, store: Store, name: str) -> None:
+        if store.root == job.slice_path:
+            steps.append(f"{step} {name.partition('-00')[0]}")
+
+    def placed(self: Store, source: Store, source_name: str, name: str) -> bool:
+        note("show", self, name)
+        return place(self, source, source_name, name)
+
+    def removed(self: Store, name: str) -> None:
+        note("remove", self, name)
+        remove(self, name)
+
+    monkeypatch.setattr(Store, "place", placed)
+    monkeypatch.setattr(Store, "remove", removed)
     run(job)
-    top = [n for n in written if "/" not in n]
-    assert top == ["_manifest.json", "_report.json", "_SUCCESS"]
+    run(changed(job, force_rerun=True))
+    first = ["show part", "show _SUCCESS"]
+    assert steps == [*first, "remove _SUCCESS", "remove part", *first]
 
 
 @pytest.mark.parametrize(
@@ -100,13 +115,16 @@ def test_several_files_carry_their_version_and_read_in_order(
     assert pq.read_table(job.slice_path, partitioning=None).column("answer").to_pylist() == ALL
     if job.file_per_input:
         assert [pq.read_metadata(f).num_rows for f in files] == [100, 100, 100]
+        assert [f.input for f in newest(job).files] == [f"{job.input_path}{f}.parquet" for f in range(3)]
+    else:
+        assert {f.input for f in newest(job).files} == {None}
 
     run(job.model_copy(update={"force_rerun": True}))
     again = published_files(job.slice_path)
     assert all(Path(f).name.startswith("part-000002-") for f in again)
-    assert {Path(f).name for f in again} == {n for n in names(job) if n.startswith("part-")}
+    assert [Path(f) for f in again] == parts(job)
     run(changed(job, force_rerun=True, file_per_input=False, max_file_bytes=1 << 30))
-    assert {n for n in names(job) if n.startswith("part-")} == {"part-00000.parquet"}
+    assert len(parts(job)) == 1
 
 
 def test_old_version_stays_readable_until_the_new_one_is_published(
@@ -118,7 +136,7 @@ def test_old_version_stays_readable_until_the_new_one_is_published(
 
     def look(batch: pa.Table) -> None:
         table = pq.read_table(job.slice_path, partitioning=None)
-        seen.append((table.column("answer").to_pylist() == ALL, "_SUCCESS" in names(job)))
+        seen.append((table.column("answer").to_pylist() == ALL, "_SUCCESS" in shown(job)))
 
     run(other, InProcess(batch=100, before_batch=look))
     assert seen
@@ -156,41 +174,32 @@ def test_folder_of_somebody_else_is_not_touched(job: SliceJob) -> None:
     (folder / "precious.parquet").write_bytes(b"x")
     with pytest.raises(SliceError, match=r"precious\.parquet"):
         run(job)
-    assert names(job) == {"precious.parquet"}
+    assert shown(job) == {"precious.parquet"}
+    assert not metadata(job).exists()
 
 
-def test_sealed_slice_publishes_what_was_sealed(job: SliceJob) -> None:
-    """Fragments that a late writer puts after the seal change nothing."""
-    [(_, name, *_)] = run_killed_in(Store.replace, job)
-    assert name == "part-00000.parquet"
-    store = Store(job.slice_path)
-    [folder] = [n for n in store.names("_checkpoint") if n.startswith("v")]
-    plan = make_plan(job)
-    late = pa.table(
-        {"__unit": pa.array([0], pa.int32()), "__offset": pa.array([0], pa.int64()), "answer": ["late"],
-         "__input_tokens": [1], "__output_tokens": [1]},
-    )  # fmt: skip
-    for epoch in (0, 9):
-        put_fragment(store, f"_checkpoint/{folder}", "rows", late, [u.id for u in plan.units], epoch)
-    cluster = InProcess()
-    run(job, cluster)
-    assert cluster.answered == 0
-    assert pq.read_table(job.slice_path, partitioning=None).column("answer").to_pylist() == ALL
+def test_file_that_is_too_large_for_one_copy_becomes_several_that_name_their_input(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publication, "_MAX_FILE_BYTES", 2000)
+    run(changed(job, file_per_input=True))
+    files = newest(job).files
+    assert len(files) > 3
+    assert len({f.input for f in files}) == 3
+    assert [f.input for f in files] == sorted(str(f.input) for f in files)
+    assert answers(job) == ALL
 
 
-def test_row_without_an_answer_is_never_published(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last guard: what a seal names must be one answer for each row."""
-    store = Store(job.slice_path)
-    run_killed_in(Store.replace, job)
-    [folder] = [n for n in store.names("_checkpoint") if n.startswith("v")]
-    [seal] = [n for n in store.names(f"_checkpoint/{folder}") if n.startswith("seal-")]
-    body = store.read_document(f"_checkpoint/{folder}/{seal}")
-    body["fragments"].pop()
-    store.remove(f"_checkpoint/{folder}/{seal}")
-    store.create_document(f"_checkpoint/{folder}/{seal}", body)
+def test_row_without_an_answer_is_never_published(job: SliceJob) -> None:
+    """The last guard: each row of a part has one answer or one error."""
+
+    class Forgets(InProcess):
+        def build_parts(self, build: Any, parts: Sequence[Any], timeout: float) -> Iterable[Any]:
+            return super().build_parts(build, [replace(p, fragments=p.fragments[1:]) for p in parts], timeout)
+
     with pytest.raises(SliceError, match=r"and \d+ answers and 0 failures for them"):
-        run(job)
-    assert all(n.startswith("_") for n in names(job))
+        run(changed(job, file_per_input=True), Forgets())
+    assert shown(job) == set()
 
 
 def test_disk_that_is_full_fails_with_the_path_and_resumes(
@@ -201,7 +210,7 @@ def test_disk_that_is_full_fails_with_the_path_and_resumes(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_module.shutil, "copyfileobj", full)
-        with pytest.raises(SliceError, match=r"cannot write .*part-00000\.parquet: No space left") as e:
+        with pytest.raises(SliceError, match=r"cannot write .*/staged/.*/part-0.*: No space left") as e:
             run(job)
     assert e.value.kind == "transient"
     cluster = InProcess()
@@ -213,7 +222,7 @@ def test_disk_that_is_full_fails_with_the_path_and_resumes(
 def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
     job: SliceJob, tmp_path: Path, mode: str
 ) -> None:
-    """The one moment in which the folder holds a file that no commit names."""
+    """The moment in which files are staged that no commit names."""
     add = pa.table({"name": [f"fail {i}" for i in range(20)], "x": range(20)})
     pq.write_table(add, tmp_path / "in" / "bad.parquet")
     run(job)
@@ -231,31 +240,32 @@ def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
     # Without other answers the new file would be the old one, to the byte.
     engine = {"answer": answer_fixed} if mode in ("forced", "retry") else {}
     first, second = InProcess(**engine), InProcess(**engine)
-    run_killed_in(publication.Publication._commit, again, first)
+    run_killed_in(publication, "commit", again, first)
     assert first.answered > 0
     report = run(again, second)
     assert (report.outcome, second.answered) == ("published", 0)
     assert published_dataset(job.slice_path).count_rows() == report.counts.succeeded
-    assert not (Path(job.slice_path) / "_checkpoint").exists()
+    assert checkpoint_folders(job) == []
+    assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
+
+
+def test_run_that_dies_between_its_commit_and_the_table_is_shown_by_the_next(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_killed_in(publication, "reconcile", job)
+    assert shown(job) == set()
+    assert published_dataset(job.slice_path).count_rows() == 300  # our reader follows the commit
+    cluster = InProcess()
+    assert run(job, cluster).outcome == "unchanged"
+    assert (cluster.answered, answers(job)) == (0, ALL)
+    assert checkpoint_folders(job) == []
 
 
 def test_checkpoint_that_a_dying_run_left_is_removed_by_the_next(job: SliceJob) -> None:
-    run_killed_in(versions.remove_checkpoints, job)
-    assert (Path(job.slice_path) / "_SUCCESS").exists()
+    run_killed_in(version_build, "remove_checkpoints", job)
+    assert "_SUCCESS" in shown(job)
+    assert len(checkpoint_folders(job)) == 1
     cluster = InProcess()
     assert run(job, cluster).outcome == "unchanged"
     assert cluster.answered == 0
-    assert not (Path(job.slice_path) / "_checkpoint").exists()
-
-
-@pytest.mark.parametrize("given", [{"retry_quarantined": True}, {"max_row_attempts": 3}])
-def test_sealed_slice_pays_for_no_row_that_it_could_not_publish(
-    job: SliceJob, tmp_path: Path, given: dict[str, Any]
-) -> None:
-    """Failed rows are tried again before the seal or in the next version, never in between."""
-    pq.write_table(pa.table({"name": ["fail"], "x": [1]}), tmp_path / "in" / "bad.parquet")
-    run_killed_in(Store.replace, job)
-    cluster = InProcess()
-    report = run(changed(job, **given), cluster)
-    assert cluster.answered == 0
-    assert (report.counts.succeeded, report.counts.quarantined) == (300, 1)
+    assert checkpoint_folders(job) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from tests.support import stub_engine
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
+from tests.support.slice_files import newest, shown
 
 BAD = (3, 17, 18, 41)
 
@@ -44,11 +44,8 @@ def published(job: SliceJob) -> pa.Table:
 
 
 def quarantined(job: SliceJob) -> list[dict[str, Any]]:
-    manifest = json.loads((Path(job.slice_path) / "_manifest.json").read_text())
-    rows: list[dict[str, Any]] = []
-    for file in manifest["quarantine"]:
-        rows += pq.read_table(Path(job.slice_path) / file["path"], partitioning=None).to_pylist()
-    assert sum(f["rows"] for f in manifest["quarantine"]) == len(rows)
+    rows: list[dict[str, Any]] = pq.read_table(job.paths.quarantine, partitioning=None).to_pylist()
+    assert sum(f.rows for f in newest(job).quarantine) == len(rows)
     return rows
 
 
@@ -102,7 +99,7 @@ def test_too_many_failures_publish_nothing_keep_the_rows_and_say_why(job: SliceJ
         SliceError, match=r"max_quarantine_fraction 0.01: .*ValueError, such as row 4 of .*in\.parquet"
     ):
         run(strict)
-    assert not (Path(job.slice_path) / "part-00000.parquet").exists()
+    assert shown(job) == set()
     cluster = InProcess()
     report = run(changed(job, max_quarantine_fraction=0.04), cluster)
     assert report.counts.quarantined == 4
@@ -142,7 +139,7 @@ def test_row_that_fails_once_is_answered_by_its_next_attempt(job: SliceJob) -> N
     report = run(changed(job, max_row_attempts=2), cluster)
     assert (report.counts.succeeded, report.counts.quarantined) == (100, 0)
     assert published(job).column("answer").to_pylist()[3] == "fine 3"
-    assert not (Path(job.slice_path) / "_quarantine").exists()
+    assert not Path(job.paths.quarantine).exists()
 
 
 def test_retry_runs_the_quarantined_rows_only(job: SliceJob) -> None:

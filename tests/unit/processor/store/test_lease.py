@@ -14,12 +14,13 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import lease as lease_module
 from airflow_provider_raydatallm.processor.store.lease import (
-    CHECKPOINT,
+    LEASE,
     Lease,
     LeaseHolder,
     LeaseLostError,
     read_holder,
 )
+from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
 
 
 @pytest.fixture(autouse=True)
@@ -76,12 +77,12 @@ def test_epochs_continue_above_the_published_one(store: Store) -> None:
 
 def test_released_slice_with_a_checkpoint_is_leased_at_once(store: Store) -> None:
     first = acquire(store)
-    store.put(f"{CHECKPOINT}/v000001-x/f.arrow", b"")
+    store.put(f"{CHECKPOINT}/0123456789abcdef/f.arrow", b"")
     first.close()
     second = acquire(store, stop_waiting=lambda other: pytest.fail("it is waited for"))
     assert second.epoch == 2
     second.close()
-    assert store.names(CHECKPOINT) == ["beat-000002", "epoch-000002", "v000001-x"]
+    assert store.names(LEASE) == ["beat-000002", "epoch-000002"]
 
 
 def test_holder_that_lives_is_waited_for(store: Store) -> None:
@@ -133,7 +134,7 @@ def test_killed_holder_is_taken_over(store: Store, wait: bool) -> None:
 
 def test_holder_notices_by_its_beat_that_it_was_taken_over(store: Store) -> None:
     first = acquire(store)
-    store.create(f"{CHECKPOINT}/epoch-000002", b'{"holder": "second"}')
+    store.create(f"{LEASE}/epoch-000002", b'{"holder": "second"}')
     for _ in range(15_000):
         if first.lost:
             break
@@ -144,8 +145,8 @@ def test_holder_notices_by_its_beat_that_it_was_taken_over(store: Store) -> None
 def test_epoch_of_another_run_is_not_mistaken_for_its_own(store: Store) -> None:
     first = acquire(store)
     kill(first)
-    store.remove(f"{CHECKPOINT}/epoch-000001")
-    store.create(f"{CHECKPOINT}/epoch-000001", json.dumps({"holder": "another"}).encode())
+    store.remove(f"{LEASE}/epoch-000001")
+    store.create(f"{LEASE}/epoch-000001", json.dumps({"holder": "another"}).encode())
     with pytest.raises(LeaseLostError):
         first.check()
 

@@ -75,7 +75,7 @@ def test_names_say_which_rows_a_fragment_holds() -> None:
         looked.append(name)
         return (ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1))
 
-    names = [whole, holes, failed, "plan-0.json", "seal-0.json", "_damaged-1-" + whole, whole + ".tmp"]
+    names = [whole, holes, failed, "plan-0.json", "carried_over.json", "_damaged-1-" + whole, whole + ".tmp"]
     found = ledger.read_ledger(names, look)
     assert looked == [holes]
     assert {(f.name, f.kind, f.ranges) for f in found} == {
@@ -91,6 +91,6 @@ def test_fragment_that_cannot_be_read_holds_nothing() -> None:
     assert ledger.read_ledger([holes], lambda name: None) == []
 
 
-@pytest.mark.parametrize("name", ["rows.arrow", "rows-xyz-1-1-e000001-0.arrow", "part-00000.parquet"])
+@pytest.mark.parametrize("name", ["rows.arrow", "rows-xyz-1-1-e000001-0.arrow", "plan-0123456789abcdef.json"])
 def test_other_files_are_no_fragments(name: str) -> None:
     assert ledger.read_ledger([name], lambda name: ()) == []

@@ -28,10 +28,11 @@ from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from tests.support.in_process import InProcess, job_of
 from tests.support.in_process import run_in_process as run
+from tests.support.slice_files import answers, shown
 
 
 def checkpoint_of(job: SliceJob) -> Checkpoint:
-    return Checkpoint(Store(job.slice_path), 1, fingerprint(job), "new")
+    return Checkpoint(Store(job.paths.metadata), fingerprint(job))
 
 
 def finish(job: SliceJob, plan: Plan, rows: list[tuple[int, int]], kind: Any = "rows") -> None:
@@ -119,10 +120,6 @@ def job(tmp_path: Path) -> SliceJob:
     return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", max_quarantine_fraction=1)
 
 
-def answers(job: SliceJob) -> list[str]:
-    return list(pq.read_table(job.slice_path, partitioning=None).column("answer").to_pylist())
-
-
 def test_plan_that_was_stored_is_the_plan_that_was_made(job: SliceJob, tmp_path: Path) -> None:
     plan = make_plan(job)
     checkpoint = checkpoint_of(job)
@@ -154,7 +151,7 @@ def test_damaged_fragment_is_set_aside_and_its_rows_run_again(
     plan = make_plan(job)
     finish(job, plan, [(0, o) for o in range(30)])
     finish(job, plan, [(1, o) for o in range(30)])
-    folder = Path(job.slice_path) / checkpoint_of(job).folder
+    folder = Path(job.paths.metadata) / checkpoint_of(job).folder
     damaged = sorted(folder.iterdir())[0]
     data = bytearray(damaged.read_bytes())
     data[-20] ^= 0x40
@@ -170,7 +167,7 @@ def test_damaged_fragment_is_set_aside_and_its_rows_run_again(
 def test_damaged_fragment_with_holes_is_set_aside_before_anything_runs(job: SliceJob) -> None:
     plan = make_plan(job)
     finish(job, plan, [(0, 1), (0, 3), (2, 5)])
-    folder = Path(job.slice_path) / checkpoint_of(job).folder
+    folder = Path(job.paths.metadata) / checkpoint_of(job).folder
     [path] = folder.iterdir()
     path.write_bytes(path.read_bytes()[:40])
     cluster = InProcess()
@@ -184,7 +181,7 @@ def test_damaged_plan_is_set_aside_and_finished_rows_still_count(job: SliceJob, 
     checkpoint = checkpoint_of(job)
     checkpoint.save_plan(plan)
     finish(job, plan, [(0, o) for o in range(30)])
-    [stored] = (Path(job.slice_path) / checkpoint.folder).glob("plan-*.json")
+    [stored] = (Path(job.paths.metadata) / checkpoint.folder).glob("plan-*.json")
     stored.write_bytes(damage)
     cluster = InProcess()
     assert run(job, cluster).counts.resumed == 30
@@ -209,7 +206,7 @@ def test_engine_that_loses_rows_is_told_not_asked_for_ever(job: SliceJob) -> Non
         SliceError, match=r"100 row\(s\) came back from the engine neither answered nor failed"
     ):
         run(job, Forgets())
-    assert not (Path(job.slice_path) / "part-00000.parquet").exists()
+    assert shown(job) == set()
 
 
 def test_rows_that_a_dying_writer_lost_run_again_in_the_same_run(job: SliceJob) -> None:

@@ -1,0 +1,74 @@
+"""Where a slice's files lie: the table's folders hold its rows, and everything else lies beside the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import pytest
+
+from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
+from tests.support.slice_jobs import slice_job
+
+
+def paths(**given: Any) -> SlicePaths:
+    return slice_job(**given).paths
+
+
+@pytest.mark.parametrize(("given", "table", "metadata", "quarantine"), [
+    ({"output_path": "s3://lake/out/"}, "s3://lake/out/ds=2026-01-31", "s3://lake/out.ray_llm/ds=2026-01-31",
+     "s3://lake/out.quarantine/ds=2026-01-31"),
+    ({"output_path": "/out/day={slice}"}, "/out/day=2026-01-31", "/out.ray_llm/day=2026-01-31",
+     "/out.quarantine/day=2026-01-31"),
+    ({"output_path": "/lake/{slice}/answers"}, "/lake/2026-01-31/answers", "/lake/2026-01-31.ray_llm/answers",
+     "/lake/2026-01-31.quarantine/answers"),
+    ({"output_path": "/out", "max_rows": 7}, "/out.trial/first-7/ds=2026-01-31",
+     "/out.trial/first-7.ray_llm/ds=2026-01-31", "/out.trial/first-7.quarantine/ds=2026-01-31"),
+    ({"output_path": "/out", "metadata_path": "/meta/"}, "/out/ds=2026-01-31", "/meta/ds=2026-01-31",
+     "/out.quarantine/ds=2026-01-31"),
+    ({"output_path": "/out", "quarantine_path": "s3://lake/bad"}, "/out/ds=2026-01-31",
+     "/out.ray_llm/ds=2026-01-31", "s3://lake/bad/ds=2026-01-31"),
+])  # fmt: skip
+def test_metadata_and_quarantine_lie_beside_the_table_or_where_they_are_put(
+    given: dict[str, Any], table: str, metadata: str, quarantine: str
+) -> None:
+    found = paths(**given)
+    assert (found.table, found.metadata, found.quarantine) == (table, metadata, quarantine)
+    assert found.report(3) == f"{metadata}/reports/report-000003.json"
+
+
+def test_staged_files_stay_on_the_tables_storage_wherever_the_metadata_lies() -> None:
+    assert paths(output_path="s3://lake/out", metadata_path="/meta").staging == paths().staging
+
+
+def test_reader_finds_a_slice_by_its_folder_alone() -> None:
+    assert slice_paths("s3://lake/out/ds=2026-01-31/") == paths()
+
+
+@pytest.mark.parametrize(
+    "output_path", ["s3://lake", "s3://lake/", "s3://lake/{slice}", "/", "/{slice}", "file:///{slice}"]
+)
+def test_table_without_a_place_beside_it_is_refused(output_path: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match="root of a bucket or disk"):
+        slice_job(output_path=output_path)
+
+
+def test_folder_of_a_bucket_or_disk_is_enough() -> None:
+    assert paths(output_path="s3://lake/out/{slice}").metadata == "s3://lake/out.ray_llm/2026-01-31"
+    assert paths(output_path="/out").metadata == "/out.ray_llm/ds=2026-01-31"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"metadata_path": "meta"}, "metadata_path is 'meta': give the folder of the whole table"),
+        ({"quarantine_path": "/bad/{slice}"}, "without {slice}"),
+        ({"metadata_path": "s3://lake/out/meta"}, "lies inside the table s3://lake/out/"),
+        ({"quarantine_path": "s3://lake/out"}, "lies inside the table"),
+        ({"output_path": "/lake/{slice}/x", "metadata_path": "/meta"}, "{slice} above its last folder"),
+    ],
+)
+def test_folder_that_would_mix_with_others_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(pydantic.ValidationError) as e:
+        slice_job(**given)
+    assert says in str(e.value)

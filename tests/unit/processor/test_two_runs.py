@@ -1,0 +1,227 @@
+"""Runs that meet: whoever finds its number taken decides again what is to be done, and no row is paid twice
+for one question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.publish import publication
+from airflow_provider_raydatallm.processor.store import lease, versions
+from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import run_in_process as run
+from tests.support.slice_files import (
+    answers,
+    checkpoint_folders,
+    files_below,
+    folders_of,
+    metadata,
+    newest,
+)
+
+ROWS = 40
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(ROWS)]}), tmp_path / "in.parquet")
+    return job_of(
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", on_config_change="recompute"
+    )
+
+
+def asked(job: SliceJob, text: str) -> SliceJob:
+    return changed(job, prompt=f"{{name}} {text}")
+
+
+class Killed(Exception): ...
+
+
+def meets(when: int, other: Callable[[], Any]) -> InProcess:
+    """A cluster in which something happens once, when so many rows are answered."""
+
+    def meet(batch: pa.Table) -> None:
+        if cluster.answered == when:
+            cluster.before_batch = lambda batch: None
+            other()
+
+    cluster = InProcess(before_batch=meet)
+    return cluster
+
+
+def before_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], Any]) -> None:
+    """Has something happen once, when the next run has staged its files and is about to commit."""
+    commit = publication.commit
+
+    def late(*args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(publication, "commit", commit)
+        other()
+        commit(*args, **kwargs)
+
+    monkeypatch.setattr(publication, "commit", late)
+
+
+@pytest.fixture
+def unleased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a holder is taken for dead: a second run works beside it, and the first does not notice."""
+    monkeypatch.setattr(lease, "STALE_SECONDS", 0.3)
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 600.0)
+    monkeypatch.setattr(lease.Lease, "check", lambda self: None)
+
+
+def test_number_that_became_void_at_the_commit_is_followed_by_another(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before_commit(monkeypatch, lambda: versions.void(folders_of(job).metadata, 1, "a test"))
+    cluster = InProcess()
+    report = run(job, cluster)
+    assert (report.outcome, report.published_version, cluster.answered) == ("published", 2, ROWS)
+    assert newest(job).to_report("published") == report
+    assert "deciding again what is to be done" in capsys.readouterr().err
+    assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
+
+
+@pytest.mark.usefixtures("unleased")
+def test_run_whose_question_another_published_first_is_attached_to_it(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[Any] = []
+    second = InProcess()
+    before_commit(monkeypatch, lambda: others.append(run(job, second)))
+    first = InProcess()
+    report = run(job, first)
+    assert (first.answered, second.answered) == (ROWS, 0)  # the fragments were all there
+    assert others[0].outcome == "published"
+    assert report == others[0].model_copy(update={"outcome": "attached"})
+    assert newest(job).number == 1
+    assert answers(job) == [f"n{i}" for i in range(ROWS)]
+
+
+@pytest.mark.usefixtures("unleased")
+def test_run_that_meets_another_question_at_its_commit_publishes_after_it_and_pays_nothing_twice(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = InProcess()
+    before_commit(monkeypatch, lambda: run(asked(job, "new"), second))
+    first = InProcess()
+    report = run(job, first)
+    assert (report.published_version, first.answered, second.answered) == (2, ROWS, ROWS)
+    assert newest(job).body["base"] == 1
+    assert answers(job) == [f"n{i}" for i in range(ROWS)]
+    assert checkpoint_folders(job) == []
+
+
+@pytest.mark.usefixtures("unleased")
+@pytest.mark.parametrize("policy", ["recompute", "fail"])
+def test_decision_is_made_again_by_the_policies(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    before_commit(monkeypatch, lambda: run(asked(job, "new")))
+    mine = changed(job, on_config_change=policy)
+    if policy == "recompute":
+        assert run(mine).published_version == 2
+        return
+    with pytest.raises(SliceError, match="is published with another configuration"):
+        run(mine)
+    assert (newest(job).number, answers(job)[0]) == (1, "n0 new")
+
+
+@pytest.mark.usefixtures("unleased")
+def test_run_that_meets_a_new_version_half_way_answers_no_row_twice(job: SliceJob) -> None:
+    second = InProcess()
+    first = meets(20, lambda: run(asked(job, "new"), second))
+    report = run(job, first)
+    assert (report.published_version, first.answered, second.answered) == (2, ROWS, ROWS)
+    assert answers(job) == [f"n{i}" for i in range(ROWS)]
+
+
+def kill_at(rows: int) -> InProcess:
+    def die() -> None:
+        raise Killed
+
+    return meets(rows, die)
+
+
+def test_half_finished_question_waits_while_others_are_published(job: SliceJob) -> None:
+    first = kill_at(20)
+    with pytest.raises(Killed):
+        run(job, first)
+    run(asked(job, "other"))
+    [left] = checkpoint_folders(job)
+    again = kill_at(10)
+    with pytest.raises(Killed):
+        run(asked(job, "third"), again)
+    assert len(checkpoint_folders(job)) == 2
+    rest = InProcess()
+    report = run(job, rest)
+    assert (report.published_version, first.answered + rest.answered) == (2, ROWS)
+    assert report.counts.resumed == 20
+    assert answers(job) == [f"n{i}" for i in range(ROWS)]
+    assert left not in checkpoint_folders(job)
+    assert len(checkpoint_folders(job)) == 1
+    rest = InProcess()
+    run(asked(job, "third"), rest)
+    assert again.answered + rest.answered == ROWS
+    assert checkpoint_folders(job) == []
+
+
+def test_question_that_is_asked_again_after_another_one_is_paid_again(job: SliceJob) -> None:
+    """Its rows were published and replaced: they are the older version's, not the question's for ever."""
+    run(job)
+    run(asked(job, "other"))
+    cluster = InProcess()
+    assert run(job, cluster).published_version == 3
+    assert cluster.answered == ROWS
+
+
+def test_forced_run_that_died_resumes_and_the_next_forced_one_pays_anew(job: SliceJob) -> None:
+    run(job)
+    forced = changed(job, force_rerun=True)
+    first = kill_at(20)
+    with pytest.raises(Killed):
+        run(forced, first)
+    rest = InProcess()
+    assert run(forced, rest).published_version == 2
+    assert first.answered + rest.answered == ROWS
+    third = InProcess()
+    assert run(forced, third).published_version == 3
+    assert third.answered == ROWS
+
+
+@pytest.mark.usefixtures("unleased")
+def test_two_forced_runs_that_meet_publish_one_version_each_or_attach(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(job)
+    forced = changed(job, force_rerun=True)
+    second = InProcess()
+    before_commit(monkeypatch, lambda: run(forced, second))
+    first = InProcess()
+    report = run(forced, first)
+    assert (report.outcome, report.published_version) == ("attached", 2)
+    assert (first.answered, second.answered) == (ROWS, 0)
+
+
+@pytest.mark.usefixtures("unleased")
+def test_extension_that_meets_another_version_copies_that_ones_rows(
+    job: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in.parquet").rename(tmp_path / "in" / "0.parquet")
+    job = changed(job, input_path=f"{tmp_path}/in/", on_input_change="extend")
+    run(job)
+    pq.write_table(pa.table({"name": ["more"]}), tmp_path / "in" / "1.parquet")
+    forced = changed(job, force_rerun=True)
+    before_commit(monkeypatch, lambda: run(forced, InProcess()))
+    cluster = InProcess()
+    report = run(job, cluster)
+    assert (report.outcome, cluster.answered) == ("attached", 1)
+    assert answers(job)[-1] == "more"
+    assert newest(job).number == 2

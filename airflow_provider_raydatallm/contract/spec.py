@@ -86,7 +86,7 @@ class SliceJob(Contract):
     max_file_bytes: int = Field(default=1 << 30, ge=1 << 20, le=4 << 30)
     file_per_input: bool = False
     keep_versions: int = Field(default=1, ge=0)
-    #: Folders of the table's metadata and quarantine; beside the table by default.
+    #: Folders of the table's metadata and quarantine; beside the table by default, and for trials.
     metadata_path: str | None = None
     quarantine_path: str | None = None
     #: How a finished slice is checked: by the commit and a listing, or also by its files' checksums.
@@ -360,6 +360,8 @@ class SliceJob(Contract):
 
     @property
     def paths(self) -> SlicePaths:
+        if self.max_rows is not None:  # a trial is a table of its own, with everything beside it
+            return slice_paths(self.slice_path)
         return slice_paths(self.slice_path, self.metadata_path, self.quarantine_path)
 
     @property

@@ -157,7 +157,7 @@ def _files(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.published import published_files
 
     job = load_spec(args.spec)
-    for path in published_files(job.slice_path, metadata_path=job.metadata_path):
+    for path in published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0]):
         print(path)
     return 0
 

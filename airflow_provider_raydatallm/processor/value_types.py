@@ -375,7 +375,23 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         return table
     names = set(table.schema.names)
     columns = [
-        table.column(f.name).cast(f.type) if f.name in names else pa.nulls(table.num_rows, f.type)
+        _cast(table.column(f.name), f.type) if f.name in names else pa.nulls(table.num_rows, f.type)
         for f in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    if not (pa.types.is_nested(kind) and _has_null_type(kind)):
+        return column.cast(kind)
+    # Arrow's cast makes invalid arrays of lists whose items stay of type null.
+    value_type = from_arrow(kind)
+    values = [coerce(value, value_type) for value in column.to_pylist()]
+    return pa.chunked_array([pa.array(values, kind)])
+
+
+def _has_null_type(kind: pa.DataType) -> bool:
+    children = [kind.field(i).type for i in range(kind.num_fields)]
+    return pa.types.is_null(kind) or any(map(_has_null_type, children))

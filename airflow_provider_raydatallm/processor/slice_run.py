@@ -117,7 +117,7 @@ def inspect_slice(
         checkpoint.question,
     ):
         return replace(earlier_build, number=number, base=version), None
-    plan = checkpoint.load_plan(listing.hash) or make_plan(job, listing)
+    plan = checkpoint.load_plan(listing) or make_plan(job, listing)
     shape = AnswerParser(job, _load_function(job.postprocess), plan.columns)
     inference = _plan_inference(job, plan, shape)
     if not plan.rows and job.on_empty != "publish":

@@ -4,6 +4,7 @@ is."""
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 import os
@@ -23,6 +24,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.input.plan import make_plan
 from airflow_provider_raydatallm.processor.publish import reconcile
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import garbage, lease, versions
@@ -458,6 +460,31 @@ def test_commit_that_names_files_outside_the_slice_is_refused(tmp_path: Path) ->
         for read in (lambda: published_files(job.slice_path), lambda: run_in_process(job)):
             with pytest.raises(SliceError, match="names files that no version has"):
                 read()
+
+
+@pytest.mark.parametrize("damage", ["other file", "structure", "extension"])
+def test_planted_plan_leads_to_no_other_file(tmp_path: Path, damage: str) -> None:
+    write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
+    write_rows(tmp_path / "secret.parquet", [f"secret {i}" for i in range(40)])
+    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out")
+    with pytest.raises(Killed):
+        run_in_process(job, kill_after(12))
+    store = Store(job.paths.metadata)
+    [name] = [f"checkpoint/{n}" for n in store.tree("checkpoint") if "/plan-" in n]
+    body = store.read_document(name)
+    if damage == "other file":
+        secret = make_plan(changed(job, input_path=f"{tmp_path}/secret.parquet")).to_json()
+        body["input_files"], body["url"] = secret["input_files"], secret["url"]
+    elif damage == "structure":
+        del body["headers"]
+    else:
+        kind = pa.opaque(pa.string(), "x", "y")
+        body["schema"] = base64.b64encode(pa.schema([("name", kind)]).serialize()).decode()
+    store.remove(name)
+    store.create_document(name, body)
+    run_in_process(job)
+    assert_own_answers(job)
+    assert published(job)[0]["name"] == "row 0"
 
 
 # 12. Addresses and schemas

@@ -15,7 +15,8 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.slice_paths import METADATA, slice_paths
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.storage import is_scratch, open_fs
+from airflow_provider_raydatallm.processor.filesystem import open_fs
+from airflow_provider_raydatallm.processor.storage import is_scratch
 from airflow_provider_raydatallm.processor.storage_probe import PROBE
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders

@@ -123,8 +123,16 @@ def kept_versions(folders: SliceFolders) -> list[Version]:
     newest = commits.newest()
     if newest is None:
         return []
-    numbers = {int(n) for n in folders.staging.names(versions.KEPT) if n.isdecimal()}
-    return [newest, *(v for v in commits.versions(below=newest.number) if v.number in numbers)]
+    result = [newest]
+    for folder in reversed(folders.staging.names(versions.KEPT)):
+        version = versions.read_version(folders.metadata, int(folder)) if folder.isdecimal() else None
+        if version is not None and version.number < newest.number:
+            kept = {
+                f"{versions.KEPT}/{folder}/{n}" for n in folders.staging.names(f"{versions.KEPT}/{folder}")
+            }
+            if all(version.kept_name(f) in kept for f in version.all_files):
+                result.append(version)
+    return result
 
 
 def locate_files(

@@ -18,9 +18,10 @@ from typing import Any
 
 from tests import conftest  # noqa: F401  Airflow's home, before anything imports Airflow
 from tests.chaos.journal import Journal
+from tests.chaos.life import Outcome
 from tests.chaos.on_ray import OnRay, ray_trials, vllm_trials
 from tests.chaos.on_shared import OnShared, shared_trials
-from tests.chaos.processes import Outcome, Processes
+from tests.chaos.processes import Processes
 from tests.chaos.storage import S3
 from tests.chaos.table import table
 from tests.chaos.trials import Trial, process_trials

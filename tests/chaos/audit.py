@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
+import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,9 +19,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.slice_paths import report_name, slice_paths
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.versions import (
+    Commits,
+    PublishedFile,
+    SliceFolders,
+    Version,
+)
 from airflow_provider_raydatallm.reader import published_dataset
+from tests.chaos.readers import readers
 
 Row = dict[str, Any]
 
@@ -47,67 +56,56 @@ class Findings:
 @dataclass(frozen=True)
 class Promise:
     """What must be published. `answer`: the column whose values `is_answer` judges, when they are not known
-    beforehand."""
+    beforehand. `key`: the column that tells rows apart."""
 
     rows: Sequence[Row]
     quarantined: Sequence[Row] = ()
     keep: int = 0
     tokens: tuple[int, int] | None = None
     answer: str | None = None
+    key: str = "id"
     is_answer: Callable[[Any], bool] = lambda value: value is not None
 
 
 def audit(slice_path: str, promise: Promise) -> Findings:
     """Audit a finished slice."""
-    store, found = Store(slice_path), Findings()
+    folders, found = SliceFolders.open(slice_paths(slice_path)), Findings()
     faults = found.faults
-    manifest, report = _json(store, versions.MANIFEST, faults), _json(store, versions.REPORT, faults)
-    if store.read(versions.SUCCESS) is None:
-        faults.append("no _SUCCESS")
-    if manifest is None or report is None:
+    commits = Commits.list(folders.metadata)
+    version = commits.newest()
+    if version is None:
+        faults.append("nothing is committed")
         found.lost = len(promise.rows)
         return found
-    tables = []
-    for file in [*manifest["files"], *manifest["quarantine"]]:
-        content = store.read(file["path"])
-        if content is None:
-            faults.append(f"{file['path']} is in the manifest and not there")
-            continue
-        table = pq.read_table(io.BytesIO(content))
-        real = {"rows": table.num_rows, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        faults += [
-            f"{file['path']}: {k} is {file[k]} in the manifest, really {v}"
-            for k, v in real.items()
-            if file[k] != v
-        ]
-        tables.append((file in manifest["files"], table))
-    rows = [row for is_data, table in tables if is_data for row in table.to_pylist()]
-    aside = [row for is_data, table in tables if not is_data for row in table.to_pylist()]
+    rows = _rows(folders.table, version.files, faults)
+    aside = _rows(folders.quarantine, version.quarantine, faults)
     found.rows = len(rows)
     compare(rows, promise, found)
     _check_quarantine(aside, promise.quarantined, found)
-    _check_folder(store, manifest, promise.keep, found)
-    _check_report(report, manifest, promise, store, faults)
-    for what, read in (("published_dataset", lambda: published_dataset(slice_path).to_table()),
-                       ("a reader of the folder", lambda: _read_folder(store))):  # fmt: skip
+    _check_shown(folders, version, faults)
+    _check_metadata(folders, commits, version, promise.keep, found)
+    _check_report(version, promise, folders.metadata, faults)
+    by_key = sorted(rows, key=lambda row: row[promise.key])
+    for reader, read in readers(slice_path).items():
         try:
-            table = read()
-            if (table.to_pylist() if table is not None else []) != rows:
-                faults.append(f"{what} sees other rows than the manifest names")
+            if sorted(read(), key=lambda row: row[promise.key]) != by_key:
+                faults.append(f"{reader} sees other rows than the commit names")
         except Exception as e:
-            faults.append(f"{what} fails: {type(e).__name__}: {e}")
+            faults.append(f"{reader} fails: {type(e).__name__}: {e}")
+    if published_dataset(slice_path).to_table().to_pylist() != rows:
+        faults.append("published_dataset has another order of rows than the commit")
     return found
 
 
 def compare(rows: Sequence[Row], promise: Promise, found: Findings) -> None:
     """Count the lost, the duplicated and the altered; a row at another place than its own is altered."""
-    wanted = {row["id"]: row for row in promise.rows}
-    seen = Counter(row["id"] for row in rows)
+    wanted = {row[promise.key]: row for row in promise.rows}
+    seen = Counter(row[promise.key] for row in rows)
     found.lost += sum(i not in seen for i in wanted)
     found.duplicated += sum(n - 1 for n in seen.values())
-    first: dict[int, Row] = {}
+    first: dict[Any, Row] = {}
     for row in rows:
-        first.setdefault(row["id"], row)
+        first.setdefault(row[promise.key], row)
     for i, row in first.items():
         if promise.answer is not None:
             row = dict(row)
@@ -116,22 +114,19 @@ def compare(rows: Sequence[Row], promise: Promise, found: Findings) -> None:
             good = True
         if i not in wanted or row != wanted[i] or not good:
             found.altered += 1
-    order, right = list(first), [row["id"] for row in promise.rows if row["id"] in first]
+    order, right = list(first), [row[promise.key] for row in promise.rows if row[promise.key] in first]
     if order != right and set(order) == set(right):
         found.altered += sum(a != b for a, b in zip(order, right, strict=True))
         found.faults.append("rows are not in input order")
 
 
-def glance(
-    slice_path: str, allowed: Sequence[Sequence[Row]], *, published: bool, one_file: bool
-) -> list[str]:
+def glance(slice_path: str, allowed: Sequence[Sequence[Row]], *, published: bool) -> list[str]:
     """What is wrong with what readers see of a slice that nobody works on at the moment.
 
     :param allowed: the rows of the version before and of the one in the making: it must be one of them.
     :param published: whether there was a version before.
-    :param one_file: whether both are one file, which is whole at any instant.
     """
-    store, faults = Store(slice_path), []
+    folders, faults = SliceFolders.open(slice_paths(slice_path)), []
     wanted = [list(rows) for rows in allowed]
     try:
         if published_dataset(slice_path).to_table().to_pylist() not in wanted:
@@ -141,14 +136,15 @@ def glance(
             faults.append(f"published_dataset: {e}")
     except Exception as e:
         faults.append(f"published_dataset: {type(e).__name__}: {e}")
-    names = store.names()
-    if versions.SUCCESS in names or one_file:
+    commits = Commits.list(folders.metadata)
+    for store in (folders.table, folders.quarantine):
+        numbers = {versions.number_of_file(n) for n in store.names() if n != versions.SUCCESS}
+        if len(numbers) > 1 or None in numbers or (numbers and not numbers <= set(commits.numbers)):
+            faults.append(f"the folder shows {store.names()}, the commits are {commits.numbers}")
+    names = folders.table.names()
+    if versions.SUCCESS in names:
         try:
-            table = _read_folder(store)
-            if table is None:
-                if versions.SUCCESS in names or published:
-                    faults.append("there is no data file")
-            elif table.to_pylist() not in wanted:
+            if _read_folder(folders.table) not in wanted:
                 faults.append(f"a reader of the folder sees neither version in {names}")
         except Exception as e:
             faults.append(f"a reader of the folder fails: {type(e).__name__}: {e}")
@@ -156,29 +152,45 @@ def glance(
 
 
 def contents(slice_path: str) -> dict[str, str]:
-    """SHA-256 of all files by name, those of the checkpoint folder aside."""
-    store = Store(slice_path)
-    found = {path[len(store.root) + 1 :] for path in store.fs.find(store.root)}
-    names = sorted(n for n in found if not n.startswith("_checkpoint/"))
-    return {n: hashlib.sha256(store.read(n) or b"").hexdigest() for n in names}
+    """SHA-256 by name of all files that readers see, and of the commits and reports."""
+    folders = SliceFolders.open(slice_paths(slice_path))
+    found = {}
+    for what, store, folder in (
+        ("table", folders.table, ""), ("quarantine", folders.quarantine, ""),
+        ("metadata", folders.metadata, versions.COMMITS), ("metadata", folders.metadata, "reports"),
+        ("kept", folders.staging, versions.KEPT),
+    ):  # fmt: skip
+        for name in store.tree(folder):
+            path = f"{folder}/{name}".lstrip("/")
+            found[f"{what}/{path}"] = hashlib.sha256(store.read(path) or b"").hexdigest()
+    return found
 
 
-def _read_folder(store: Store) -> pa.Table | None:
+def _rows(store: Store, files: Sequence[PublishedFile], faults: list[str], named: str = "") -> list[Row]:
+    """Of the files of a version, which are compared with what its commit says of them."""
+    rows = []
+    for file in files:
+        name = named + (file.plain_name if named else file.name)
+        content = store.read(name)
+        if content is None:
+            faults.append(f"{name} is committed and not there")
+            continue
+        table = pq.read_table(io.BytesIO(content))
+        real = {"rows": table.num_rows, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        faults += [
+            f"{name}: {k} is {getattr(file, k)} in the commit, really {v}"
+            for k, v in real.items()
+            if getattr(file, k) != v
+        ]
+        rows += table.to_pylist()
+    return rows
+
+
+def _read_folder(store: Store) -> list[Row]:
     """As readers do that know nothing of the provider."""
     names = [n for n in store.names() if not n.startswith(("_", "."))]
     tables = [pq.read_table(io.BytesIO(store.read(n) or b"")) for n in names]
-    return pa.concat_tables(tables) if tables else None
-
-
-def _json(store: Store, name: str, faults: list[str]) -> Any:
-    try:
-        value = store.read_json(name)
-    except ValueError as e:
-        value = None
-        faults.append(f"{name}: {e}")
-    if value is None:
-        faults.append(f"no {name}")
-    return value
+    return pa.concat_tables(tables).to_pylist() if tables else []
 
 
 def _check_quarantine(aside: Sequence[Row], wanted: Sequence[Row], found: Findings) -> None:
@@ -189,41 +201,69 @@ def _check_quarantine(aside: Sequence[Row], wanted: Sequence[Row], found: Findin
         found.faults.append("a row in quarantine has no error")
 
 
-def _check_folder(store: Store, manifest: dict[str, Any], keep: int, found: Findings) -> None:
-    number = manifest["number"]
-    named = {f["path"] for f in [*manifest["files"], *manifest["quarantine"]]}
-    named |= {versions.MANIFEST, versions.REPORT, versions.SUCCESS, versions.commit_name(number)}
-    named.add(manifest["plan"])
-    for old in range(max(1, number - keep), number):
-        body = store.read_document(versions.commit_name(old))
-        if body is not None:
-            then = body["manifest"]
-            named |= {versions.commit_name(old), then["plan"]}
-            kept = f"{versions.VERSIONS}/{old:06}"
-            named |= {f"{kept}/{f['path']}" for f in [*then["files"], *then["quarantine"]]}
-    there = {path[len(store.root) + 1 :] for path in store.fs.find(store.root)}
+def _check_shown(folders: SliceFolders, version: Version, faults: list[str]) -> None:
+    """The table's folder holds the version and an empty _SUCCESS, that of its quarantine its quarantine."""
+    for what, store, names in (
+        ("the table", folders.table, {f.name for f in version.files} | {versions.SUCCESS}),
+        ("the quarantine", folders.quarantine, {f.name for f in version.quarantine}),
+    ):
+        there = set(store.tree(""))
+        faults += [f"{what} lacks {name}" for name in sorted(names - there)]
+        faults += [f"{what} holds {name}" for name in sorted(there - names)]
+    if folders.table.read(versions.SUCCESS):
+        faults.append("_SUCCESS is not empty")
+    if (
+        folders.quarantine.is_local
+        and not version.quarantine
+        and folders.quarantine.fs.exists(folders.quarantine.root)
+    ):
+        faults.append("there is a folder of a quarantine that is empty")
+
+
+def _check_metadata(
+    folders: SliceFolders, commits: Commits, version: Version, keep: int, found: Findings
+) -> None:
+    """What is beside the table: all of it is named by a commit, or is litter that harms nobody."""
+    kept = list(itertools.islice(commits.versions(below=version.number), keep))
+    versions_ = [version, *kept]
+    named = {versions.commit_name(n) for n in commits.numbers} | {v.plan for v in versions_}
+    named |= {versions.complete_name(version.number), report_name(version.number)}
+    for old in kept:
+        folder = f"{versions.KEPT}/{old.number:06}/"
+        _rows(folders.staging, old.all_files, found.faults, named=folder)
+        named |= {f"{folder}{f.plain_name}" for f in old.all_files}
+    there = set(folders.metadata.tree(""))
     found.faults += [f"{name} is missing" for name in sorted(named - there)]
     for name in sorted(there - named):
+        folder, _, base = name.rpartition("/")
+        staged = versions.number_of_staged(name.removeprefix(f"{versions.STAGED}/"))
+        if folder == "reports" and any(base == report_name(n).rpartition("/")[2] for n in commits.numbers):
+            continue  # of older versions
+        if staged == version.number and base == versions.SUCCESS:
+            if folders.staging.read(name):
+                found.faults.append(f"{name} is not empty")
+            continue
+        if re.match(rf"plans/plan-0*{version.number}-", name):
+            continue  # of a run that died before its commit: it goes with the next version
+        is_run = name.startswith((f"{versions.CHECKPOINT}/", "lease/")) or name == versions.PROGRESS
+        other = re.match(r"(?:staged/|plans/plan-)(\d+)-", name)
+        is_later = other is not None and int(other[1]) >= version.number
         # What no reader takes for data and no later run takes for its own is litter.
-        if name.startswith("_checkpoint/") or "_tmp-" in name:
+        if is_run or is_later or "_tmp-" in name:
             found.litter.append(name)
         else:
             found.faults.append(f"{name} is named by nothing")
-    if store.is_local and "_checkpoint" in store.names() and not found.litter:
-        found.litter.append("_checkpoint/")
-    if versions.highest_commit(store) != number:
-        found.faults.append(
-            f"the manifest is of version {number}, the newest is {versions.highest_commit(store)}"
-        )
+    if folders.metadata.is_local and versions.CHECKPOINT in folders.metadata.names() and not found.litter:
+        found.litter.append(f"{versions.CHECKPOINT}/")
 
 
-def _check_report(
-    report: dict[str, Any], manifest: dict[str, Any], promise: Promise, store: Store, faults: list[str]
-) -> None:
+def _check_report(version: Version, promise: Promise, store: Store, faults: list[str]) -> None:
+    report = version.body["report"]
     Report.model_validate(report)
-    commit = store.read_document(versions.commit_name(manifest["number"]))
-    if commit is None or json.loads(json.dumps(commit)) != {"manifest": manifest, "report": report}:
-        faults.append("manifest and report are not those of the commit")
+    if store.read_json(report_name(version.number)) != report:
+        faults.append("the report is not that of the commit")
+    if report["published_version"] != version.number:
+        faults.append(f"the report is of version {report['published_version']}, the commit {version.number}")
     succeeded, quarantined = len(promise.rows), len(promise.quarantined)
     counts = report["counts"]
     wanted = {"planned": succeeded + quarantined, "succeeded": succeeded, "quarantined": quarantined}

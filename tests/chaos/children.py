@@ -47,6 +47,10 @@ class Child:
         self.process.join(10)
 
     @property
+    def is_over(self) -> bool:
+        return self.process.exitcode is not None
+
+    @property
     def killed(self) -> bool:
         return self.process.exitcode == -signal.SIGKILL
 

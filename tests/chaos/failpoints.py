@@ -5,56 +5,69 @@ it or after it. They are put in place in the process that is to be struck, aroun
 for what lies within them, around the calls of the system: the product knows nothing of them.
 
 In an operation means: on a disk the scratch file is half written, or whole and not yet linked or renamed; on
-S3 half of the body is sent when the connection ends; of a folder that is removed, one file is gone.
+S3 half of the body is sent when the connection ends, or a copy is asked for and nobody reads the answer; of a
+folder that is removed, one file is gone. What `reconcile` looks at are steps, too.
 """
 
 from __future__ import annotations
 
 import asyncio.selector_events
-import contextlib
 import functools
 import os
 import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from airflow_provider_raydatallm.processor import disk, version_build
+from airflow_provider_raydatallm.processor import disk, version_build, version_policy
+from airflow_provider_raydatallm.processor.publish import publication, reconcile, restore
 from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store.versions import Commits
 
 When = Literal["before", "in", "after"]
 
-_FOLDER = "_checkpoint/v[^/]+"
+_CHECKPOINT = r"checkpoint/[^/]+"
+_STAGED = r"staged/\d+-[0-9a-f]+"
 #: (methods, file name, step); the first that fits counts.
 _STEPS = [
-    ("create", r"_checkpoint/epoch-\d+", "lease"),
-    ("put", r"_checkpoint/beat-\d+", "beat"),
-    ("create", _FOLDER + r"/plan-.*", "plan"),
-    ("put", _FOLDER + r"/rows-.*", "fragment"),
-    ("put", _FOLDER + r"/failed-.*", "failed fragment"),
-    ("create", _FOLDER + r"/carried_over\.json", "seeded mark"),
-    ("create", _FOLDER + r"/seal-.*", "seal"),
-    ("replace put_file", r"part-.*", "part"),
-    ("put_file", r"_quarantine/.*", "quarantine"),
-    ("copy", r"_versions/.*", "kept copy"),
-    ("create", r"_versions/plan-.*", "plan copy"),
-    ("create", r"_versions/commit-.*", "commit"),
-    ("put", r"_manifest\.json", "manifest"),
-    ("put", r"_report\.json", "report"),
-    ("put", r"_SUCCESS", "_SUCCESS"),
-    ("put remove", r"_progress\.json", "progress"),
-    ("remove", r"_SUCCESS", "removal of _SUCCESS"),
-    ("remove", _FOLDER, "removal of checkpoint"),
-    ("remove", r"_checkpoint/(?:epoch|beat)-\d+", "release"),
-    ("remove", r".*", "removal of old file"),
+    ("create", r"lease/epoch-\d+", "lease"),
+    ("put", r"lease/beat-\d+", "beat"),
+    ("create", _CHECKPOINT + r"/plan-.*", "plan"),
+    ("put", _CHECKPOINT + r"/rows-.*", "fragment"),
+    ("put", _CHECKPOINT + r"/failed-.*", "failed fragment"),
+    ("create", _CHECKPOINT + r"/carried_over\.json", "carried-over mark"),
+    ("put_file", _STAGED + r"/part-.*", "staged part"),
+    ("put_file", _STAGED + r"/quarantine-.*", "staged quarantine"),
+    ("put", _STAGED + r"/_SUCCESS", "staged marker"),
+    ("create", r"plans/.*", "plan of the version"),
+    ("create", r"commits/commit-.*", "commit"),
+    ("place", r"kept/.*", "kept copy"),
+    ("remove remove_file", _STAGED + r"/.*", "removal of staged data"),
+    ("remove remove_file", r"_SUCCESS", "removal of _SUCCESS"),
+    ("remove remove_file", r"(?:part|quarantine)-.*\.parquet", "removal of an older file"),
+    ("place", r"(?:part|quarantine)-.*\.parquet", "placing a file"),
+    ("place", r"_SUCCESS", "placing _SUCCESS"),
+    ("put", r"reports/.*", "report"),
+    ("put", r"commits/complete-.*", "complete mark"),
+    ("remove remove_file", r"plans/.*|commits/complete-.*|kept/.*", "removal of what was kept"),
+    ("remove remove_file", _CHECKPOINT, "removal of checkpoint"),
+    ("remove remove_file", r"lease/(?:epoch|beat)-\d+", "release"),
+    ("put remove_file", r"progress\.json", "progress"),
 ]
-_METHODS = ("create", "put", "replace", "put_file", "copy", "remove")
+_METHODS = ("create", "put", "put_file", "place", "remove", "remove_file")
+#: What `reconcile` looks at: (where in the product, name, step).
+_LOOKS = ((Commits, "list", "look at the commits"), (reconcile.Shown, "list", "look at the folders"))
 #: Written to the middle of nothing: one file is removed or it is not.
-WITHOUT_MIDDLE = {"removal of _SUCCESS", "release", "removal of old file", "removal of old lease"}
+WITHOUT_MIDDLE = {
+    "removal of _SUCCESS", "release", "removal of an older file", "removal of old lease",
+    "removal by the fence", "removal of staged data", "removal of what was kept",
+    *(step for *_, step in _LOOKS),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,22 +80,24 @@ class FailPoint:
     occurrence: int = 1
     torn: bool = False
     signal: int = signal.SIGKILL
+    #: A file that must be there for the step to count.
+    once: str = ""
 
     def __str__(self) -> str:
         return f"{self.when} {self.step} #{self.occurrence}{' (torn)' if self.torn else ''}"
 
 
-def install(point: FailPoint) -> None:
-    """Strike this process at the point."""
-    _Strike(point).install()
+def install(*points: FailPoint) -> None:
+    """Strike this process at each of the points, in turn."""
+    _Strike(points).install()
 
 
 class _Strike:
-    def __init__(self, point: FailPoint) -> None:
-        self._point = point
+    def __init__(self, points: Sequence[FailPoint]) -> None:
+        self._points = list(points)
         self._met = 0
-        self._struck = False
-        self._seeding = False
+        #: What the product is at, that no file name tells.
+        self._at: set[str] = set()
         self._own_epoch = ""
         self._lock = threading.Lock()
         self._here = threading.local()
@@ -90,82 +105,106 @@ class _Strike:
     def install(self) -> None:
         for method in _METHODS:
             setattr(Store, method, self._around(method, getattr(Store, method)))
-        seed = version_build.carry_over_rows
+        for owner, name, step in _LOOKS:
+            setattr(owner, name, self._around_look(step, getattr(owner, name)))
+        version_build.carry_over_rows = self._during("carry over", version_build.carry_over_rows)
+        reconcile._fence = self._during("fence", reconcile._fence)
+        whole = self._during("reconcile", reconcile.reconcile)
+        for module in (reconcile, publication, version_policy, restore):
+            module.reconcile = whole
 
-        def seeding(*args: Any) -> None:
-            self._seeding = True
+    def _during(self, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def during(*args: Any) -> Any:
+            self._at.add(what)
             try:
-                seed(*args)
+                return original(*args)
             finally:
-                self._seeding = False
+                self._at.discard(what)
 
-        version_build.carry_over_rows = seeding
+        return during
 
-    def strike(self) -> None:
+    def _around_look(self, step: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def struck(*args: Any) -> Any:
+            point = self._meet(step) if "reconcile" in self._at else None
+            if point is not None and point.when == "before":
+                self.strike(point)
+            result = original(*args)
+            if point is not None and point.when != "before":
+                self.strike(point)
+            return result
+
+        return struck
+
+    def strike(self, point: FailPoint) -> None:
         """Once: who is only stopped goes on from there."""
-        if not self._struck:
-            self._struck = True
-            os.kill(os.getpid(), self._point.signal)
+        if self._points and self._points[0] is point:
+            self._points.pop(0)
+            self._met = 0
+            os.kill(os.getpid(), point.signal)
 
     def _around(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def struck(store: Store, name: str, *args: Any, **kwargs: Any) -> Any:
+        def struck(store: Store, *args: Any, **kwargs: Any) -> Any:
             if getattr(self._here, "inside", False):
-                return original(store, name, *args, **kwargs)
+                return original(store, *args, **kwargs)
             self._here.inside = True
             try:
-                target = args[0] if method == "copy" else name
-                if not self._is_met(method, target):
-                    return original(store, name, *args, **kwargs)
-                if self._point.when == "before":
-                    self.strike()
-                if self._point.when == "in":
-                    with self._inside(store, method, target):
-                        if method == "replace" and not self._point.torn:
-                            args = (args[0], self._then_strike(args[1]), *args[2:])
-                        result = original(store, name, *args, **kwargs)
-                else:
-                    result = original(store, name, *args, **kwargs)
-                self.strike()
+                name = args[2] if method == "place" else args[0]
+                point = self._meet(self._step(method, name))
+                if point is None:
+                    return original(store, *args, **kwargs)
+                if point.when == "before":
+                    self.strike(point)
+                within = self._inside(store, method, name, point) if point.when == "in" else nullcontext()
+                try:
+                    with within:
+                        result = original(store, *args, **kwargs)
+                except Exception:  # this one did not come so far
+                    self._met -= 1
+                    raise
+                self.strike(point)
                 return result
             finally:
                 self._here.inside = False
 
         return struck
 
-    def _is_met(self, method: str, name: str) -> bool:
+    def _step(self, method: str, name: str) -> str:
         step = next((s for m, n, s in _STEPS if method in m.split() and re.fullmatch(n, name)), "")
-        if step == "fragment" and self._seeding:
-            step = "seed"
+        if step == "fragment" and "carry over" in self._at:
+            step = "carried-over fragment"
+        if step == "removal of staged data" and "fence" in self._at:
+            step = "removal by the fence"
         if step == "lease":
             self._own_epoch = name[-6:]
         if step == "release" and name[-6:] != self._own_epoch:
             step = "removal of old lease"
+        return step
+
+    def _meet(self, step: str) -> FailPoint | None:
+        """The point whose turn it is, if this is its step."""
         with self._lock:
-            if step != self._point.step:
-                return False
+            point = self._points[0] if self._points else None
+            if point is None or step != point.step or (point.once and not os.path.exists(point.once)):
+                return None
             self._met += 1
-            return self._met == self._point.occurrence
+            return point if self._met == point.occurrence else None
 
-    def _then_strike(self, check: Callable[[], None]) -> Callable[[], None]:
-        def checked() -> None:
-            check()
-            self.strike()
-
-        return checked
-
-    def _strike_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _strike_first(self, original: Callable[..., Any], point: FailPoint) -> Callable[..., Any]:
         def struck(*args: Any, **kwargs: Any) -> Any:
-            self.strike()
+            self.strike(point)
             return original(*args, **kwargs)
 
         return struck
 
-    @contextlib.contextmanager
-    def _inside(self, store: Store, method: str, name: str) -> Iterator[None]:
+    @contextmanager
+    def _inside(self, store: Store, method: str, name: str, point: FailPoint) -> Iterator[None]:
         """Strikes in the middle of what is done meanwhile, by this thread or with that file."""
         if not store.is_local:
-            _cut_request(name, method, self.strike)
+            whole = method.startswith("remove") or (method == "place" and not point.torn)
+            _cut_request(name, method, whole, functools.partial(self.strike, point))
             yield
             return
         here = threading.get_ident()
@@ -181,36 +220,36 @@ class _Strike:
 
         def one_less(*args: Any, **kwargs: Any) -> None:
             unlink(*args, **kwargs)
-            self.strike()
+            self.strike(point)
 
         def half_written(path: Any, data: bytes) -> None:
             with open(path, "xb") as f:
                 f.write(data[: len(data) // 2])
                 f.flush()
-                self.strike()
+                self.strike(point)
                 f.write(data[len(data) // 2 :])
 
         def half_copied(source: Any, to: Any, *rest: Any) -> None:
             data = source.read()
             to.write(data[: len(data) // 2])
             to.flush()
-            self.strike()
+            self.strike(point)
             to.write(data[len(data) // 2 :])
 
         if method == "remove":
             os.unlink = only_here(os.unlink, one_less)
-        elif self._point.torn:
+        elif point.torn and method != "place":  # a link is there or it is not
             disk.write = only_here(disk.write, half_written)
             shutil.copyfileobj = only_here(shutil.copyfileobj, half_copied)
         else:
-            os.link = only_here(os.link, self._strike_first(os.link))
-            if method != "replace":  # that one is struck behind its check
-                os.replace = only_here(os.replace, self._strike_first(os.replace))
+            os.link = only_here(os.link, self._strike_first(os.link, point))
+            os.replace = only_here(os.replace, self._strike_first(os.replace, point))
         yield
 
 
-def _cut_request(name: str, method: str, strike: Callable[[], None]) -> None:
-    """Strike when half of the body of the request for that file is sent: its first such request."""
+def _cut_request(name: str, method: str, whole: bool, strike: Callable[[], None]) -> None:
+    """Strike when half of the request for that file is sent, or all of it and no answer is read: its first
+    such request."""
     transport = asyncio.selector_events._SelectorSocketTransport
     write = transport.write
     wanted = quote(name.rpartition("/")[2]).encode()
@@ -223,16 +262,18 @@ def _cut_request(name: str, method: str, strike: Callable[[], None]) -> None:
         if id(self) not in bodies:
             head, end, _ = data.partition(b"\r\n\r\n")
             line = head.split(b"\r\n", 1)[0]
-            is_it = b"delete" in line if method == "remove" else line.startswith(b"PUT ") and wanted in line
+            verb = b"DELETE " if method == "remove_file" else b"PUT "
+            is_it = b"delete" in line if method == "remove" else line.startswith(verb) and wanted in line
             if done or not end or not is_it:
                 return write(self, data)
             length = re.search(rb"(?i)content-length: (\d+)", head)
             size = int(length[1]) if length else 0
             if not size:
-                write(self, data[: len(data) // 2])
+                half = len(data) if whole else len(data) // 2
+                write(self, data[:half])
                 done.append(True)
                 strike()
-                return write(self, data[len(data) // 2 :])
+                return write(self, data[half:]) if data[half:] else None
             bodies[id(self)] = (size, 0)
             start = len(head) + len(end)
         size, sent = bodies[id(self)]

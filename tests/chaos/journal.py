@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from tests.chaos.processes import Outcome
+from tests.chaos.life import Outcome
 from tests.support.paths import ROOT
 
 

@@ -33,7 +33,7 @@ from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.head import Head, command_of
-from tests.chaos.processes import Outcome
+from tests.chaos.life import Outcome
 from tests.support.context import context_of
 from tests.support.tiny_model import tiny_model
 
@@ -216,9 +216,9 @@ class _Life:
         elif when == "answering":
             self._wait(lambda: self._distinct() >= wanted or self._ended(), 240)
         else:
-            # It is over in a moment: nothing but the seal is looked for.
-            sealed = lambda: any(self.folder.glob("out/ds=*/_checkpoint/*/seal-*.json"))  # noqa: E731
-            self._wait(sealed, 240, every=0.002)
+            # It is over in a moment: nothing but the first staged file is looked for.
+            is_staged = lambda: any(self.folder.glob("out.ray_llm/ds=*/staged/*/part-*"))  # noqa: E731
+            self._wait(is_staged, 240, every=0.002)
 
     def _victims(self, target: str) -> list[psutil.Process]:
         found: list[psutil.Process] = []

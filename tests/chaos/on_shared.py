@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 
 from tests.chaos.head import Head, command_of
+from tests.chaos.life import Outcome
 from tests.chaos.nodes import Node, taken
-from tests.chaos.processes import Outcome
 from tests.chaos.shared_slice import SharedSlice
 
 #: What is killed, by what its process is called; one of those that there are.

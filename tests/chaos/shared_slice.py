@@ -18,7 +18,7 @@ from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOpera
 from airflow_provider_raydatallm.processor.store.published import current_report
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
-from tests.chaos.processes import Outcome
+from tests.chaos.life import Outcome
 from tests.support.context import context_of
 from tests.support.tiny_model import tiny_model
 

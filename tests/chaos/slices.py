@@ -56,8 +56,9 @@ SCENARIOS: dict[str, Scenario] = {
     "recompute parts": Scenario({**_RECOMPUTE, **_PARTS}, {}, 1),
     "one to parts": Scenario({**_RECOMPUTE, **_PARTS}, {"file_per_input": False}, 1),
     "parts to one": Scenario({**_RECOMPUTE}, _PARTS, 1),
-    "kept": Scenario({**_RECOMPUTE, "keep_versions": 1}, {}, 1),
-    "kept parts": Scenario({**_RECOMPUTE, **_PARTS, "keep_versions": 1}, {}, 1),
+    "not kept": Scenario({**_RECOMPUTE, "keep_versions": 0}, {}, 1),
+    "not kept parts": Scenario({**_RECOMPUTE, **_PARTS, "keep_versions": 0}, {}, 1),
+    "failing to none": Scenario({**_RECOMPUTE, **_FAILING}, {}, 1, failing=True, healed=True),
     "forced": Scenario({"force_rerun": True}, {"force_rerun": False}),
     "extend": Scenario({"on_input_change": "extend"}, {}, new_file=True),
     "extend parts": Scenario({"on_input_change": "extend", **_PARTS}, {}, new_file=True),
@@ -122,7 +123,7 @@ class Slice:
         rows, failing = self.rows(), sum(r["name"].startswith("fail") for r in self.rows())
         if self.scenario.new_file:
             return len(rows) - len(self.rows(before=True))
-        if self.scenario.healed:
+        if self.scenario.healed and self.scenario.given.get("retry_quarantined"):
             return failing
         attempts = self.scenario.given.get("max_row_attempts", 1)
         return len(rows) + (attempts - 1) * failing * self.scenario.failing

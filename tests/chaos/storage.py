@@ -78,6 +78,11 @@ class S3:
         port = free_port()
         return Program(port, "tests.chaos.proxy", str(port), str(self.port), *arguments)
 
+    def dialect(self, *settings: str) -> Program:
+        """A way to the server that speaks as another store does: see `tests.support.s3_dialect`."""
+        port = free_port()
+        return Program(port, "tests.support.s3_dialect", str(port), str(self.port), *settings)
+
     def close(self) -> None:
         if self._server is not None:
             self._server.kill()

@@ -8,19 +8,22 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.processor import slice_run
-from airflow_provider_raydatallm.processor import storage as store_files
-from airflow_provider_raydatallm.processor.storage import open_fs
-from airflow_provider_raydatallm.processor.store import lease
+from airflow_provider_raydatallm.processor.metrics import progress
+from airflow_provider_raydatallm.processor.publish import reconcile
+from airflow_provider_raydatallm.processor.storage import Store, open_fs
+from airflow_provider_raydatallm.processor.store import garbage, lease, published, versions
 from tests.chaos import audit, failpoints, storage
 from tests.chaos.failpoints import FailPoint
-from tests.chaos.slices import Slice
+from tests.chaos.slices import QUESTIONS, Slice
 from tests.support import stub_engine
 from tests.support.in_process import InProcess
 
@@ -31,11 +34,13 @@ BATCH = 6
 
 @dataclass(frozen=True)
 class Place:
-    """A slice, the S3 port that leads to it (None: a disk), and where answered rows are noted."""
+    """A slice, the S3 port that leads to it (None: a disk), and where answered rows are noted.
+    `copy_timeout`: for how long the store may carry out a copy whose sender is gone."""
 
     slice: Slice
     port: int | None
     answered: str
+    copy_timeout: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class How:
     seconds), after how many seconds its holder is taken for dead; and a file that it makes when it waits for
     another run, and that it waits for before it answers."""
 
-    point: FailPoint | None = None
+    points: tuple[FailPoint, ...] = ()
     batch_seconds: float = 0.0
     flush_every: int = 1
     begin: float = 0.0
@@ -53,9 +58,15 @@ class How:
     sabotage: str = ""
 
 
+def use(place: Place) -> None:
+    """Have this process at that place."""
+    storage.use(place.port)
+    reconcile.COPY_TIMEOUT_SECONDS = place.copy_timeout
+
+
 def prepare(place: Place) -> int:
     """Make the input, and publish the version that is there already, if there is one. Rows to answer."""
-    storage.use(place.port)
+    use(place)
     fs, path = open_fs(place.slice.root)
     place.slice.write_input(fs, path, new=False)
     if place.slice.scenario.before is not None:
@@ -69,7 +80,7 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
 
     :param change: what the job differs in.
     """
-    storage.use(place.port)
+    use(place)
     lease.STALE_SECONDS, lease.BEAT_SECONDS = how.stale, how.stale / 4
     note = os.open(place.answered, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
@@ -80,32 +91,54 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
         if how.batch_seconds:
             time.sleep(how.batch_seconds)
 
-    def told(progress: dict[str, Any]) -> None:
-        if how.meet and progress["step"] == "attach":
+    def told(news: dict[str, Any]) -> None:
+        if how.meet and news["step"] == "attach":
             Path(how.meet).touch()
 
     answer = _healed if place.slice.scenario.healed else stub_engine.answer
     cluster = InProcess(batch=BATCH, flush_every=how.flush_every, before_batch=before_batch, answer=answer)
     if how.sabotage:
         sabotage(how.sabotage)
-    if how.point is not None:
-        failpoints.install(how.point)
+    if any(p.step == "progress" for p in how.points):
+        progress._EXPORT_SECONDS = 0.01
+    failpoints.install(*how.points)
     time.sleep(max(0.0, how.begin - time.time()))
     report = slice_run.run_slice(place.slice.job(**change), told, cluster)
-    return {"outcome": report.outcome, "answered": cluster.answered}
+    return {
+        "outcome": report.outcome, "answered": cluster.answered, "version": report.published_version,
+    }  # fmt: skip
 
 
-def look(place: Place, question: int | None = None) -> list[str]:
-    """Faults in what readers see of a slice that a killed process left."""
-    storage.use(place.port)
+def collect(place: Place, days: float, stale: float) -> int:
+    """Remove what runs left, as `gc` does; the slices from which it removed something."""
+    use(place)
+    leftovers = garbage.find_leftovers(place.slice.job(), days, stale)
+    for found in leftovers:
+        garbage.remove_leftovers(found.folders)
+    return len(leftovers)
+
+
+def look(place: Place, questions: Sequence[int] = ()) -> list[str]:
+    """Faults in what readers see of a slice that a killed process left.
+
+    :param questions: whose answers there may be; by default that of the slice and of the one before.
+    """
+    use(place)
     s = place.slice
-    allowed = [s.expected(question=question)[0]]
+    allowed = [s.expected(question=q)[0] for q in questions or (s.scenario.question,)]
     if s.scenario.before is not None:
         allowed.append(s.expected(before=True)[0])
-    files = [bool(s.scenario.given.get(k)) for k in ("file_per_input", "max_file_bytes")]
-    before = s.scenario.before or {}
-    one_file = not any(files) and not before.get("file_per_input")
-    return audit.glance(s.slice_path, allowed, published=s.scenario.before is not None, one_file=one_file)
+    return audit.glance(s.slice_path, allowed, published=s.scenario.before is not None)
+
+
+def published_question(place: Place) -> int | None:
+    """Whose answers are published, by the newest commit."""
+    use(place)
+    version = versions.newest_version(Store(place.slice.job().paths.metadata))
+    if version is None:
+        return None
+    of = {fingerprint(place.slice.job(question=q)): q for q in range(len(QUESTIONS))}
+    return of[version.fingerprint]
 
 
 def inspect(place: Place, question: int | None = None, keep_at: str = "") -> dict[str, Any]:
@@ -113,12 +146,11 @@ def inspect(place: Place, question: int | None = None, keep_at: str = "") -> dic
 
     :param keep_at: where to copy it to when it is not clean.
     """
-    storage.use(place.port)
+    use(place)
     rows, aside = place.slice.expected(question=question)
     promise = audit.Promise(rows, aside, keep=place.slice.job().keep_versions, tokens=TOKENS)
     found = audit.audit(place.slice.slice_path, promise)
-    if place.slice.job().keep_versions and question is None:
-        found.faults += _audit_kept(place.slice)
+    found.faults += _audit_kept(place.slice)
     if keep_at and not (found.clean and not found.litter):
         storage.copy_to_disk(place.slice.root, Path(keep_at))
     return {**found.to_json(), "contents": audit.contents(place.slice.slice_path)}
@@ -130,7 +162,7 @@ def conclude(place: Place, change: dict[str, Any], question: int | None, keep_at
     run_again = answer(place, How(), change)
     then = inspect(place, question, keep_at)
     found["faults"] += [f"after one run more: {f}" for f in then["faults"] if f not in found["faults"]]
-    if run_again != {"outcome": "unchanged", "answered": 0}:
+    if (run_again["outcome"], run_again["answered"]) != ("unchanged", 0):
         found["faults"].append(f"one more run is no no-op: {run_again}")
     found["faults"] += changed(found["contents"], then["contents"], "one more run")
     return found
@@ -139,16 +171,19 @@ def conclude(place: Place, change: dict[str, Any], question: int | None, keep_at
 def changed(then: dict[str, str], now: dict[str, str], who: str) -> list[str]:
     """Faults for files that are not what they were."""
     names = sorted(n for n in then.keys() | now.keys() if then.get(n) != now.get(n))
-    names = [n for n in names if "_tmp-" not in n and n != "_lock"]
     return [f"{who} changed {', '.join(names)}"] if names else []
 
 
 def _audit_kept(s: Slice) -> list[str]:
+    """The version that was there first, where it is kept."""
+    kept = [v.number for v in published.kept_versions(versions.SliceFolders.open(s.job().paths))[1:]]
+    if s.scenario.before is None or 1 not in kept:
+        return []
     try:
-        kept = audit.published_dataset(s.slice_path, version=1).to_table().to_pylist()
+        rows = audit.published_dataset(s.slice_path, version=1).to_table().to_pylist()
     except Exception as e:
         return [f"the version before cannot be read: {type(e).__name__}: {e}"]
-    return [] if kept == s.expected(before=True)[0] else ["the version that is kept is not what it was"]
+    return [] if rows == s.expected(before=True)[0] else ["the version that is kept is not what it was"]
 
 
 def sabotage(what: str) -> None:
@@ -157,11 +192,11 @@ def sabotage(what: str) -> None:
     from airflow_provider_raydatallm.processor.store import fragments, ledger
 
     if what == "nothing is fenced":
-        create = store_files.Store.create
-        lease.Lease.check = lambda self: None
-        lease.Lease.lost = False
-        store_files.Store.replace = lambda self, name, source, check, **k: self.put(name, source.read_bytes())
-        store_files.Store.create = lambda self, name, data: create(self, name, data) or "commit-" in name
+        shown: list[int] = []
+        reconcile._fence = lambda folders, version: shown.append(version.number)
+        reconcile._remove = lambda store, names: None
+        reconcile._newest_number = lambda folders: shown[-1]
+        reconcile.Shown.is_right = property(lambda self: self.has_success and not self.missing)
     elif what == "answers of the wrong place":
         window = fragments.FragmentReader.window
 
@@ -193,4 +228,6 @@ def _healed(batch: pa.Table) -> pa.Table:
 
 
 with contextlib.suppress(ImportError):
+    import duckdb  # noqa: F401
+    import polars  # noqa: F401
     import s3fs  # noqa: F401

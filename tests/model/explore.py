@@ -30,6 +30,9 @@ def steps(m: Scenario, s: State) -> Iterator[tuple[str, State]]:
     for f, p in s.flying:
         landed = {"success": f[0]} if f[2] == MARK else {"shown": s.shown | {f}}
         yield f"store ends copy {f}", s._replace(flying=s.flying - {(f, p)}, **landed)
+    for slot, commit in s.sent:
+        commits = (*s.commits, commit) if len(s.commits) + 1 == slot else s.commits
+        yield f"store carries commit {slot} out", s._replace(sent=s.sent - {(slot, commit)}, commits=commits)
     for p, me in enumerate(s.processes):
         if me.at == "end":
             continue

@@ -78,9 +78,9 @@ def heals(m: Scenario, s: State, want: frozenset[Name]) -> bool:
 
 def rebuilds(m: Scenario, s: State, builder: int) -> bool:
     """Whether a new run of the newest configuration, alone, ends with the folders whole."""
-    if m.actors[builder].kind != "run":
+    if m.actors[builder % 10].kind != "run":
         return True
-    m = m._replace(slow=False, actors=(*m.actors, m.actors[builder]))
+    m = m._replace(slow=False, actors=(*m.actors, m.actors[builder % 10]))
     me, s = Process(), all_landed(s)
     for _ in range(ENOUGH_STEPS):
         if me.at == "end":

@@ -22,6 +22,7 @@ from tests.model.state import (
 )
 
 START = Process("reconcile", 0, ("commits",))
+QUICK = Process("reconcile", 0, ("quick",))
 
 
 def reconcile_step(m: Scenario, s: State, p: int, me: Process) -> Step:
@@ -39,11 +40,20 @@ def reconcile_step(m: Scenario, s: State, p: int, me: Process) -> Step:
         settle = ["settle"] if m.slow and r.settle else []
         todo = (*first, *record, *settle, "table?", *["quarantine?"] * m.quarantine)
         return f"newest commit is {top}", Process("reconcile", top, todo), {}
+    if request == "quick":
+        looks = ("quick table?", *["quick quarantine?"] * m.quarantine)
+        return f"newest commit is {top}", Process("reconcile", top, looks), {}
     commit = s.commits[number - 1]
     assert commit is not None
     current = files(m, s.commits, number)
     again = START
     match request:
+        case "quick table?":
+            right = s.success and of_table(s.shown) == of_table(current)
+            return "lists the table", after if right else again, {}
+        case "quick quarantine?":
+            right = of_quarantine(s.shown) == of_quarantine(current)
+            return "lists the quarantine", after if right else again, {}
         case "kept?":
             lacks = sorted(f for n in window(s.commits, number) for f in files(m, s.commits, n) - s.kept)
             places = ("staged", "table") if r.keep_staged_first else ("table", "staged")

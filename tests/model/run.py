@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tests.model.reconcile import START, reconcile_step
+from tests.model.reconcile import QUICK, START, reconcile_step
 from tests.model.state import (
     END,
     MARK,
@@ -39,6 +39,7 @@ class Build(NamedTuple):
     carried: tuple[
         Any, ...
     ] = ()  # key of the rows that it carries over, all but the last; () when it does not
+    nonce: int = 0  # of this attempt: the process, and ten more with each
     fresh: bool = False  # rows that the base answered are answered again
     chosen: frozenset[Fragment] = frozenset()
     paid_twice: str = ""
@@ -62,7 +63,7 @@ def run_step(m: Scenario, s: State, p: int, me: Process) -> Step:
             if not lacks:  # of overlapping fragments the first by name counts
                 chosen = frozenset({f[1]: f for f in mine}.values())
                 return "lists fragments: all there", stage(m, p, number, build._replace(chosen=chosen)), {}
-            if build.carried and 0 in lacks:
+            if build.carried and lacks[0] < m.rows - 1:
                 base = tuple((f, BASE_PLACES) for f in sorted(files(m, s.commits, build.base)))
                 return "lists fragments: none carried over", Process("carry", number, base, build), {}
             why = paid_already(m, s, p, build, lacks)
@@ -87,12 +88,19 @@ def run_step(m: Scenario, s: State, p: int, me: Process) -> Step:
             # Only gc looks at files of unique names before their commit: without one, they are one step.
             now, later = (me.todo[:1], me.todo[1:]) if m.has("gc") else (me.todo, ())
             after = Process("stage" if later else "commit", number, later, build)
-            return f"stages {now} of {number}", after, put_staged(m, s, p, number, actor.config, now)
+            return (
+                f"stages {now} of {number}",
+                after,
+                put_staged(m, s, build.nonce, number, actor.config, now),
+            )
         case "commit":
             check_rows(m, s, p, build)
-            rows = frozenset(build.chosen)
-            commit = Commit(p, actor.config, indexes(m, actor), actor.keep, rows)
+            commit = Commit(build.nonce, actor.config, indexes(m, actor), actor.keep, build.chosen)
+            if m.late:
+                return f"sends commit {number}", me._replace(at="sent"), {"sent": s.sent | {(number, commit)}}
             return commit_step(m, s, p, number, build.base, commit)
+        case "sent":
+            return unknown_commit_step(m, s, p, number, build)
     raise AssertionError(me)
 
 
@@ -100,12 +108,12 @@ def decide(m: Scenario, s: State, p: int, me: Process) -> Step:
     actor, r, top = m.actors[p], m.rules, newest(s.commits)
     commit = s.commits[top - 1] if top else None
     same = commit is not None and commit.config == actor.config
-    mode = m.actors[commit.builder].mode if commit is not None else ""
+    mode = m.actors[commit.builder % 10].mode if commit is not None else ""
     damaged = top > 0 and me.memory == top
     asked = same and actor.mode in ("retry", "forced") and mode != actor.mode
     if same and not asked and not damaged:
         if r.by_commit or is_whole(m, s):
-            return f"sees version {top} finished", START, {}
+            return f"sees version {top} finished", QUICK if r.quick else START, {}
         raise Broken(f"I6 run{p}: answers a finished version again")
     extends = actor.mode == "extend" and commit is not None and commit.config == actor.over
     fresh = asked and not damaged
@@ -115,7 +123,7 @@ def decide(m: Scenario, s: State, p: int, me: Process) -> Step:
     based = (fresh and r.base_in_key) or (carries and not r.extend_by_question)
     key = (actor.config, top if based else 0, slot)
     carried = (actor.config, top if r.base_in_carried else 0, slot, "carried", top) if carries else ()
-    build = Build(top, key, carried, fresh)
+    build = Build(top, key, carried, fresh_nonce(m, s, p, number), fresh)
     label = f"will build version {number} over {top}"
     return label, Process("rows", number, (), build) if m.rows else stage(m, p, number, build), {}
 
@@ -130,9 +138,9 @@ def indexes(m: Scenario, actor: Actor) -> tuple[int, ...]:
 
 
 def put_staged(
-    m: Scenario, s: State, p: int, number: int, config: str, now: tuple[int, ...]
+    m: Scenario, s: State, nonce: int, number: int, config: str, now: tuple[int, ...]
 ) -> dict[str, Any]:
-    names = {file_name(m, number, p, config, i) for i in now}
+    names = {file_name(m, number, nonce, config, i) for i in now}
     plans = {f for f in names if f[2] == PLAN}
     shown = {} if m.rules.stage_first else {"shown": s.shown | {f for f in names - plans if f[2] != MARK}}
     return {"staged": s.staged | (names - plans), "plans": s.plans | plans, **shown}
@@ -178,7 +186,28 @@ def commit_step(m: Scenario, s: State, p: int, number: int, base: int, commit: C
     if base != newest(s.commits):
         raise Broken(f"I1 {p}: built on version {base}, published over version {newest(s.commits)}")
     placed = {"placed": s.placed | {slot}} if m.slow and m.rules.placed_at == "commit" else {}
-    return f"commits {slot}", START, {"commits": (*s.commits, commit), **placed}
+    after = START if m.rules.reconcile else END
+    return f"commits {slot}", after, {"commits": (*s.commits, commit), **placed}
+
+
+def unknown_commit_step(m: Scenario, s: State, p: int, number: int, build: Build) -> Step:
+    """Reads the slot after a commit whose answer was lost."""
+    actor, policy = m.actors[p], m.rules.unknown_commit
+    if len(s.commits) >= number:
+        commit = s.commits[number - 1]
+        own = commit is not None and commit.builder == build.nonce
+        return (f"finds its commit {number}", START, {}) if own else (f"finds {number} taken", Process(), {})
+    if policy == "again" or build.nonce >= 10:  # two attempts show it
+        commit = Commit(build.nonce, actor.config, indexes(m, actor), actor.keep, build.chosen)
+        return commit_step(m, s, p, number, build.base, commit)
+    own_files = frozenset(f for f in s.staged if f[:2] == (number, build.nonce))
+    gone = {"staged": s.staged - own_files} if policy == "clean" else {}
+    return f"gives commit {number} up", Process(), gone
+
+
+def fresh_nonce(m: Scenario, s: State, p: int, number: int) -> int:
+    used = {f[1] for f in s.staged | s.shown if f[0] == number} | {commit.builder for _, commit in s.sent}
+    return next(p + 10 * i for i in range(9) if p + 10 * i not in used)
 
 
 def carry(m: Scenario, s: State, p: int, me: Process, build: Build) -> Step:

@@ -56,6 +56,7 @@ class State(NamedTuple):
     fragments: frozenset[Fragment] = frozenset()
     lost: frozenset[Fragment] = frozenset()  # removed by a finisher, although no commit counts them
     flying: frozenset[tuple[Name, int]] = frozenset()  # copies that the store still carries out, and for whom
+    sent: frozenset[tuple[int, Commit]] = frozenset()  # commits that the store may still carry out
     placed: frozenset[int] = frozenset()  # `placed-N` records
     harmed: bool = False  # somebody else deleted a published file
     processes: tuple[Process, ...] = ()
@@ -71,7 +72,11 @@ class Rules(NamedTuple):
     success_last: bool = True  # `_SUCCESS` comes after the files of both folders
     hide_first: bool = True  # `_SUCCESS` goes before the first file goes, of whichever folder
     older_only: bool = True  # only files of lower numbers are removed from the folders
-    look_again: bool = True  # a reconcile ends by listing commits again
+    reconcile: bool = True  # whoever commits reconciles
+    look_again: bool = True  # a reconcile ends by listing commits: newer, and it begins again (only sooner)
+    quick: bool = (
+        False  # who finds its version finished only lists commits and folders, unless these are wrong
+    )
     by_commit: bool = True  # "finished" is the commit's word; the folders are then brought to it
     same_number: bool = True  # a version keeps the number and the base it was decided with
     versioned: bool = True  # names hold the version, not the content's hash alone
@@ -92,6 +97,9 @@ class Rules(NamedTuple):
     target_after_source: bool = True  # the target is looked at after the source was missed
     restage: bool = True  # a marker that is gone is staged again, with a nonce of its own ...
     look_after_restage: bool = True  # ... and placed only if commits, listed after that, show nothing newer
+    unknown_commit: str = (
+        "again"  # sends the same one "again"; or stages and sends another: "decide", "clean"
+    )
     settle: bool = True  # with slow copies: nobody lists the folders before older copies have ended
     settled_by: str = "own"  # a settle is skipped when there is a `placed` record of: "own", "base", "" never
     placed_at: str = "done"  # `placed-N` is written at "done", "fence" (before the settle) or "commit"
@@ -118,6 +126,7 @@ class Scenario(NamedTuple):
     plans: bool = False
     voids: int = 2  # how often a gc begins again after a void
     by_rename: bool = False  # placing consumes its source
+    late: bool = False  # the answer to a commit is lost: the store carries it out at any time, or never
     slow: bool = False  # a copy's end is a step of its own, of the store
 
     @property

@@ -231,11 +231,10 @@ def _place(store: Store, staging: Store, source: str, name: str) -> None:
 
 
 def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) -> None:
-    """Records that the version is shown and no older one can come back, and removes what nobody reads any
-    more."""
+    """Removes what nobody reads any more, and records that the version is shown and no older one can come
+    back: last, so that whoever dies before has the next one remove the rest."""
     metadata = folders.metadata
     metadata.put_json(report_name(version.number), version.body["report"])
-    metadata.put(versions.complete_name(version.number), b"")
     plans = {v.plan for v in (version, *kept)}
     for name in metadata.names(versions.PLANS):
         number = versions.number_of_plan(f"{versions.PLANS}/{name}")
@@ -248,6 +247,9 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     for name in folders.staging.names(versions.KEPT):
         if name.isdecimal() and int(name) < version.number and int(name) not in kept_numbers:
             folders.staging.remove(f"{versions.KEPT}/{name}")
+    for folder in (versions.COMMITS, versions.PLANS):  # their writers write again when it was theirs
+        metadata.remove_scratch(folder)
+    metadata.put(versions.complete_name(version.number), b"")
 
 
 def _places(folders: SliceFolders, version: Version) -> list[tuple[Store, PublishedFile]]:

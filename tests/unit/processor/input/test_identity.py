@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gzip
 import itertools
@@ -17,11 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input import disk
 from airflow_provider_raydatallm.processor.input.listing import get_input_file, list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.storage import open_fs
-from tests.support.in_process import job_of
+from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.s3 import moto_server
 
 FORMATS = ("parquet", "csv", "jsonl", "csv.gz")
@@ -104,6 +106,40 @@ def test_stored_plan_has_the_same_units(tmp_path: Path) -> None:
     again = Plan.from_json(plan.to_json())
     assert again == plan
     assert [u.id for u in again.units] == [u.id for u in plan.units]
+
+
+@pytest.mark.parametrize("policy", ["extend", "recompute"])
+def test_changed_rule_never_publishes_a_row_with_another_rows_answer(tmp_path: Path, policy: str) -> None:
+    hours = [dt.datetime(2026, 1, 31, tzinfo=dt.UTC) + dt.timedelta(hours=h) for h in range(-24, 48)]
+    table = pa.table({"at": pa.array(hours, pa.timestamp("us", tz="UTC")), "name": [str(h) for h in hours]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    job = job_of(
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", slice_column="at",
+        on_config_change="recompute", on_input_change=policy,
+    )  # fmt: skip
+    run_in_process(job)
+    with contextlib.suppress(SliceError):
+        run_in_process(changed(job, slice_timezone="America/New_York"))
+    _check_own_answers(job)
+
+
+def test_half_finished_slice_whose_encoding_was_wrong_answers_all_rows_again(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("name\n" + "".join(f"é{i}\n" for i in range(40)))
+    job = job_of(
+        input_path=f"{tmp_path}/in.csv", output_path=f"{tmp_path}/out", on_input_change="recompute",
+        csv_options={"encoding": "latin-1"},
+    )  # fmt: skip
+
+    def die(batch: pa.Table) -> None:
+        if batch.column("__offset")[0].as_py() >= 20:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        run_in_process(job, InProcess(before_batch=die))
+    cluster = InProcess()
+    run_in_process(changed(job, csv_options={}), cluster)
+    _check_own_answers(job)
+    assert cluster.answered == 40
 
 
 # The file, on a disk
@@ -282,3 +318,10 @@ def _read_while(swap: Callable[[], None], plan: Plan) -> set[str]:
         stop.set()
         thread.join()
     return outcomes
+
+
+def _check_own_answers(job: SliceJob) -> None:
+    """The stub engine repeats the prompt, which is the name."""
+    table = pq.read_table(job.slice_path, partitioning=None)
+    assert table.num_rows
+    assert table.column("answer").to_pylist() == table.column("name").to_pylist()

@@ -94,7 +94,7 @@ def _plan(folder: str) -> Plan:
     units = tuple(
         replace(
             unit,
-            file=replace(unit.file, path=f"{folder}/{i}.parquet"),
+            file=replace(unit.file, path=f"{folder}/{i}.parquet", key=f"{i:016x}"),
             range=replace(unit.range, rows=each),
             rows=each,
         )

@@ -35,9 +35,10 @@ def main() -> int:
     parser.add_argument(
         "--modes", default="processes,ray,vllm,shared", help="of processes, ray, vllm, shared"
     )
-    parser.add_argument("--processes", type=int, default=300, metavar="N", help="slices in plain processes")
-    parser.add_argument("--ray", type=int, default=30, metavar="N", help="kills on Ray with a stub engine")
-    parser.add_argument("--vllm", type=int, default=25, metavar="N", help="kills on Ray with vLLM")
+    parser.add_argument("--processes", type=int, default=1000, metavar="N", help="slices in plain processes")
+    parser.add_argument("--storage", default="disk,s3", help="of the slices in plain processes")
+    parser.add_argument("--ray", type=int, default=60, metavar="N", help="kills on Ray with a stub engine")
+    parser.add_argument("--vllm", type=int, default=30, metavar="N", help="kills on Ray with vLLM")
     parser.add_argument("--shared", type=int, default=16, metavar="N", help="trials on shared engines")
     parser.add_argument("--fresh", action="store_true", help="forget what is done of this seed")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="run these trials, done or not")
@@ -46,7 +47,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     ids: list[str] = []
     if "processes" in args.modes.split(","):
-        trials = list(process_trials(args.seed, args.processes))
+        storages = args.storage.split(",")
+        trials = [t for t in process_trials(args.seed, args.processes) if t.storage in storages]
         ids += [t.id for t in trials]
         _run_processes(trials, args.seed, folder, journal, args.only)
     on_ray = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -243,13 +242,12 @@ def _check_metadata(
             if folders.staging.read(name):
                 found.faults.append(f"{name} is not empty")
             continue
-        if re.match(rf"plans/plan-0*{version.number}-", name):
+        plan = versions.number_of_plan(name)
+        if plan == version.number:
             continue  # of a run that died before its commit: it goes with the next version
         is_run = name.startswith((f"{versions.CHECKPOINT}/", "lease/")) or name == versions.PROGRESS
-        other = re.match(r"(?:staged/|plans/plan-)(\d+)-", name)
-        is_later = other is not None and int(other[1]) >= version.number
         # What no reader takes for data and no later run takes for its own is litter.
-        if is_run or is_later or "_tmp-" in name:
+        if is_run or staged is not None or plan is not None or "_tmp-" in name:
             found.litter.append(name)
         else:
             found.faults.append(f"{name} is named by nothing")

@@ -140,6 +140,8 @@ def swapped_input(life: Life) -> None:
             life.outcome.take(contents[0], "after the swap: ")
     elif first.result.get("type") == "AttributeError":
         life.outcome.faults.append(str(first.result))
+    if swap.back:  # the run may have ended before
+        swap.put("A")
     then = life.children.run(answer_swapped, swap, ())
     if "value" not in then.result:
         life.outcome.faults.append(f"the run after the swap failed: {then.result}")

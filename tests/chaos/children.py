@@ -73,7 +73,8 @@ class Child:
         return False
 
     def go_on(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # it ended before it came to its step
+            os.kill(self.pid, signal.SIGCONT)
 
 
 class Children:

@@ -190,7 +190,7 @@ class _Strike:
             if point is None or step != point.step or (point.once and not os.path.exists(point.once)):
                 return None
             self._met += 1
-            return point if self._met == point.occurrence else None
+            return point if self._met >= point.occurrence else None
 
     def _strike_first(self, original: Callable[..., Any], point: FailPoint) -> Callable[..., Any]:
         def struck(*args: Any, **kwargs: Any) -> Any:

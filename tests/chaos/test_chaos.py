@@ -15,7 +15,17 @@ from tests.chaos.life import Outcome
 from tests.chaos.on_ray import OnRay, RayTrial
 from tests.chaos.processes import Processes
 from tests.chaos.storage import S3
-from tests.chaos.trials import STEPS, STORAGES, Storage, Trial, stop_at
+from tests.chaos.trials import (
+    DIALECTS,
+    RECONCILE,
+    RULES,
+    STEPS,
+    STORAGES,
+    WAKINGS,
+    Storage,
+    Trial,
+    stop_at,
+)
 
 SEED = 20260131
 
@@ -87,6 +97,69 @@ def test_holder_that_wakes_up_late_harms_nothing(
     assert_clean(
         processes.run(Trial("zombie", "zombie", "disk", scenario, (stop_at(step, when),), other=True))
     )
+
+
+@pytest.mark.parametrize("waking", WAKINGS)
+def test_two_holders_that_wake_up_late_harm_nothing(processes: Processes, waking: str) -> None:
+    points = (
+        stop_at("staged part", "before"),
+        stop_at("commit", "before"),
+        stop_at("placing a file", "before"),
+    )
+    trial = Trial("two", "two zombies", "disk", "recompute", points, other=True, variant=waking)
+    assert_clean(processes.run(trial))
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(s, marks=() if i % 3 == 0 else pytest.mark.long) for i, s in enumerate(RECONCILE)]
+)
+def test_pause_between_steps_of_showing_a_version_harms_nothing(processes: Processes, step: str) -> None:
+    points = (stop_at(step, "before"),)
+    assert_clean(processes.run(Trial("pause", "zombie", "disk", "recompute parts", points, other=True)))
+
+
+@pytest.mark.parametrize("variant", ["beside a stopped run", "beside a live run"])
+def test_gc_takes_no_row(processes: Processes, variant: str) -> None:
+    points = (stop_at("commit", "before"),) if "stopped" in variant else ()
+    assert_clean(processes.run(Trial("gc", "gc", "disk", "recompute", points, variant=variant)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_other_rule_gives_no_row_the_answer_of_another(processes: Processes, rule: str) -> None:
+    points = (FailPoint("fragment", "after", 2),)
+    assert_clean(processes.run(Trial("killed", "rule", "disk", "recompute", points, variant=rule)))
+    assert_clean(processes.run(Trial("finished", "rule", "disk", "extend", variant=rule)))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_configurations_x_y_x_pay_what_is_not_answered(processes: Processes, is_killed: bool) -> None:
+    points = (FailPoint("fragment", "after", 3),) if is_killed else ()
+    assert_clean(processes.run(Trial("back", "X, Y, X", "disk", "recompute", points)))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_late_removal_of_success_is_healed(processes: Processes, storage: Storage) -> None:
+    points = (stop_at("removal of _SUCCESS", "before"),)
+    assert_clean(processes.run(Trial("late", "late removal", storage, "recompute", points)))
+
+
+@pytest.mark.parametrize("variant", ["A, B, A", "same size and time"])
+def test_swapped_input_gives_no_row_the_answer_of_another(processes: Processes, variant: str) -> None:
+    assert_clean(processes.run(Trial("swap", "swapped input", "disk", "new", variant=variant)))
+
+
+def test_foreign_readers_see_one_version(processes: Processes) -> None:
+    points = (FailPoint("placing a file", "after"),)
+    assert_clean(processes.run(Trial("readers", "readers", "disk", "recompute parts", points)))
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [pytest.param(d, marks=() if i in (0, 6) else pytest.mark.long) for i, d in enumerate(DIALECTS)],
+)
+def test_store_of_another_dialect_loses_no_row(processes: Processes, dialect: str) -> None:
+    points = (FailPoint("placing a file", "in"),)
+    assert_clean(processes.run(Trial("dialect", "dialect", "s3", "recompute parts", points, variant=dialect)))
 
 
 @pytest.mark.parametrize("kind", ["storage dies", "storage misbehaves"])

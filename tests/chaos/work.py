@@ -177,8 +177,8 @@ def changed(then: dict[str, str], now: dict[str, str], who: str) -> list[str]:
 
 def _audit_kept(s: Slice) -> list[str]:
     """The version that was there first, where it is kept."""
-    kept = [v.number for v in published.kept_versions(versions.SliceFolders.open(s.job().paths))[1:]]
-    if s.scenario.before is None or 1 not in kept:
+    kept = published.kept_versions(versions.SliceFolders.open(s.job().paths))
+    if s.scenario.before is None or 1 not in [v.number for v in kept[1 : 1 + kept[0].keep]]:
         return []
     try:
         rows = audit.published_dataset(s.slice_path, version=1).to_table().to_pylist()

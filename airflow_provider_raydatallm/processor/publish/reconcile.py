@@ -247,7 +247,8 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     for name in folders.staging.names(versions.KEPT):
         if name.isdecimal() and int(name) < version.number and int(name) not in kept_numbers:
             folders.staging.remove(f"{versions.KEPT}/{name}")
-    for folder in (versions.COMMITS, versions.PLANS):  # their writers write again when it was theirs
+    # Whoever writes there now writes again, or can do without.
+    for folder in (versions.COMMITS, versions.PLANS, ""):
         metadata.remove_scratch(folder)
     metadata.put(versions.complete_name(version.number), b"")
 

@@ -119,7 +119,7 @@ def remove_checkpoints(store: Store, version: Version) -> None:
         if name == version.question or (follows is not None and int(follows[1]) < version.number):
             store.remove(f"{CHECKPOINT}/{name}")
     store.remove_empty(CHECKPOINT)
-    store.remove_file(PROGRESS)
+    store.remove(PROGRESS)
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

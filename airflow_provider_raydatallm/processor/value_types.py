@@ -125,7 +125,7 @@ def _typed_list(values: list[Any] | tuple[Any, ...], depth: int) -> tuple[ValueT
     kind: ValueType = "null"
     for item, _ in items:
         kind = merge(kind, item)
-    return {"list": kind}, [v for _, v in items]
+    return {"list": kind}, [v if item == kind else coerce(v, kind) for item, v in items]
 
 
 def _typed_moment(value: Any) -> tuple[ValueType, Any]:

@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.processor.publish.reconcile import (
     check_content,
     reconcile,
 )
+from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.published import answers_same_question
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
@@ -98,7 +99,10 @@ def next_version(
     :param version: the published version; None when it is damaged, too.
     :raises SliceError: when something else is published, or half finished, and the policy is to fail.
     """
-    number = Commits.list(folders.metadata).highest + 1
+    commits = Commits.list(folders.metadata)
+    # Files of a lost commit keep its number used up.
+    shown = (versions.number_of_file(name) or 0 for name in folders.table.names())
+    number = max(commits.highest, *commits.complete, *shown, 0) + 1
     mode = _mode(job, listing, version)
     checkpoint = Checkpoint(folders.metadata, question(job, mode, version))
     planned = checkpoint.planned_inputs()

@@ -41,6 +41,12 @@ COPY_TIMEOUT_SECONDS = 15.0
 _THREADS = 16
 #: Each round that is not the last one met a newer version, or another process at the same work.
 _MAX_ROUNDS = 50
+_ROUND_SECONDS = 0.1
+_COMMIT_IS_LOST = (
+    "no commit names that file: a newer commit is lost. Restore it, or set force_rerun=True to answer the "
+    "slice "
+    "again"
+)
 
 
 class DamagedVersionError(SliceError):
@@ -77,6 +83,9 @@ def reconcile(folders: SliceFolders) -> Version | None:
         shown = Shown.list(folders, version)
         if shown.is_right and is_complete:
             return version
+        if shown.unnamed:  # a newer commit names it, or one that is lost
+            time.sleep(_ROUND_SECONDS)
+            continue
         try:
             _show(folders, version, shown)
         except _SourceGoneError as e:
@@ -92,8 +101,8 @@ def reconcile(folders: SliceFolders) -> Version | None:
             return version
     raise SliceError(
         f"{folders.table.url} still does not show the newest version after {_MAX_ROUNDS} attempts"
-        + (f"; it holds {shown.newer[0]}, which no commit names: remove it" if shown.newer else ""),
-        kind="transient",
+        + (f"; it holds {shown.unnamed[0]}, and {_COMMIT_IS_LOST}" if shown.unnamed else ""),
+        kind="input" if shown.unnamed else "transient",
     )
 
 
@@ -118,8 +127,8 @@ class Shown:
     #: (store, name) of files of other versions.
     older: Sequence[tuple[Store, str]]
     missing: Sequence[tuple[Store, PublishedFile]]
-    #: Names of files of newer versions.
-    newer: Sequence[str]
+    #: Names of files of this number or higher that its commit does not name.
+    unnamed: Sequence[str]
     has_success: bool
 
     @classmethod
@@ -127,16 +136,17 @@ class Shown:
         """:raises DamagedVersionError: when a file has another size than was committed."""
         older: list[tuple[Store, str]] = []
         missing: list[tuple[Store, PublishedFile]] = []
-        newer: list[str] = []
+        unnamed: list[str] = []
         has_success = False
         for store, files in ((folders.quarantine, version.quarantine), (folders.table, version.files)):
             sizes = {f.name: f.size for f in store.files()}
+            named = {f.name for f in files}
             for name in sizes:
                 number = versions.number_of_file(name)
                 if number is not None and number < version.number:
                     older.append((store, name))
-                elif number is not None and number > version.number:
-                    newer.append(name)
+                elif number is not None and name not in named:
+                    unnamed.append(name)
             for file in files:
                 size = sizes.get(file.name)
                 if size is None:
@@ -145,11 +155,11 @@ class Shown:
                     damage = f"has {size:,} bytes and was committed with {file.bytes:,}"
                     raise DamagedVersionError(folders, version, file.name, damage)
             has_success = SUCCESS in sizes  # the table's, which comes last
-        return cls(older, missing, newer, has_success)
+        return cls(older, missing, unnamed, has_success)
 
     @property
     def is_right(self) -> bool:
-        return self.has_success and not (self.older or self.missing or self.newer)
+        return self.has_success and not (self.older or self.missing or self.unnamed)
 
 
 class _SourceGoneError(Exception):

@@ -174,6 +174,25 @@ def test_holder_that_wakes_up_after_another_configuration_published_changes_noth
     assert (run_in_process(other, again).outcome, again.answered) == ("unchanged", 0)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_lost_commit_is_an_error_and_its_number_is_never_used_again(tmp_path: Path, number: int) -> None:
+    write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
+    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", on_config_change="recompute")
+    other = changed(job, prompt="other {name}")
+    for one in (job, other)[:number]:
+        run_in_process(one)
+    Store(job.paths.metadata).remove(versions.commit_name(number))
+    before = sorted(Path(job.slice_path).iterdir())
+    cluster = InProcess()
+    with pytest.raises(SliceError, match=r"no commit names that file|did not publish"):
+        run_in_process(other, cluster)
+    assert (cluster.answered, sorted(Path(job.slice_path).iterdir())) == (0, before)
+    if number == 2:
+        run_in_process(changed(other, force_rerun=True))
+        assert {row["answer"] for row in published(job)} == {f"other row {i}" for i in range(40)}
+        assert pq.read_table(job.slice_path, partitioning=None).num_rows == 40
+
+
 # 5. Input
 
 

@@ -12,7 +12,7 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": "auto"},
         {"blocks": 9}, {"max_model_len_percentile": 95}, {"deduplicate": False}, {"answer_cache": "s3://lake/a"},
         {"accelerator_type": "L4"}, {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"},
-        {"code_hash": "unused"},
+        {"code_hash": "unused"}, {"slice_timezone": "Asia/Taipei"}, {"slice_format": "%Y"}, {"keep_versions": 3},
     ):  # fmt: skip
         assert fingerprint(slice_job(**same)) == base, same
     for other in (
@@ -24,6 +24,9 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"engine_kwargs": {"max_model_len": "auto"}, "on_too_long": "truncate"},
         {"processor_kwargs": {"chat_template_stage": {"chat_template": "x"}}},
         {"postprocess": "m:f"}, {"output_column": "b"},
+        # By another rule, the slice has other rows, or reads them in another way.
+        {"slice_column": "d"}, {"slice_column": "d", "slice_timezone": "Asia/Taipei"},
+        {"csv_options": {"encoding": "latin-1"}}, {"column_types": {"a": "int64"}},
     ):  # fmt: skip
         assert fingerprint(slice_job(**other)) != base, other
     with_code = [fingerprint(slice_job(postprocess="m:f", code_hash=h)) for h in "ab"]

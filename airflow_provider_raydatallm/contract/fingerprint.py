@@ -14,7 +14,8 @@ from typing import Any
 from airflow_provider_raydatallm.contract.engine_arguments import answer_affecting_kwargs
 from airflow_provider_raydatallm.contract.spec import SliceJob
 
-ANSWER_VERSION = 1
+#: 2: a control token's text in a row is plain text to the model.
+ANSWER_VERSION = 2
 _REQUEST_FIELDS = {
     "system_prompt", "prompt", "choices", "output_schema", "regex", "grammar", "sampling_params",
     "chat_template_kwargs", "preprocess", "postprocess", "output_column",

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from airflow_provider_raydatallm.contract.addresses import check_address
+from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
 from airflow_provider_raydatallm.contract.slice_paths import (
     SlicePaths,
     encode_slice_key,
@@ -85,7 +86,7 @@ class SliceJob(Contract):
     max_file_bytes: int = Field(default=1 << 30, ge=1 << 20, le=4 << 30)
     file_per_input: bool = False
     keep_versions: int = Field(default=1, ge=0)
-    #: Folders of the table's metadata and quarantine; beside the table by default.
+    #: Folders of the table's metadata and quarantine; beside the table by default, and for trials.
     metadata_path: str | None = None
     quarantine_path: str | None = None
     #: How a finished slice is checked: by the commit and a listing, or also by its files' checksums.
@@ -157,6 +158,13 @@ class SliceJob(Contract):
     def _check_choices(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and (len(set(value)) != len(value) or len(value) < 2 or "" in value):
             raise ValueError(f"choices must be at least two different, non-empty texts, got {list(value)!r}")
+        return value
+
+    @field_validator("output_schema")
+    @classmethod
+    def _check_output_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            check_is_self_contained(value)
         return value
 
     @field_validator("columns")
@@ -328,7 +336,7 @@ class SliceJob(Contract):
     def row_rule(self) -> dict[str, Any]:
         """What decides, beside the files themselves, which rows are the slice's and how they read.
 
-        Unit ids and the input's hash cover it: rows that were planned by another rule are other rows. Types
+        Unit ids and the fingerprint cover it: rows that were planned by another rule are other rows. Types
         of columns are not in it: unit ids cover those that a file's columns really have.
         """
         rule: dict[str, Any] = {
@@ -352,6 +360,8 @@ class SliceJob(Contract):
 
     @property
     def paths(self) -> SlicePaths:
+        if self.max_rows is not None:  # a trial is a table of its own, with everything beside it
+            return slice_paths(self.slice_path)
         return slice_paths(self.slice_path, self.metadata_path, self.quarantine_path)
 
     @property

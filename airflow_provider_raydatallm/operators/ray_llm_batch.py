@@ -75,8 +75,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
     :param choices: the answer is one of these texts.
     :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.
-        Published as a struct when the schema is complete, else as text. Rows with an invalid answer
-        (cut at max_tokens) go to quarantine.
+        Published as a struct when the schema fixes every field, else as JSON text. Rows with an invalid
+        answer (cut at max_tokens, or with a key that the struct lacks) go to quarantine. `$ref` may point
+        into the schema only.
     :param regex: the answer matches this expression.
     :param grammar: the answer follows this grammar (EBNF).
     :param sampling_params: vLLM's sampling parameters. A value that is exactly `"{column}"` comes from the
@@ -115,7 +116,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param preprocess: `"package.module:function"` that turns a row (dict) into a prompt, or a dict with
         `prompt` or `messages` and optionally `sampling_params`. Replaces `prompt`.
     :param postprocess: `"package.module:function"` that turns a row (dict of the request's columns and the
-        answer) into a dict of columns to publish.
+        answer) into a dict of columns to publish. Its return annotation (a TypedDict, dataclass or pydantic
+        model) decides the columns' types, else the first answers do; other types go to quarantine.
     :param code_paths: folders or .py files of that code, sent with the job. Default: the functions' package.
     :param engine: `vllm`, fed by the provider; `ray_data_llm`, vLLM in Ray Data LLM's own processor; `auto`:
         `vllm` where possible; or `"package.module:Class"` of your own engine.

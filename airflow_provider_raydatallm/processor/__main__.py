@@ -79,7 +79,7 @@ def load_spec(source: str) -> SliceJob:
             package = source.removeprefix("package:")
             text = importlib.resources.files(package).joinpath("spec.json").read_text()
         else:
-            from airflow_provider_raydatallm.processor.storage import open_fs
+            from airflow_provider_raydatallm.processor.filesystem import open_fs
 
             fs, path = open_fs(source)
             text = fs.cat_file(path).decode()
@@ -157,7 +157,7 @@ def _files(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.published import published_files
 
     job = load_spec(args.spec)
-    for path in published_files(job.slice_path, metadata_path=job.metadata_path):
+    for path in published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0]):
         print(path)
     return 0
 

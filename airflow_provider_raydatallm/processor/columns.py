@@ -70,15 +70,23 @@ ENTRY_SCHEMA = pa.schema([
 ])  # fmt: skip
 
 
-def _as_utf8(text: str) -> str:
-    """The text as it can be stored: the names and messages of users' exceptions may hold anything."""
-    return text[:_MAX_MESSAGE_CHARS].encode("utf-8", "backslashreplace").decode()
-
-
 def failed_table(rows: pa.Table, failures: list[tuple[int, str, str]]) -> pa.Table:
     """The failed rows of a table with row ids: (index, error type, message) each."""
     ids = rows.select([f.name for f in ROW_ID_FIELDS]).take(pa.array([i for i, _, _ in failures], pa.int64()))
     columns = [ids.column(f.name).cast(f.type) for f in ROW_ID_FIELDS]
-    columns.append(pa.array([_as_utf8(kind) for _, kind, _ in failures], pa.string()))
-    columns.append(pa.array([_as_utf8(message) for _, _, message in failures], pa.string()))
+    columns.append(pa.array([storable(kind) for _, kind, _ in failures], pa.string()))
+    columns.append(pa.array([storable(message) for _, _, message in failures], pa.string()))
     return pa.Table.from_arrays(columns, schema=pa.schema(FAILED_FIELDS))
+
+
+def storable(message: str) -> str:
+    """A message that can be stored: of a bounded length, and without lone surrogates."""
+    return message[:_MAX_MESSAGE_CHARS].encode(errors="backslashreplace").decode()
+
+
+def describe_error(error: BaseException) -> str:
+    """The error's text, also where making it fails."""
+    try:
+        return str(error)
+    except Exception as e:
+        return f"{type(error).__name__}, whose text cannot be read ({type(e).__name__})"

@@ -117,8 +117,8 @@ def inspect_slice(
         checkpoint.question,
     ):
         return replace(earlier_build, number=number, base=version), None
-    plan = checkpoint.load_plan(listing.hash) or make_plan(job, listing)
-    shape = AnswerParser(job, _load_function(job.postprocess))
+    plan = checkpoint.load_plan(listing) or make_plan(job, listing)
+    shape = AnswerParser(job, _load_function(job.postprocess), plan.columns)
     inference = _plan_inference(job, plan, shape)
     if not plan.rows and job.on_empty != "publish":
         return None, _report_empty(job, plan)
@@ -171,7 +171,7 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
     preprocess = _load_function(job.preprocess)
     if not plan.rows:
         return None
-    check_columns(job, plan, shape.fields or [])
+    check_columns(job, plan, shape.known_fields)
     builder = RequestBuilder(
         plan.columns,
         prompt=job.prompt,

@@ -101,7 +101,8 @@ def test_csv_and_json_lines_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> N
     code.write_text(
         "def ask(row):\n    return "
         "{'prompt': row['name'] + row['zip'], 'sampling_params': {'max_tokens': 5}}\n"
-        "def take(row):\n    return {'upper': row['answer'].upper(), 'size': len(row['note'])}\n"
+        "def take(row):\n    return {'upper': row['answer'].upper(), 'size': size(row)}\n"
+        "def size(row):\n    return 0.5 if row['name'] == 'n999' else len(row['note'])\n"
     )
     stub = {**STUB, "code_paths": [*STUB["code_paths"], str(code)]}
 
@@ -110,7 +111,12 @@ def test_csv_and_json_lines_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> N
         postprocess="my_functions:take", **stub,
     )  # fmt: skip
     assert published(result).to_pylist() == [
-        {**r, "upper": f"{r['name']}{r['zip']}".upper(), "size": len(r["note"])} for r in rows
+        {
+            **r,
+            "upper": f"{r['name']}{r['zip']}".upper(),
+            "size": 0.5 if r["name"] == "n999" else len(r["note"]),
+        }
+        for r in rows
     ]
 
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))

@@ -44,7 +44,8 @@ class InProcess:
     def run_inference(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
         inference = run.inference
         writer = FragmentWriter(run.url, run.folder, [u.id for u in inference.plan.units], run.epoch)
-        reader = RequestReader(inference.plan, inference.builder, carry_row=inference.shape.needs_row)
+        parser = run.parser
+        reader = RequestReader(inference.plan, inference.builder, carry_row=parser.needs_row)
         batches = failed = 0
         try:
             for index, spans in run.missing:
@@ -57,7 +58,7 @@ class InProcess:
                         self.before_batch(batch)
                         self.answered += batch.num_rows
                         answers = self.answer(batch)
-                        rows, bad = inference.shape(answers)
+                        rows, bad = parser(answers)
                         writer.add("rows", rows)
                         writer.add("failed", bad)
                         batches += 1

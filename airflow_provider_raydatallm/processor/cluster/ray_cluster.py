@@ -63,6 +63,10 @@ class InferenceRun:
     on_wait: Callable[[dict[str, Any]], None]
     limit_raised: bool = False
 
+    @property
+    def parser(self) -> AnswerParser:
+        return self.inference.shape.agreeing_in(self.url, self.folder)
+
 
 class Cluster(Protocol):
     def preflight(self, inference: InferencePlan, missing: MissingRows) -> list[Finding]:
@@ -166,7 +170,7 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         try:
             with InterruptibleWait(check, _CHECK_SECONDS):
                 pipeline.run_inference(
-                    inference.plan, run.missing, inference.builder, engine, inference.shape, writers
+                    inference.plan, run.missing, inference.builder, engine, run.parser, writers
                 )
         except Exception:
             engine.raise_if_broken()  # its own error names the cause; errors of its callers do not

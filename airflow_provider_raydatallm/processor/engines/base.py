@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
+from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, storable
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import engine_is_starting
 from airflow_provider_raydatallm.processor.sizing.facts import EnginePlan, Resources, Sizes, SizingInputs
 
@@ -35,14 +35,34 @@ OnAnswers = Callable[[Sequence[int], pa.Table], None]
 def answer_table(requests: pa.Table, **columns: Any) -> pa.Table:
     """The answers to requests, in their order.
 
-    :param columns: arrays or lists of `ANSWER_FIELDS` by name; fields left out are null.
+    :param columns: arrays or lists of `ANSWER_FIELDS` by name; fields left out are null. A text that is not
+        valid Unicode is its row's failure.
     """
+    texts = columns.get("text")
+    if isinstance(texts, list) and (broken := [i for i, text in enumerate(texts) if _is_broken(text)]):
+        columns = dict(columns)
+        failures = {"text": None, "error_type": "UnicodeError", "error": "the answer is not valid Unicode"}
+        for name, value in failures.items():
+            values = columns.get(name)
+            columns[name] = list(values) if values is not None else [None] * requests.num_rows
+            for i in broken:
+                columns[name][i] = value
+    if isinstance(errors := columns.get("error"), list):
+        columns["error"] = [error and storable(error) for error in errors]
     table = requests.select([name for name in requests.schema.names if name != "__request"])
     for field in ANSWER_FIELDS:
         values = columns.get(field.name)
         nulls = pa.nulls(requests.num_rows, field.type)
         table = table.append_column(field.name, nulls if values is None else pa.array(values, field.type))
     return table
+
+
+def _is_broken(text: str | None) -> bool:
+    try:
+        (text or "").encode()
+        return False
+    except UnicodeEncodeError:
+        return True
 
 
 class AnswerSink(Protocol):

@@ -86,11 +86,14 @@ class FileFormat(ABC):
         """Yields the rows of a range, in order, with those `fields` that the file has."""
 
     @contextlib.contextmanager
-    def open(self, file: InputFile, *, read_ahead: bool = True) -> Iterator[pa.NativeFile]:
+    def open(
+        self, file: InputFile, *, read_ahead: bool = True
+    ) -> Iterator[tuple[pa.NativeFile, Callable[[], None]]]:
         """Opens the file that was listed, and no other that took its path since.
 
-        What is read is what was checked: a disk reads on in the opened file, whatever happens to its path,
-        and S3 refuses to read on once the object was replaced. Other stores are asked again at the end.
+        Returns it with a check that it still is that file, for before rows leave this room. A disk reads on
+        in the opened file, whatever happens to its path, and S3 refuses to read on once the object was
+        replaced. Other stores are asked again.
 
         :param read_ahead: False for one read of a known size.
         :raises SliceError: of kind "transient" when it is another file, or becomes one.
@@ -101,21 +104,21 @@ class FileFormat(ABC):
             except FileNotFoundError as e:
                 raise changed_error(file.path) from e
 
-            def check(current: InputFile) -> None:
-                if current.identity != file.identity:
+            def check() -> None:
+                if info().identity != file.identity:
                     raise changed_error(file.path)
 
-            check(info())
+            check()
+            check_again = check if "s3" not in self.fs.protocol else _pass
             try:
-                yield handle
+                yield handle, check_again
             except Exception as e:
                 try:  # damage may be no more than another file's bytes
-                    check(info())
+                    check()
                 except OSError:
                     raise e from None
                 raise
-            if "s3" not in self.fs.protocol:
-                check(info())
+            check_again()
 
     def _open(
         self, path: str, read_ahead: bool, opened: contextlib.ExitStack
@@ -135,6 +138,10 @@ class FileFormat(ABC):
             return describe_object(path, known) if known else get_input_file(self.fs, path)
 
         return opened.enter_context(pa.PythonFile(raw, mode="r")), info
+
+
+def _pass() -> None:
+    pass
 
 
 def read_error(path: str, error: Exception, problem: str) -> SliceError:

@@ -21,8 +21,8 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import METADATA, QUARANTINE, TRIAL, encode_slice_key
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.filesystem import file_version, open_fs
 from airflow_provider_raydatallm.processor.input.disk import disk_version
-from airflow_provider_raydatallm.processor.storage import file_version, open_fs
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -44,15 +44,14 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """Input files, sorted by path. `rule` is `SliceJob.row_rule`."""
+    """Input files, sorted by path. How they are read is the fingerprint's matter (`SliceJob.row_rule`)."""
 
     files: tuple[InputFile, ...]
-    rule: Mapping[str, Any]
 
     @cached_property
     def hash(self) -> str:
         """16 hex digits: equal for an unchanged input."""
-        return short_hash([self.rule, *(f.identity for f in self.files)])
+        return short_hash([f.identity for f in self.files])
 
 
 def short_hash(value: object) -> str:
@@ -62,7 +61,7 @@ def short_hash(value: object) -> str:
 def list_input(job: SliceJob) -> Listing:
     """Lists the files of the slice; skips names that begin with `_` or `.`."""
     fs, root = open_fs(job.resolved_input_path)
-    return Listing(tuple(_list_files(fs, root.rstrip("/"), job)), job.row_rule)
+    return Listing(tuple(_list_files(fs, root.rstrip("/"), job)))
 
 
 def get_input_file(fs: fsspec.AbstractFileSystem, path: str) -> InputFile:

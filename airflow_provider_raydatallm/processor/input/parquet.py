@@ -26,7 +26,7 @@ class ParquetFormat(FileFormat):
 
     def scan(self, file: InputFile) -> FileScan:
         try:
-            with self.open(file) as f:
+            with self.open(file) as (f, _):
                 footer = read_footer(f, file.size)
             meta, schema = footer.file.metadata, self._build_schema(footer)
         except (pa.ArrowException, OSError, ValueError) as e:
@@ -42,12 +42,13 @@ class ParquetFormat(FileFormat):
     def read(self, file: PlannedFile, part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
         names = [n for n in fields.names if n in file.header]
         try:
-            with self.open(file) as f:
+            with self.open(file) as (f, check):
                 footer = read_footer(f, file.size)
                 if footer.digest != file.digest:
                     raise changed_error(file.path)
                 parquet, groups = footer.open(f), [part.row_group]
                 for batch in parquet.iter_batches(BATCH_ROWS, groups, names, use_threads=False):
+                    check()
                     # A column's own name may hold dots, which Parquet also uses for nested fields.
                     yield pa.Table.from_batches([batch]).select(names)
         except (pa.ArrowException, OSError, ValueError) as e:

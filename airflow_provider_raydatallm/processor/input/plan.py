@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import CsvOptions, SliceJob
+from airflow_provider_raydatallm.processor.filesystem import open_fs
 from airflow_provider_raydatallm.processor.input.base import (
     FileFormat,
     FileScan,
@@ -35,7 +36,6 @@ from airflow_provider_raydatallm.processor.input.listing import (
 )
 from airflow_provider_raydatallm.processor.input.schema import conform, holds_pickles, unify_schemas
 from airflow_provider_raydatallm.processor.input.slice_filter import SliceFilter, build_slice_filter
-from airflow_provider_raydatallm.processor.storage import open_fs
 
 #: Files that are opened or checked at once: the threads wait for storage rather than compute.
 _STORAGE_THREADS = 16
@@ -141,6 +141,25 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        """:raises ValueError: when that is not what `to_json` returns."""
+        try:
+            return cls._from_json(value)
+        except (KeyError, TypeError, IndexError, AttributeError, pa.ArrowException) as e:
+            raise ValueError(f"{type(e).__name__}: {e}") from e
+
+    def is_of(self, listing: Listing) -> bool:
+        """Whether it was made of these files and reads no others."""
+        listed = {(f.path, f.size, f.version, f.partition) for f in listing.files}
+        planned = {
+            (f.path, f.size, f.version, f.partition) for f in dict.fromkeys(u.file for u in self.units)
+        }
+        return self.input_hash == listing.hash and planned <= listed
+
+    @classmethod
+    def _from_json(cls, value: Mapping[str, Any]) -> Plan:
+        schema = base64.b64decode(value["schema"])
+        if b"ARROW:extension:" in schema:  # whose code Arrow would run
+            raise ValueError("its schema has an extension type")
         headers = [tuple(h) for h in value["headers"]]
         files = [
             PlannedFile(path, size, version, tuple((k, v) for k, v in partition), headers[header], *rest)
@@ -150,7 +169,7 @@ class Plan:
         ]
         return cls(
             **{name: value[name] for name in _JSON_FIELDS},
-            source_schema=pa.ipc.read_schema(pa.BufferReader(base64.b64decode(value["schema"]))),
+            source_schema=pa.ipc.read_schema(pa.BufferReader(schema)),
             columns=tuple(value["columns"]),
             units=tuple(Unit(files[file], RowRange(*part), rows) for file, rows, *part in value["units"]),
             csv_options=CsvOptions(**value["csv_options"]),

@@ -66,7 +66,7 @@ class TextFormat(FileFormat):
         path = file.path
         header: tuple[str, ...] | None = None
         schema, ranges, rows = pa.schema([]), [], 0
-        with self.open(file) as raw:
+        with self.open(file) as (raw, _):
             for start, block in self._read_blocks(path, raw):
                 if header is None:
                     header, skip = self.read_header(block, path)
@@ -87,20 +87,21 @@ class TextFormat(FileFormat):
         path, header, first_row = file.path, file.header, part.first_row
         if part.start is not None and part.end is not None:
             try:
-                with self.open(file, read_ahead=False) as raw:
+                with self.open(file, read_ahead=False) as (raw, _):
                     raw.seek(part.start)
                     data = bytes(raw.read(part.end - part.start))
             except OSError as e:
                 raise read_error(path, e, f", from byte {part.start:,}") from e
             yield self._parse(path, first_row, data, header, fields)
             return
-        with self.open(file) as raw:
+        with self.open(file) as (raw, check):
             for start, block in self._read_blocks(path, raw):
                 if start == 0:
                     block = block[self.read_header(block, path)[1] :]
                 if block:
                     table = self._parse(path, first_row, block, header, fields)
                     first_row += table.num_rows
+                    check()
                     yield table
 
     def _read_blocks(self, path: str, raw: pa.NativeFile) -> Iterator[tuple[int, bytes]]:

@@ -1,5 +1,5 @@
 """Reports a run's progress: to the log, to runs that wait for it (the lease's heartbeat), to readers of the
-slice folder (`_progress.json`) and to Prometheus.
+slice's metadata (`progress.json`) and to Prometheus.
 
 No failure here fails the run. A thread talks to storage and Ray, so that a slow store does not block the run.
 Only the holder of the lease writes the file. After a failed run it stays, with the error, until the next run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,12 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.publication import NumberTakenError
+from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
 from airflow_provider_raydatallm.processor.store.checkpoint import CARRIED_OVER, Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.fragments import FRAGMENT_ROWS, put_fragment
 from airflow_provider_raydatallm.processor.store.published import locate_files
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version, newest_version
+from airflow_provider_raydatallm.processor.value_types import ColumnTypes, merge_columns, type_of_column
 
 
 def carry_over_rows(
@@ -40,8 +43,10 @@ def carry_over_rows(
             kind="input",
         )
     ids = [u.id for u in plan.units]
+    agreed = AgreedColumns({}, store.url, checkpoint.folder)
     try:
         for table in _published_rows(folders, version, old_plan, index):
+            agreed.agree(partial(_widen_to_hold, table=table))
             put_fragment(store, checkpoint.folder, "rows", table, ids, epoch)
     except FileNotFoundError as e:
         newest = newest_version(folders.metadata)
@@ -58,6 +63,11 @@ def _unidentified(why: str) -> SliceError:
         "force_rerun=True",
         kind="input",
     )
+
+
+def _widen_to_hold(types: ColumnTypes, *, table: pa.Table) -> ColumnTypes:
+    names = [n for n in table.schema.names if not n.startswith("__")]
+    return merge_columns(types, {name: type_of_column(table.column(name)) for name in names})
 
 
 def _published_rows(

@@ -235,7 +235,6 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     back: last, so that whoever dies before has the next one remove the rest."""
     metadata = folders.metadata
     metadata.put_json(report_name(version.number), version.body["report"])
-    metadata.remove_file(versions.PROGRESS)  # a published slice has none
     plans = {v.plan for v in (version, *kept)}
     for name in metadata.names(versions.PLANS):
         number = versions.number_of_plan(f"{versions.PLANS}/{name}")

@@ -67,6 +67,8 @@ def restore_version(job: SliceJob, number: int) -> Version:
         folders.metadata.place(folders.metadata, old.plan, plan)
         commit(folders, new, kept[0], staged, body, keep=kept[0].keep)
     except (FileNotFoundError, NumberTakenError) as e:
+        if isinstance(e, FileNotFoundError) and Commits.list(folders.metadata).highest < new:
+            raise SliceError(f"version {number} cannot be restored: {e}", kind="input") from e
         raise SliceError(f"another run publishes {folders.table.url} now: try again", kind="transient") from e
     version = reconcile(folders)
     assert version is not None

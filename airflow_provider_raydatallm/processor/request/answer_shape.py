@@ -1,32 +1,69 @@
 """From an engine's text to published columns.
 
 The job fixes what an answer must be: any text, one of `choices`, or JSON that is valid by `output_schema`. A
-row whose answer is not valid (cut at max_tokens, say), or whose postprocess function raises, goes to
-quarantine and stops no other row.
+row whose answer is not valid (cut at max_tokens, say), whose postprocess function raises, or whose values do
+not fit the columns of the other rows, goes to quarantine and stops no other row.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import re
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
-import jsonschema
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ROW_ID_FIELDS, failed_table
-from airflow_provider_raydatallm.processor.request.output_schema import arrow_type
+from airflow_provider_raydatallm.processor.columns import (
+    COUNT_FIELDS,
+    ROW_ID_FIELDS,
+    describe_error,
+    failed_table,
+)
+from airflow_provider_raydatallm.processor.input.listing import folder_column
+from airflow_provider_raydatallm.processor.request.output_schema import AnswerSchema, InvalidAnswer
+from airflow_provider_raydatallm.processor.request.return_types import declared_columns
+from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
+from airflow_provider_raydatallm.processor.value_types import (
+    ColumnTypes,
+    TypeMismatch,
+    ValueType,
+    arrow_type,
+    as_mapping,
+    brief,
+    coerce,
+    commonest,
+    count_fields,
+    describe,
+    merge,
+    typed,
+)
 
 #: Error types of invalid answers; the second of those that max_tokens cut.
 INVALID_ANSWER, TRUNCATED_ANSWER = "InvalidAnswer", "TruncatedAnswer"
 #: Error type of prompts that the engine refuses for their length, in vLLM's words.
 PROMPT_TOO_LONG = "PromptTooLong"
+#: Error type of postprocess results that do not fit the columns.
+TYPE_MISMATCH = TypeMismatch.__name__
 _TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[^.]*max_model_len")
+#: Columns and fields of a table: names that a model wrote must not widen it without end.
+_MAX_FIELDS = 1000
+
+#: (row, error type, message)
+Failure = tuple[int, str, str]
+
+
+class _Result(NamedTuple):
+    """What postprocess returned for a row: type and value by column."""
+
+    row: int
+    columns: dict[str, tuple[ValueType, Any]]
+    #: A name in it that is not free.
+    taken_name: str | None
 
 
 class AnswerParser:
@@ -35,12 +72,30 @@ class AnswerParser:
     Picklable: it runs in the tasks that take answers from the engine.
     """
 
-    def __init__(self, job: SliceJob, postprocess: Callable[[dict[str, Any]], Any] | None) -> None:
+    def __init__(
+        self,
+        job: SliceJob,
+        postprocess: Callable[[dict[str, Any]], Any] | None,
+        input_columns: Collection[str] = (),
+    ) -> None:
+        """:param input_columns: names that answer columns must not have.
+        :raises SliceError: when output_schema cannot be used, or postprocess declares names that are taken.
+        """
         self._column = job.output_column
         self._choices = frozenset(job.choices) if job.choices else None
-        self._type = arrow_type(job.output_schema) if job.output_schema is not None else pa.string()
-        self._schema = job.output_schema
+        self._schema = AnswerSchema(job.output_schema) if job.output_schema is not None else None
         self._postprocess = postprocess
+        self._taken_names = {*input_columns, folder_column(job.slice_path)}
+        self._declared = declared_columns(postprocess, self._column) if postprocess else {}
+        self._agreed = AgreedColumns(self._declared)
+        for name in filter(self._is_taken, self._declared):
+            raise SliceError(f"postprocess {self._describe_taken(name)}", kind="input")
+
+    def agreeing_in(self, url: str, folder: str) -> AnswerParser:
+        """A parser that agrees on the types of postprocess's columns with all others of a checkpoint."""
+        parser = copy.copy(self)
+        parser._agreed = AgreedColumns(self._declared, url, folder)
+        return parser
 
     @property
     def needs_row(self) -> bool:
@@ -50,12 +105,20 @@ class AnswerParser:
     @property
     def fields(self) -> list[pa.Field] | None:
         """Published columns; None when only the postprocess function knows them."""
-        return [pa.field(self._column, self._type)] if self._postprocess is None else None
+        if self._postprocess is not None:
+            return None
+        return [pa.field(self._column, self._schema.type if self._schema else pa.string())]
+
+    @property
+    def known_fields(self) -> list[pa.Field]:
+        """Published columns that are known before there is an answer."""
+        declared = [pa.field(name, arrow_type(kind)) for name, kind in self._declared.items()]
+        return self.fields if self.fields is not None else declared
 
     def __call__(self, answers: pa.Table) -> tuple[pa.Table, pa.Table]:
         indices: list[int] = []
         values: list[Any] = []
-        failures: list[tuple[int, str, str]] = []
+        failures: list[Failure] = []
         names = ("text", "finish_reason", "error_type", "error")
         columns = [answers.column(name).to_pylist() for name in names]
         rows = answers.column("__row").to_pylist() if self._postprocess else []
@@ -64,25 +127,31 @@ class AnswerParser:
                 kind = PROMPT_TOO_LONG if _TOO_LONG.search(error) else error_type or "EngineError"
                 failures.append((i, kind, error))
                 continue
-            value = self._parse(text)
-            if value is None:
+            try:
+                value = self._parse(text)
+            except InvalidAnswer as e:
                 cut = reason == "length"
-                message = f"{self._invalid}{' (max_tokens cut it)' if cut else ''}: {text!r}"
+                message = f"the answer {e}{' (max_tokens cut it)' if cut else ''}: {text!r}"
                 failures.append((i, TRUNCATED_ANSWER if cut else INVALID_ANSWER, message))
+                continue
+            except Exception as e:  # a schema's own error
+                failures.append((i, INVALID_ANSWER, f"output_schema: {describe_error(e)}"))
                 continue
             if self._postprocess is not None:
                 try:
-                    value = self._process(rows[i], value)
-                except SliceError:
-                    raise
+                    value = self._process(i, rows[i], value)
                 except Exception as e:
-                    failures.append((i, type(e).__name__, f"postprocess: {e}"))
+                    failures.append((i, type(e).__name__, f"postprocess: {describe_error(e)}"))
                     continue
             indices.append(i)
             values.append(value)
+        if self._postprocess is None:
+            published = {f.name: pa.array(values, f.type) for f in self.known_fields}
+        else:
+            published, indices, mismatches = self._fit_columns(values)
+            failures += mismatches
         answered = answers.take(pa.array(indices, pa.int64()))
-        parsed = {f.name: answered.column(f.name).cast(f.type) for f in ROW_ID_FIELDS}
-        parsed |= self._build_columns(values)
+        parsed = {f.name: answered.column(f.name).cast(f.type) for f in ROW_ID_FIELDS} | published
         # An answer of a valid shape is whole, even when max_tokens came with its last character.
         shaped = self._choices is not None or self._schema is not None
         truncated = pc.and_(pc.equal(answered.column("finish_reason"), "length"), not shaped)
@@ -92,50 +161,107 @@ class AnswerParser:
         return pa.table(parsed), failed_table(answers, failures)
 
     def _parse(self, text: str | None) -> Any:
-        """The answer's value; None for an invalid one."""
-        if text is None or (self._choices is not None and text not in self._choices):
-            return None
-        if self._schema is None:
-            return text
-        try:
-            value = json.loads(text)
-            pa.array([value], self._type)
-        except (ValueError, OverflowError, RecursionError, pa.ArrowException):
-            return None
-        if value is None or not self._validator.is_valid(value):
-            return None
-        return text if self._type == pa.string() else value
+        """:raises InvalidAnswer: for an answer without its shape."""
+        if self._choices is not None and text not in self._choices:
+            raise InvalidAnswer("is none of the choices")
+        if text is None:
+            raise InvalidAnswer("is missing")
+        return text if self._schema is None else self._schema.parse(text)
 
-    @property
-    def _invalid(self) -> str:
-        if self._choices is not None:
-            return "the answer is none of the choices"
-        return "the answer is not valid by output_schema" if self._schema is not None else "no answer"
-
-    @cached_property
-    def _validator(self) -> jsonschema.protocols.Validator:
-        assert self._schema is not None
-        return jsonschema.validators.validator_for(self._schema)(self._schema)
-
-    def _process(self, row: str, value: Any) -> Mapping[str, Any]:
+    def _process(self, index: int, row: str, value: Any) -> _Result:
         assert self._postprocess is not None
         result = self._postprocess({**json.loads(row), self._column: value})
-        values = result if isinstance(result, Mapping) else {self._column: result}
-        if reserved := [name for name in values if str(name).startswith("__")]:
-            raise SliceError(
-                f"postprocess returned the column {reserved[0]!r}: the provider reserves names that begin "
-                "with __",
-                kind="input",
-            )
-        return values
+        fields = as_mapping(result)
+        columns: dict[str, tuple[ValueType, Any]] = {}
+        for name, field in (fields if fields is not None else {self._column: result}).items():
+            try:
+                _, plain_name = typed(name)
+                if not isinstance(plain_name, str) or not plain_name:
+                    raise TypeMismatch("names of columns must be text")
+                columns[plain_name] = typed(field)
+            except TypeMismatch as e:
+                raise TypeMismatch(f"returned {brief(field)} for the column {brief(name)}: {e}") from e
+        return _Result(index, columns, next(filter(self._is_taken, columns), None))
 
-    def _build_columns(self, values: list[Any]) -> dict[str, pa.Array]:
-        if self._postprocess is None:
-            return {self._column: pa.array(values, self._type)}
-        names = list(dict.fromkeys(name for row in values for name in row))
+    def _fit_columns(self, results: list[_Result]) -> tuple[dict[str, pa.Array], list[int], list[Failure]]:
+        """Columns of the rows that fit, these rows, and the others' failures."""
+        fitting: list[_Result] = []
+        failures: list[Failure] = []
+
+        def widen(known: ColumnTypes) -> ColumnTypes:
+            fitting.clear()
+            failures.clear()
+            types, preferred = known, _preferred(known, results)
+            for result in results:
+                try:
+                    if result.taken_name is not None:
+                        raise TypeMismatch(self._describe_taken(result.taken_name))
+                    types = _widen(types, result, preferred)
+                    fitting.append(result)
+                except TypeMismatch as e:
+                    failures.append((result.row, TYPE_MISMATCH, f"postprocess: {e}"))
+            if len(results) > 1 and not known and all(r.taken_name is not None for r in results):
+                # Not one row's data, but what the function does.
+                raise SliceError(
+                    f"postprocess {self._describe_taken(str(results[0].taken_name))}", kind="input"
+                )
+            return types
+
+        types = self._agreed.agree(widen)
+        columns = {}
+        for name, kind in types.items():
+            values = [_column_value(result, name, kind) for result in fitting]
+            columns[name] = pa.array(values, arrow_type(kind))
+        return columns, [result.row for result in fitting], failures
+
+    def _is_taken(self, name: str) -> bool:
+        return name.startswith("__") or name in self._taken_names
+
+    def _describe_taken(self, name: str) -> str:
+        why = (
+            "the provider reserves names that begin with __"
+            if name.startswith("__")
+            else "the input or its folder has it too"
+        )
+        return f"returned the column {name!r}: {why}. Return it under another name"
+
+
+def _preferred(known: ColumnTypes, results: list[_Result]) -> ColumnTypes:
+    """The commonest types of columns whose type is not known."""
+    kinds: dict[str, list[ValueType]] = {}
+    for result in results:
+        for name, (kind, _) in result.columns.items():
+            if known.get(name, "null") == "null":
+                kinds.setdefault(name, []).append(kind)
+    return {name: commonest(of_column) for name, of_column in kinds.items()}
+
+
+def _widen(types: ColumnTypes, result: _Result, preferred: ColumnTypes) -> ColumnTypes:
+    """The types that hold a row's values too.
+
+    :raises TypeMismatch: naming the column, its type and the value.
+    """
+    widened = types
+    for name, (kind, value) in result.columns.items():
+        if types.get(name) == kind:
+            continue
+        column = types.get(name, "null")
+        if column == "null":
+            column = preferred[name]
         try:
-            return {name: pa.array([row.get(name) for row in values]) for name in names}
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
-            raise SliceError(
-                f"postprocess returned values of different types for one column: {e}", kind="input"
+            merged = merge(column, kind)
+        except TypeMismatch as e:
+            raise TypeMismatch(
+                f"the column {name!r} is {describe(column)}, and this row's value is {brief(value)}: {e}. "
+                "The first answers decide what postprocess's return annotation leaves open"
             ) from e
+        if name not in types or merged != types[name]:
+            widened = {**widened, name: merged}
+    if widened is not types and count_fields(widened) > _MAX_FIELDS:
+        raise TypeMismatch(f"the table would have more than {_MAX_FIELDS:,} columns and fields")
+    return widened
+
+
+def _column_value(result: _Result, name: str, kind: ValueType) -> Any:
+    own_kind, value = result.columns.get(name, ("null", None))
+    return value if own_kind == kind else coerce(value, kind)

@@ -49,7 +49,20 @@ class Template:
         return list(dict.fromkeys(name for _, name in self._parts if name is not None))
 
     def render(self, row: Row) -> str:
-        return "".join(text if name is None else text + as_text(row[name]) for text, name in self._parts)
+        return self.render_with_cells(row)[0]
+
+    def render_with_cells(self, row: Row) -> tuple[str, list[tuple[int, int]]]:
+        """The text, and its parts that come from the row, as (start, stop)."""
+        texts: list[str] = []
+        cells: list[tuple[int, int]] = []
+        length = 0
+        for literal, name in self._parts:
+            value = as_text(row[name]) if name is not None else ""
+            texts += (literal, value)
+            length += len(literal) + len(value)
+            if value:
+                cells.append((length - len(value), length))
+        return "".join(texts), cells
 
 
 def as_text(value: Any) -> str:

@@ -23,7 +23,11 @@ _encode = json.JSONEncoder(ensure_ascii=False, default=as_text).encode
 
 
 class RequestBuilder:
-    """Builds a row's request: `{"messages": [...], "sampling_params": {...}}`.
+    """Builds a row's request: `{"messages": [...], "sampling_params": {...}, "cells": [...]}`.
+
+    `cells` says for each message which parts of its content, as (start, stop), come from the row: there, the
+    text of a control token is plain text (`engines/control_tokens`). It is left out for messages that
+    `preprocess` returns: all their text counts as the row's, since a function may put its values anywhere.
 
     `sampling_params` values that are exactly `"{column}"` take that row's value, with its type; null leaves
     the parameter out.
@@ -73,7 +77,7 @@ class RequestBuilder:
         params = self._fixed_params | row_params
         if self._preprocess is None:
             assert self._prompt is not None
-            return {"messages": self._messages(row, self._prompt.render(row)), "sampling_params": params}
+            return {**self._messages(row, *self._prompt.render_with_cells(row)), "sampling_params": params}
         result = self._preprocess(dict(row))
         if isinstance(result, str):
             result = {"prompt": result}
@@ -89,12 +93,20 @@ class RequestBuilder:
                 "sampling_params",
                 kind="input",
             )
-        messages = result["messages"] if "messages" in result else self._messages(row, str(result["prompt"]))
-        return {"messages": messages, "sampling_params": {**params, **(result.get("sampling_params") or {})}}
+        request = {"messages": result.get("messages")}
+        if "prompt" in result:
+            prompt = str(result["prompt"])
+            request = self._messages(row, prompt, [(0, len(prompt))])
+        return {**request, "sampling_params": {**params, **(result.get("sampling_params") or {})}}
 
-    def _messages(self, row: Row, prompt: str) -> list[dict[str, Any]]:
-        user = {"role": "user", "content": prompt}
-        return [{"role": "system", "content": self._system.render(row)}, user] if self._system else [user]
+    def _messages(self, row: Row, prompt: str, cells: list[tuple[int, int]]) -> dict[str, Any]:
+        contents = [("user", prompt, cells)]
+        if self._system:
+            contents.insert(0, ("system", *self._system.render_with_cells(row)))
+        return {
+            "messages": [{"role": role, "content": content} for role, content, _ in contents],
+            "cells": [spans for _, _, spans in contents],
+        }
 
 
 class RequestReader:

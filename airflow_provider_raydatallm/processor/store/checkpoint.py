@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, Version
+from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PROGRESS, Version
 
 CARRIED_OVER = "carried_over.json"
 
@@ -83,8 +84,8 @@ class Checkpoint:
     def has_fragments(self) -> bool:
         return any(n.endswith(".arrow") for n in self.store.names(self.folder))
 
-    def load_plan(self, input_hash: str) -> Plan | None:
-        return load_plan(self.store, f"{self.folder}/plan-{input_hash}.json")
+    def load_plan(self, listing: Listing) -> Plan | None:
+        return load_plan(self.store, f"{self.folder}/plan-{listing.hash}.json", listing)
 
     def save_plan(self, plan: Plan) -> None:
         self.store.create_document(f"{self.folder}/plan-{plan.input_hash}.json", plan.to_json())
@@ -111,19 +112,30 @@ class Checkpoint:
 
 def remove_checkpoints(store: Store, version: Version) -> None:
     """Removes the checkpoints that a version, the newest one, makes useless: its own, and those that follow
-    an older one. Rows of other questions stay, for a run that asks them again."""
+    an older one; with them the progress of whoever wrote them, also of a run that came second. Rows of other
+    questions stay, for a run that asks them again."""
     for name in store.names(CHECKPOINT):
         follows = _FOLLOWS.fullmatch(name)
         if name == version.question or (follows is not None and int(follows[1]) < version.number):
             store.remove(f"{CHECKPOINT}/{name}")
     store.remove_empty(CHECKPOINT)
+    store.remove_file(PROGRESS)
 
 
-def load_plan(store: Store, name: str) -> Plan | None:
-    """Returns the stored plan; None when there is none, or it is damaged."""
+def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:
+    """Returns the stored plan; None when there is none, or it is damaged.
+
+    :param listing: the files that it may read: whoever may write here must not choose others.
+    """
     try:
         body = store.read_document(name)
-        return None if body is None else Plan.from_json(body)
-    except CorruptFileError as e:
-        store.keep_damaged_file(name, e, "the slice is planned again")
+        if body is None:
+            return None
+        plan = Plan.from_json(body)
+        if listing is not None and not plan.is_of(listing):
+            raise ValueError("it names other files than the input has")
+        return plan
+    except (CorruptFileError, ValueError) as e:
+        damage = e if isinstance(e, CorruptFileError) else CorruptFileError(store, name, str(e))
+        store.keep_damaged_file(name, damage, "the slice is planned again")
         return None

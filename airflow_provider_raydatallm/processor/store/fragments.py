@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
+from airflow_provider_raydatallm.processor.value_types import TypeMismatch, conform, unify_schemas
 
 #: A fragment is put when it holds this many rows or bytes, or when its oldest row has waited this long.
 FRAGMENT_ROWS = 65_536
@@ -148,12 +149,15 @@ def put_fragment(
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:
+    schema = _unify([t.schema for t in tables])
+    return pa.concat_tables([conform(t, schema) for t in tables])
+
+
+def _unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
     try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
-        raise SliceError(
-            f"postprocess returned values of different types for one column: {e}", kind="input"
-        ) from e
+        return unify_schemas(schemas)
+    except TypeMismatch as e:
+        raise SliceError(f"postprocess returned values of different types for one {e}", kind="input") from e
 
 
 def read_head(store: Store, name: str) -> pa.Schema:
@@ -204,14 +208,8 @@ def fragment_fields(store: Store, folder: str, fragments: Sequence[ledger.Fragme
 
     names = [f"{folder}/{f.name}" for f in fragments if f.kind == "rows"]
     with ThreadPoolExecutor(32) as pool:
-        heads = list(pool.map(lambda n: read_head(store, n).remove_metadata(), names))
-    try:
-        schema = pa.unify_schemas(list(dict.fromkeys(heads)), promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
-        raise SliceError(
-            f"postprocess returned values of different types for one column: {e}", kind="input"
-        ) from e
-    return [f for f in schema if not f.name.startswith("__")]
+        heads = list(pool.map(lambda n: read_head(store, n), names))
+    return [f for f in _unify(heads) if not f.name.startswith("__")]
 
 
 class FragmentReader:
@@ -274,13 +272,7 @@ class FragmentReader:
                 raise CorruptFileError(self._store, path, "it is missing") from e
             except ValueError as e:
                 raise CorruptFileError(self._store, path, str(e)) from e
-            columns = [
-                table.column(f.name).cast(f.type)
-                if f.name in table.schema.names
-                else pa.nulls(table.num_rows, f.type)
-                for f in self._schema
-            ]
-            self._open[name] = pa.Table.from_arrays(columns, schema=self._schema)
+            self._open[name] = conform(table, self._schema)
         return self._open[name]
 
     def _read(self, name: str, content: bytes) -> pa.Table:

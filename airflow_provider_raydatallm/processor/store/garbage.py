@@ -15,7 +15,8 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.slice_paths import METADATA, slice_paths
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.storage import is_scratch, open_fs
+from airflow_provider_raydatallm.processor.filesystem import open_fs
+from airflow_provider_raydatallm.processor.storage import is_scratch
 from airflow_provider_raydatallm.processor.storage_probe import PROBE
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
@@ -42,7 +43,9 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
     :param stale_seconds: for how long a holder's beat is watched before it counts as dead.
     """
     any_slice = job.model_copy(update={"slice_key": _ANY_KEY, "max_rows": None})
-    trials = any_slice.model_copy(update={"max_rows": _ANY_TRIAL})
+    trials = any_slice.model_copy(
+        update={"max_rows": _ANY_TRIAL, "metadata_path": None, "quarantine_path": None}
+    )
     slices = [folders for one in (any_slice, trials) for folders in _list_slices(one)]
     with ThreadPoolExecutor(_THREADS) as pool:
         ages = list(pool.map(_age_days, slices))

@@ -28,6 +28,9 @@ def paths(**given: Any) -> SlicePaths:
      "/out.quarantine/ds=2026-01-31"),
     ({"output_path": "/out", "quarantine_path": "s3://lake/bad"}, "/out/ds=2026-01-31",
      "/out.ray_llm/ds=2026-01-31", "s3://lake/bad/ds=2026-01-31"),
+    ({"output_path": "/out", "max_rows": 7, "metadata_path": "/meta", "quarantine_path": "/bad"},
+     "/out.trial/first-7/ds=2026-01-31", "/out.trial/first-7.ray_llm/ds=2026-01-31",
+     "/out.trial/first-7.quarantine/ds=2026-01-31"),
 ])  # fmt: skip
 def test_metadata_and_quarantine_lie_beside_the_table_or_where_they_are_put(
     given: dict[str, Any], table: str, metadata: str, quarantine: str

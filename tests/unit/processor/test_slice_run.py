@@ -201,11 +201,17 @@ def test_output_inside_the_input_is_refused(job: SliceJob, field: str) -> None:
         run(changed(job, **{field: f"{job.input_path}out"}))
 
 
-def test_trial_run_never_meets_the_published_slice(job: SliceJob) -> None:
+@pytest.mark.parametrize("metadata", ["beside the table", "elsewhere"])
+def test_trial_run_never_meets_the_published_slice(job: SliceJob, tmp_path: Path, metadata: str) -> None:
+    if metadata == "elsewhere":
+        job = changed(job, metadata_path=f"{tmp_path}/meta", quarantine_path=f"{tmp_path}/bad")
     run(job)
     trial = changed(job, max_rows=1)
     assert current_report(trial) is None
     assert trial.slice_path != job.slice_path
+    assert run(trial).published_version == 1
+    cluster = InProcess()
+    assert (run(job, cluster).outcome, cluster.answered) == ("unchanged", 0)
 
 
 def test_program_reports_an_error_in_one_marked_line(

@@ -101,6 +101,7 @@ def test_run_whose_question_another_published_first_is_attached_to_it(
     assert others[0].outcome == "published"
     assert report == others[0].model_copy(update={"outcome": "attached"})
     assert newest(job).number == 1
+    assert not (metadata(job) / "progress.json").exists()
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
 
 

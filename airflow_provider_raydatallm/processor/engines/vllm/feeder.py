@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.columns import describe_error, storable
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OnAnswers, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDED_COLUMNS, COPIED_COLUMNS
@@ -86,7 +87,7 @@ class Feeder:
                 list(errors),
                 finished_at=[time.time()] * len(errors),
                 error_type=[type(e).__name__ for e in errors.values()],
-                error=[f"{type(e).__name__}: {e}" for e in errors.values()],
+                error=[storable(f"{type(e).__name__}: {describe_error(e)}") for e in errors.values()],
             )
         deaths = 0
         remaining = [row for row, t in tokenized.items() if row not in errors and not self._is_postponed(t)]

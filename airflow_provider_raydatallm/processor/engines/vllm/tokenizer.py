@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import re
+import secrets
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.control_tokens import (
+    ControlTokens,
+    ControlTokenSet,
+    Spans,
+    cells_of,
+)
 from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
 
 #: vLLM's default.
@@ -20,6 +29,8 @@ _MAX_TOKENS = 16
 _ATTEMPTS = 4
 #: Tokenizers without a limit report one far above this.
 _NO_LENGTH = 10**9
+#: Prompts without their cells whose control tokens are kept: one for a slice with a prompt.
+_KNOWN_PROMPTS = 1000
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,9 @@ class PromptTokenizer:
         self._limit = limit
         # Tokenizers are not thread-safe; each call uses all cores.
         self._lock = threading.Lock()
+        self._control = ControlTokenSet(self._tokenizer)
+        self._control_tokens: dict[str, list[int]] = {}  # of messages without their cells
+        self._placeholder = f"cell-{secrets.token_hex(8)}"  # no row can guess it
 
     def __call__(self, requests: Sequence[str]) -> list[TokenizedRequest]:
         """:param requests: JSON text of messages and sampling_params."""
@@ -69,6 +83,7 @@ class PromptTokenizer:
         for request in parsed:
             try:
                 request["messages"] = [_flatten_content(m) for m in request["messages"]]
+                request["cells"] = cells_of(request["messages"], request.get("cells"))
                 texts.append(self._render(request["messages"]))
                 tokenized.append(
                     TokenizedRequest(params=json.dumps(request["sampling_params"], sort_keys=True))
@@ -76,13 +91,77 @@ class PromptTokenizer:
             except Exception as e:  # templates raise any type
                 texts.append("")
                 tokenized.append(TokenizedRequest(error=e))
-        for i, tokens in enumerate(self._tokenize(texts)):
+        all_tokens: list[list[int]] | None = None
+        with contextlib.suppress(Exception):  # of one text: it is tokenized again below, and fails alone
+            all_tokens = self._tokenize(texts)
+        for i, text in enumerate(texts):
             if tokenized[i].error is None:
                 try:
+                    tokens = all_tokens[i] if all_tokens is not None else self._tokenize([text])[0]
+                    tokens = self._without_forged(parsed[i]["messages"], parsed[i]["cells"], tokens)
                     tokenized[i] = self._apply_limit(parsed[i], replace(tokenized[i], tokens=tokens))
                 except Exception as e:
                     tokenized[i] = TokenizedRequest(error=e)
         return tokenized
+
+    def _without_forged(
+        self, messages: Sequence[Mapping[str, Any]], cells: Sequence[Spans], tokens: list[int]
+    ) -> list[int]:
+        """Returns a prompt's tokens, with control tokens only where the template and fixed texts have them.
+
+        :param tokens: of the prompt as one text, which are right unless a cell spells a control token.
+        :raises ControlTokens: when that cannot be made sure of.
+        """
+        others = [{k: v for k, v in m.items() if k != "content"} for m in messages]
+        self._control.raise_if_forged(others, None)
+        expected = self._expected_control_tokens(messages, cells)
+        if self._control.select(tokens) == expected:
+            return tokens
+        marked, values = self._replace_cells(messages, cells, lambda i: f"{self._placeholder}-{i}-")
+        parts = re.split(f"{self._placeholder}-(\\d+)-", self._render(marked))
+        text, spans = "", []
+        for literal, index in itertools.zip_longest(parts[::2], parts[1::2]):
+            text += literal
+            if index is not None:
+                spans.append((len(text), len(text) + len(values[int(index)])))
+                text += values[int(index)]
+        pieces = self._control.split(text, spans)
+        tokens = list(itertools.chain.from_iterable(self._tokenize(pieces)))
+        if len(set(parts[1::2])) != len(values) or self._control.select(tokens) != expected:
+            raise ControlTokens(
+                "the row's text holds a control token of the model, and cannot be told from the prompt after "
+                "the chat template: remove it in preprocess"
+            )
+        return tokens
+
+    def _expected_control_tokens(
+        self, messages: Sequence[Mapping[str, Any]], cells: Sequence[Spans]
+    ) -> list[int]:
+        neutral, _ = self._replace_cells(messages, cells, lambda i: "x")
+        key = json.dumps(neutral, sort_keys=True)
+        expected = self._control_tokens.get(key)
+        if expected is None:
+            [tokens] = self._tokenize([self._render(neutral)])
+            if len(self._control_tokens) >= _KNOWN_PROMPTS:
+                self._control_tokens.clear()
+            expected = self._control_tokens[key] = self._control.select(tokens)
+        return expected
+
+    def _replace_cells(
+        self, messages: Sequence[Mapping[str, Any]], cells: Sequence[Spans], name: Callable[[int], str]
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """Returns the messages with names in place of their cells, and the cells."""
+        replaced: list[dict[str, Any]] = []
+        values: list[str] = []
+        for message, spans in zip(messages, cells, strict=True):
+            content, end, text = message["content"], 0, ""
+            for start, stop in spans:
+                if start < stop:
+                    text += content[end:start] + name(len(values))
+                    values.append(content[start:stop])
+                    end = stop
+            replaced.append({**message, "content": text + content[end:]})
+        return replaced, values
 
     @property
     def max_positions(self) -> int | None:
@@ -98,10 +177,12 @@ class PromptTokenizer:
         prompt = len(tokenized.tokens)
         if self._limit is None or prompt + max_tokens <= self._limit:
             return replace(tokenized, total_tokens=prompt + max_tokens)
-        tokens = self._shorten(request["messages"], prompt, self._limit - max_tokens)
+        tokens = self._shorten(request["messages"], request["cells"], prompt, self._limit - max_tokens)
         return replace(tokenized, tokens=tokens, total_tokens=len(tokens) + max_tokens, shortened=True)
 
-    def _shorten(self, messages: Sequence[Mapping[str, Any]], length: int, limit: int) -> Sequence[int]:
+    def _shorten(
+        self, messages: Sequence[Mapping[str, Any]], cells: Sequence[Spans], length: int, limit: int
+    ) -> Sequence[int]:
         """Cuts the end of the longest message, so that the prompt of `length` tokens has `limit` at most. The
         template's own end stays, and so does the system message if possible.
 
@@ -116,9 +197,12 @@ class PromptTokenizer:
             over = length - limit
             for _ in range(_ATTEMPTS):
                 kept = kept[: max(0, len(kept) - over)]
-                cut = [*messages]
-                cut[i] = {**messages[i], "content": self._tokenizer.decode(kept, skip_special_tokens=False)}
+                cut, cut_cells = [*messages], [*cells]
+                content = self._tokenizer.decode(kept, skip_special_tokens=False)
+                cut[i] = {**messages[i], "content": content}
+                cut_cells[i] = _cut_cells(cells[i], messages[i]["content"], content)
                 [tokens] = self._tokenize([self._render(cut)])
+                tokens = self._without_forged(cut, cut_cells, tokens)
                 over = len(tokens) - limit
                 if over <= 0:
                     return tokens
@@ -157,12 +241,19 @@ def _without_torch() -> Iterator[None]:
         del sys.modules["torch"]
 
 
+def _cut_cells(cells: Spans, content: str, cut: str) -> Spans:
+    """The cells of a content that was cut at its end."""
+    if not content.startswith(cut.rstrip("\ufffd")):  # decoding changed it
+        return [(0, len(cut))]
+    return [(start, min(stop, len(cut))) for start, stop in cells]
+
+
 def _flatten_content(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message with its content as one text, which every template takes. Parts become lines, as in vLLM's
     server."""
     content = message.get("content")
     if not isinstance(content, list):
-        return {**message, "content": content or ""}
+        return {**message, "content": "" if content is None else str(content)}
     for part in content:
         if part.get("type") != "text":
             raise ValueError(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
+from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
@@ -136,7 +136,13 @@ class VllmWorker:
             os._exit(1)
         except Exception as e:
             cause = e.__cause__ or e
-            return (*[None] * 5, time.time() - began, time.time(), type(cause).__name__, f"{cause}")
+            return (
+                *[None] * 5,
+                time.time() - began,
+                time.time(),
+                type(cause).__name__,
+                storable(describe_error(cause)),
+            )
 
     def _slot(self, user: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Held while a request is in the engine."""

@@ -19,10 +19,10 @@ import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.filesystem import open_fs
 from airflow_provider_raydatallm.processor.input import disk
 from airflow_provider_raydatallm.processor.input.listing import get_input_file, list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
-from airflow_provider_raydatallm.processor.storage import open_fs
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.s3 import moto_server
 
@@ -198,6 +198,22 @@ def test_parquet_file_rewritten_in_place_is_noticed_by_its_footer(tmp_path: Path
     with pytest.raises(SliceError, match="changed while the slice ran"):
         values_of(plan)
     assert not {u.id for u in plan.units} & set(ids_of(path))
+
+
+@pytest.mark.parametrize("name", ["parquet", "csv.gz"])
+def test_no_row_leaves_a_file_that_is_written_to_while_it_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"in.{name}"
+    if name == "parquet":
+        pq.write_table(pa.table({"x": ["aaaa"] * 20_000}), path)
+    else:
+        path.write_bytes(gzip.compress(("x\n" + "aaaa\n" * 5_000_000).encode(), compresslevel=1))
+    plan = plan_of(path)
+    tables = plan.read(plan.units[0])
+    next(tables)
+    with path.open("r+b") as file:
+        file.write(b"PAR1" if name == "parquet" else b"\x1f\x8b")  # the same bytes
+    with pytest.raises(SliceError, match="changed while the slice ran"):
+        next(tables)
 
 
 def test_hard_link_or_other_permissions_change_nothing(tmp_path: Path) -> None:

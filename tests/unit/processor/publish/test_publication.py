@@ -75,7 +75,7 @@ def test_slice_is_its_files_and_the_marker_and_the_rest_lies_beside_the_table(jo
 
 def test_success_is_shown_last_and_goes_first(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    place, remove = Store.place, Store.remove
+    place, remove_file = Store.place, Store.remove_file
 
     def note(step: str, store: Store, name: str) -> None:
         if store.root == job.slice_path:
@@ -87,10 +87,10 @@ def test_success_is_shown_last_and_goes_first(job: SliceJob, monkeypatch: pytest
 
     def removed(self: Store, name: str) -> None:
         note("remove", self, name)
-        remove(self, name)
+        remove_file(self, name)
 
     monkeypatch.setattr(Store, "place", placed)
-    monkeypatch.setattr(Store, "remove", removed)
+    monkeypatch.setattr(Store, "remove_file", removed)
     run(job)
     run(changed(job, force_rerun=True))
     first = ["show part", "show _SUCCESS"]

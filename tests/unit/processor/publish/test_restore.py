@@ -83,6 +83,24 @@ def test_version_that_is_not_kept_is_refused_with_those_that_are(job: SliceJob) 
     assert files_below(Path(job.output_path).parent) == before
 
 
+@pytest.mark.parametrize("damage", ["gone", "cut", "altered"])
+def test_kept_version_that_is_damaged_is_never_restored(job: SliceJob, damage: str) -> None:
+    run(job)
+    run(asked(job, "new"))
+    [path] = (metadata(job) / "kept" / "000001").glob("part-*")
+    content = bytearray(path.read_bytes())
+    content[20] ^= 0x40
+    path.unlink()
+    if damage != "gone":
+        path.write_bytes(content if damage == "altered" else content[:-1])
+    says = "is gone" if damage == "gone" else "is not what was published"
+    with pytest.raises(SliceError, match=rf"{path.name}.* of version 1 .*{says}") as e:
+        restore.restore_version(job, 1)
+    assert e.value.kind == "input"
+    assert answers(job)[0] == "a new"
+    assert run(asked(job, "new")).outcome == "unchanged"
+
+
 def test_run_that_publishes_at_the_same_time_wins_and_the_restore_says_so(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

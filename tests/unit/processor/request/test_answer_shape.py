@@ -25,7 +25,7 @@ SCHEMA = {
 
 def parse(
     texts: list[str | None], postprocess: Any = None, errors: list[str | None] | None = None,
-    finish_reasons: list[str | None] | None = None, **arguments: Any,
+    finish_reasons: list[str | None] | None = None, parser: AnswerParser | None = None, **arguments: Any,
 ) -> tuple[pa.Table, pa.Table]:  # fmt: skip
     """Returns answered and failed rows."""
     n = len(texts)
@@ -37,7 +37,7 @@ def parse(
         error_type=[e and "ValueError" for e in errors], error=errors,
     )  # fmt: skip
     job = job_of(input_path="/i", output_path="/o", **arguments)
-    return AnswerParser(job, postprocess)(answers)
+    return (parser or AnswerParser(job, postprocess, ["c"]))(answers)
 
 
 def answered(texts: list[str | None], postprocess: Any = None, **arguments: Any) -> pa.Table:
@@ -133,8 +133,31 @@ def test_answer_column_may_have_any_usual_name(name: str) -> None:
     assert table.column(name).to_pylist() == ["a"]
 
 
-def test_postprocess_cannot_use_reserved_names_or_mix_types() -> None:
-    with pytest.raises(SliceError, match="__unit"):
-        answered(["a"], lambda row: {"__unit": 1})
-    with pytest.raises(SliceError, match="different types"):
-        answered(["a", "b"], lambda row: {"x": 1 if row["answer"] == "a" else "text"})
+@pytest.mark.parametrize("name", ["__unit", "c"])
+def test_function_that_returns_a_name_that_is_taken_ends_the_slice(name: str) -> None:
+    with pytest.raises(SliceError, match=f"postprocess returned the column '{name}'"):
+        answered(["a", "b"], lambda row: {name: 1})
+
+
+def test_name_that_only_one_row_returns_is_that_rows_failure() -> None:
+    rows, failed = parse(["a", "b", "c"], lambda row: {"x": 1} if row["answer"] != "b" else {"c": 1})
+    assert rows.column("__offset").to_pylist() == [0, 2]
+    assert reasons(failed) == [
+        (1, "TypeMismatch", "postprocess: returned the column 'c': the input or its folder has it too. "
+                            "Return it under another name"),
+    ]  # fmt: skip
+
+
+def test_value_of_another_type_is_its_rows_failure_and_names_column_type_and_value() -> None:
+    rows, failed = parse(["1", "a", "2", "3"], lambda row: {"x": int(row["answer"], 36)})
+    assert failed.num_rows == 0
+    values = {"1": [1], "2": "text", "3": 2.5}
+    rows, failed = parse(["1", "2", "3", "3"], lambda row: {"x": values[row["answer"]]})
+    assert rows.column("x").to_pylist() == [2.5, 2.5]
+    end = "The first answers decide what postprocess's return annotation leaves open"
+    assert reasons(failed) == [
+        (0, "TypeMismatch", "postprocess: the column 'x' is double, and this row's value is [1]: double and "
+                            f"list<item: int64> do not fit into one column. {end}"),
+        (1, "TypeMismatch", "postprocess: the column 'x' is double, and this row's value is 'text': double "
+                            f"and string do not fit into one column. {end}"),
+    ]  # fmt: skip

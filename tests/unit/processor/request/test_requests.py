@@ -23,6 +23,7 @@ def test_request_has_system_and_user_message_and_sampling_parameters() -> None:
         "sampling_params": {
             "temperature": 0, "max_tokens": 9, "stop": ["{"], "structured_outputs": {"choice": ["a", "b"]},
         },
+        "cells": [[(4, 5)], [(0, 1)]],
     }  # fmt: skip
     without_budget = builder.build({"Company": "C", "First Name": "F", "budget": None})
     assert "max_tokens" not in without_budget["sampling_params"]

@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input import text
+from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.storage import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
@@ -124,7 +125,7 @@ def test_plan_that_was_stored_is_the_plan_that_was_made(job: SliceJob, tmp_path:
     plan = make_plan(job)
     checkpoint = checkpoint_of(job)
     checkpoint.save_plan(plan)
-    loaded = checkpoint.load_plan(plan.input_hash)
+    loaded = checkpoint.load_plan(list_input(job))
     assert loaded == plan
     assert loaded is not None
     assert [u.id for u in loaded.units] == [u.id for u in plan.units]

@@ -1,0 +1,71 @@
+"""JSON schemas of answers: what one may refer to, and its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+#: Dialects that validators know offline.
+DIALECTS = (
+    "https://json-schema.org/draft/2020-12/schema", "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema", "http://json-schema.org/draft-06/schema",
+    "http://json-schema.org/draft-04/schema", "http://json-schema.org/draft-03/schema",
+)  # fmt: skip
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+#: Keywords whose values are data, and those whose values are schemas by name.
+_DATA = {"enum", "const", "default", "examples"}
+_BY_NAME = {
+    "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies",
+}  # fmt: skip
+
+
+def subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The schema and all schemas inside it."""
+    pending: list[Any] = [schema]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        elif isinstance(node, Mapping):
+            yield node
+            for keyword, value in node.items():
+                if keyword in _BY_NAME and isinstance(value, Mapping):
+                    pending += value.values()
+                elif keyword not in _DATA:
+                    pending.append(value)
+
+
+def resolve_pointer(schema: Mapping[str, Any], reference: str) -> Any:
+    """The part of a schema that `#/...` names; None when there is none."""
+    target: Any = schema
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+            target = target[int(name)]
+        else:
+            target = target.get(name) if isinstance(target, Mapping) else None
+    return target
+
+
+def check_is_self_contained(schema: Mapping[str, Any]) -> None:
+    """:raises ValueError: when a validator would have to fetch something, or does not know the dialect."""
+    parts = list(subschemas(schema))
+    has_ids = any(isinstance(part.get("$id"), str) for part in parts if part is not schema)
+    for part in parts:
+        dialect = part.get("$schema")
+        if isinstance(dialect, str) and dialect.rstrip("#") not in DIALECTS:
+            raise ValueError(
+                f"$schema is {dialect!r}, a dialect that is not known: leave it out, or use {DIALECTS[0]!r}"
+            )
+        for keyword in REFERENCES:
+            reference = part.get(keyword)
+            if not isinstance(reference, str):
+                continue
+            if not reference.startswith("#"):
+                raise ValueError(
+                    f"{keyword} is {reference!r}, and nothing is fetched for a schema: put that schema under "
+                    "$defs, and refer to it as '#/$defs/NAME'"
+                )
+            is_pointer = keyword == "$ref" and reference.startswith("#/") and not has_ids
+            if is_pointer and resolve_pointer(schema, reference) is None:
+                raise ValueError(f"$ref is {reference!r}, which is not in the schema")

@@ -1,0 +1,43 @@
+"""Opens addresses: fsspec's filesystems, with options that answer nothing from a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fsspec
+
+from airflow_provider_raydatallm.contract.addresses import check_address
+from airflow_provider_raydatallm.contract.errors import SliceError
+
+# s3fs and the like answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
+# instance for each set of options, so these are never shared with code that caches.
+_FRESH: dict[str, Any] = {"use_listings_cache": False}
+_S3 = _FRESH | {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": 8}}}
+_OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), _FRESH)
+
+
+def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Returns the filesystem of a URL or path, and the path inside it.
+
+    :raises SliceError: when the address is not accepted (`contract.addresses`), or its package is missing.
+    """
+    try:
+        check_address(url)
+    except ValueError as e:
+        raise SliceError(str(e), kind="input") from None
+    protocol = url.split("://", 1)[0] if "://" in url else "file"
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **_OPTIONS.get(protocol, {}))
+    except ImportError as e:
+        raise SliceError(f"{url} cannot be opened: {e}, on every node of the cluster", kind="cluster") from e
+    except ValueError as e:
+        raise SliceError(f"{url} cannot be opened: {e}", kind="input") from e
+    return fs, path
+
+
+def file_version(info: dict[str, Any]) -> str:
+    """Changes with a file's content: its etag, else its modification time."""
+    for name in ("ETag", "etag", "mtime", "LastModified", "updated", "last_modified", "created"):
+        if info.get(name) is not None:
+            return str(info[name]).strip('"')
+    return ""

@@ -247,7 +247,8 @@ def _check_metadata(
             continue  # of a run that died before its commit: it goes with the next version
         is_run = name.startswith((f"{versions.CHECKPOINT}/", "lease/")) or name == versions.PROGRESS
         # What no reader takes for data and no later run takes for its own is litter.
-        if is_run or staged is not None or plan is not None or "_tmp-" in name:
+        is_late = staged is not None or plan is not None or name.startswith(f"{versions.COMMITS}/complete-")
+        if is_run or is_late or "_tmp-" in name:
             found.litter.append(name)
         else:
             found.faults.append(f"{name} is named by nothing")

@@ -80,8 +80,6 @@ class FailPoint:
     occurrence: int = 1
     torn: bool = False
     signal: int = signal.SIGKILL
-    #: A file that must be there for the step to count.
-    once: str = ""
 
     def __str__(self) -> str:
         return f"{self.when} {self.step} #{self.occurrence}{' (torn)' if self.torn else ''}"
@@ -187,7 +185,7 @@ class _Strike:
         """The point whose turn it is, if this is its step."""
         with self._lock:
             point = self._points[0] if self._points else None
-            if point is None or step != point.step or (point.once and not os.path.exists(point.once)):
+            if point is None or step != point.step:
                 return None
             self._met += 1
             return point if self._met >= point.occurrence else None

@@ -23,6 +23,10 @@ def zombie(life: Life) -> None:
     first = _audit(life, "after the one that took over: ")
     stopped.go_on()
     _after(life, [stopped], first)
+    life.outcome.again = life.answered - life.to_answer * (2 if life.trial.other else 1)
+    if life.outcome.again > 0 and life.trial.points[0].step != "fragment":
+        # Who is stopped while it answers goes on with that until its next beat.
+        life.outcome.faults.append(f"{life.outcome.again} rows were answered again")
     _force(life, change)
 
 

@@ -12,7 +12,8 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"slice_key": "other"}, {"input_path": "/other"}, {"batch_size": 3}, {"concurrency": "auto"},
         {"blocks": 9}, {"max_model_len_percentile": 95}, {"deduplicate": False}, {"answer_cache": "s3://lake/a"},
         {"accelerator_type": "L4"}, {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"},
-        {"code_hash": "unused"}, {"slice_timezone": "Asia/Taipei"}, {"slice_format": "%Y"}, {"keep_versions": 3},
+        {"code_hash": "unused"}, {"slice_timezone": "Asia/Taipei"}, {"slice_format": "%Y"},
+        {"keep_versions": 3},
     ):  # fmt: skip
         assert fingerprint(slice_job(**same)) == base, same
     for other in (

@@ -21,6 +21,8 @@ _VERSIONS = ((1, False), (2, True), (0, True), (1, True), (2, False), (0, False)
 #: What readers say of a file that was replaced between listing and opening, or of a table without files.
 _NOT_FOUND = (
     "no such file", "not found", "no files found", "does not exist", "expanded paths were empty", "nosuchkey",
+    "resource_not_found", "filenotfounderror", "could not open parquet input source",
+    "no such device",  # Polars, of a folder that was not there when it first looked
 )  # fmt: skip
 
 

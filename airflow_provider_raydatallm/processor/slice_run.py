@@ -101,8 +101,9 @@ def inspect_slice(
     """
     if read_only:
         version = versions.newest_version(folders.metadata)
+        base = version.number if version is not None else 0
     else:
-        version = version_policy.find_published(job, folders)
+        version, base = version_policy.find_published(job, folders)
     listing = list_input(job)
     report = version_policy.report_if_current(job, listing, version, last_seen_version)
     if report is not None:
@@ -111,7 +112,10 @@ def inspect_slice(
             remove_checkpoints(folders.metadata, version)
             lease.remove_leases(folders.metadata, version.epoch)
         return None, report
-    number, mode, checkpoint = version_policy.next_version(job, listing, folders, version)
+    try:
+        number, mode, checkpoint = version_policy.next_version(job, listing, folders, version, base)
+    except publication.NumberTakenError:
+        return inspect_slice(job, folders, last_seen_version, earlier_build, progress, read_only=read_only)
     if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.question) == (
         listing.hash,
         checkpoint.question,

@@ -6,6 +6,7 @@ What cannot be tried is a second client's view: network disks that show another 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,35 @@ def check_store(store: Store) -> None:
             store.remove(folder)
     store.remove(REMEMBERED)  # a damaged one, or of another version
     store.create_document(REMEMBERED, {"version": _VERSION})
+
+
+def check_placing(staging: Store, target: Store) -> None:
+    """Tries to place a file of one folder in another, unless that passed before.
+
+    :raises SliceError: when they are on different storage, or it fails.
+    """
+    remembered = f"placing-ok-{hashlib.sha256(target.url.encode()).hexdigest()[:16]}.json"
+    with contextlib.suppress(CorruptFileError):
+        if staging.read_document(remembered) == {"version": _VERSION}:
+            return
+    if type(staging.fs) is not type(target.fs):
+        raise SliceError(
+            f"{target.url} is on other storage than {staging.url}, from where files are published: give a "
+            "folder "
+            "on the same disk or object store",
+            kind="input",
+        )
+    name = f"{PROBE}{uuid.uuid4().hex}"
+    try:
+        staging.put(name, b"")
+        target.place(staging, name, name)
+    finally:
+        for store in (staging, target):
+            with contextlib.suppress(SliceError):
+                store.remove_file(name)
+        target.remove_empty("")
+    staging.remove(remembered)
+    staging.create_document(remembered, {"version": _VERSION})
 
 
 def _check_creating(store: Store, folder: str) -> None:

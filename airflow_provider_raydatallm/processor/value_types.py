@@ -46,6 +46,7 @@ _WIDER = {
     frozenset({"date", "timestamp"}): "timestamp",
 }
 _EXACT_INT = 2**53  # integers up to here are exact as float64
+_MAX_DURATION = dt.timedelta(microseconds=2**63 - 1)
 _MAX_DIGITS = 38  # of a decimal128
 _INT64_DIGITS = 19
 #: Arrow streams hold 64 levels.
@@ -109,7 +110,7 @@ def _without_numpy(value: Any) -> Any:
     if np.isnat(value):
         return None
     rounded = value.astype("datetime64[us]" if value.dtype.kind == "M" else "timedelta64[us]")
-    if rounded != value or isinstance(rounded.item(), int):
+    if rounded.astype(value.dtype) != value or isinstance(rounded.item(), int):
         raise TypeMismatch("columns hold microseconds, of the years 1 to 9999")
     return rounded.item()
 
@@ -148,6 +149,8 @@ def _typed_moment(value: Any) -> tuple[ValueType, Any]:
             raise TypeMismatch("it is a time with a timezone")
         return "time", value
     if isinstance(value, dt.timedelta):
+        if getattr(value, "nanoseconds", 0) or not abs(value) < _MAX_DURATION:
+            raise TypeMismatch("columns hold durations of microseconds, of up to 292,000 years")
         return "duration", value
     if isinstance(value, Decimal):
         return _decimal_type(value), value

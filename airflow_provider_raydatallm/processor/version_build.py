@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.publish.table_schema import check_col
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.slice_report import published_report
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.storage_probe import check_store
+from airflow_provider_raydatallm.processor.storage_probe import check_placing, check_store
 from airflow_provider_raydatallm.processor.store.checkpoint import (
     Checkpoint,
     CheckpointState,
@@ -76,8 +76,15 @@ class VersionBuild:
 
         :raises NumberTakenError: when another run committed meanwhile: what to do is to be decided again.
         """
-        for store in {self.folders.metadata.url, self.folders.staging.url}:
-            check_store(Store(store.rpartition("/")[0]))
+        folders = self.folders
+        table, metadata, staging, quarantine = (
+            Store(store.url.rpartition("/")[0])
+            for store in (folders.table, folders.metadata, folders.staging, folders.quarantine)
+        )
+        for store in (staging, metadata) if metadata.url != staging.url else (staging,):
+            check_store(store)
+        for target in (table, quarantine):
+            check_placing(staging, target)
         lease.watch(self._is_superseded)
         self.checkpoint.save_plan(self.plan)
         if self.mode in ("extend", "retry") and self.checkpoint.carried_over() is None:
@@ -161,6 +168,8 @@ class _Run:
             previous, state = state, build.load_state(self.lease)
             build.check_quarantine(state)
             is_stuck = len(state.fragments) <= len(previous.fragments)
+            if state.missing and is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
+                raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
             if state.missing and is_stuck and (limit_raised or build.job.on_too_long != "raise_limit"):
                 unit, spans = state.missing[0]
                 raise SliceError(

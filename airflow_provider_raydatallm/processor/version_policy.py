@@ -10,6 +10,7 @@ from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
+from airflow_provider_raydatallm.processor.publish.publication import NumberTakenError
 from airflow_provider_raydatallm.processor.publish.reconcile import (
     DamagedVersionError,
     check_content,
@@ -21,12 +22,13 @@ from airflow_provider_raydatallm.processor.store.published import answers_same_q
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
 
 #: Why a version is built: `extend` and `retry` take over the rows of the one before it.
-Mode = Literal["new", "forced", "extend", "retry"]
+#: `rebuild` replaces a damaged one.
+Mode = Literal["new", "rebuild", "forced", "extend", "retry"]
 
 
-def find_published(job: SliceJob, folders: SliceFolders) -> Version | None:
-    """Makes the table show the newest version, and returns it; None when there is none, or its files are
-    damaged.
+def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None, int]:
+    """Makes the table show the newest version, and returns it and its number; None when there is none (0), or
+    its files are damaged.
 
     :raises SliceError: when its commit is damaged, or the table's folder holds files of others and no
         version.
@@ -37,27 +39,39 @@ def find_published(job: SliceJob, folders: SliceFolders) -> Version | None:
             check_content(folders, version)
     except DamagedVersionError as e:
         _warn(f"{e}: the slice is built again")
-        return None
+        return None, e.version.number
     except SliceError as e:
         if not job.force_rerun:
             raise
         _warn(f"{e}: the slice is built again, because of force_rerun")
-        return None
-    if version is None:
-        refuse_foreign_files(folders)
-    return version
+        return None, _newest_number(Commits.list(folders.metadata))
+    if version is None and refuse_foreign_files(folders):
+        return find_published(job, folders)
+    return version, version.number if version is not None else 0
 
 
-def refuse_foreign_files(folders: SliceFolders) -> None:
-    """:raises SliceError: when a slice without a version has files already, which readers would take for its
-    own."""
+def refuse_foreign_files(folders: SliceFolders) -> bool:
+    """Whether another run published the slice's first version meanwhile.
+
+    :raises SliceError: when a slice without a version has files already, which readers would take for its
+        own.
+    """
     foreign = [n for n in folders.table.names() if not n.startswith(("_", "."))]
-    if foreign:
-        raise SliceError(
-            f"{folders.table.url} holds {foreign[0]!r} ({len(foreign)} file(s)), which this provider did not "
-            "publish: choose another output_path, or empty that folder",
-            kind="input",
+    if not foreign:
+        return False
+    if Commits.list(folders.metadata).newest() is not None:
+        return True
+    if versions.number_of_file(foreign[0]) is None:
+        why = "which this provider did not publish: choose another output_path, or empty that folder"
+    else:
+        why = (
+            f"and {folders.metadata.url} has no commit of it: restore its metadata, give the metadata_path "
+            "that it "
+            "was published with, or empty that folder"
         )
+    raise SliceError(
+        f"{folders.table.url} holds {foreign[0]!r} ({len(foreign)} file(s)), {why}", kind="input"
+    )
 
 
 def report_if_current(
@@ -92,19 +106,23 @@ def needs_rerun(job: SliceJob, version: Version) -> bool:
 
 
 def next_version(
-    job: SliceJob, listing: Listing, folders: SliceFolders, version: Version | None
+    job: SliceJob, listing: Listing, folders: SliceFolders, version: Version | None, base: int
 ) -> tuple[int, Mode, Checkpoint]:
     """Returns the number of the version to build, why it is built, and its checkpoint.
 
     :param version: the published version; None when it is damaged, too.
+    :param base: its number; 0 when there is none.
     :raises SliceError: when something else is published, or half finished, and the policy is to fail.
+    :raises NumberTakenError: when a newer version appeared.
     """
+    shown = versions.highest_shown_number(folders)
     commits = Commits.list(folders.metadata)
-    # Files of a lost commit keep its number used up.
-    shown = (versions.number_of_file(name) or 0 for name in folders.table.names())
-    number = max(commits.highest, *commits.complete, *shown, 0) + 1
-    mode = _mode(job, listing, version)
-    checkpoint = Checkpoint(folders.metadata, question(job, mode, version))
+    # What is committed under this number follows this version: another one must not have come between.
+    number = max(commits.highest, shown) + 1
+    if (newest := _newest_number(commits)) != base:
+        raise NumberTakenError(f"version {newest} of {folders.table.url} was published meanwhile")
+    mode = _mode(job, listing, version, is_damaged=base > 0)
+    checkpoint = Checkpoint(folders.metadata, question(job, mode, base))
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned
     if has_changed and job.on_input_change == "fail" and checkpoint.has_fragments():
@@ -117,9 +135,18 @@ def next_version(
     return number, mode, checkpoint
 
 
-def _mode(job: SliceJob, listing: Listing, version: Version | None) -> Mode:
+def _newest_number(commits: Commits) -> int:
+    """The number of the newest version, also of one whose commit cannot be read; 0 for none."""
+    try:
+        version = commits.newest()
+    except SliceError:
+        return commits.highest
+    return version.number if version is not None else 0
+
+
+def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damaged: bool) -> Mode:
     if version is None:
-        return "forced" if job.force_rerun else "new"
+        return "forced" if job.force_rerun else "rebuild" if is_damaged else "new"
     same_question = version.fingerprint == fingerprint(job)
     same_input = version.input_hash == listing.hash
     if not same_question and job.on_config_change == "fail":
@@ -146,11 +173,11 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None) -> Mode:
     return "new"
 
 
-def question(job: SliceJob, mode: Mode, version: Version | None) -> str:
+def question(job: SliceJob, mode: Mode, after: int) -> str:
     """Names the checkpoint whose rows answer what this run asks: the fingerprint, and where the same question
-    is asked once more, the version after which that is."""
+    is asked once more, the number of the version after which that is."""
     name = fingerprint(job)
-    return name if mode == "new" else f"{name}-{mode}-{version.number if version is not None else 0:06}"
+    return name if mode == "new" else f"{name}-{mode}-{after:06}"
 
 
 def _warn(message: str) -> None:

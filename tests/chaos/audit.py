@@ -226,7 +226,7 @@ def _check_metadata(
     kept = list(itertools.islice(commits.versions(below=version.number), keep))
     versions_ = [version, *kept]
     named = {versions.commit_name(n) for n in commits.numbers} | {v.plan for v in versions_}
-    named |= {versions.complete_name(version.number), report_name(version.number)}
+    named |= {versions.complete_name(version.staged), report_name(version.number)}
     for old in kept:
         folder = f"{versions.KEPT}/{old.number:06}/"
         _rows(folders.staging, old.all_files, found.faults, named=folder)

@@ -70,8 +70,14 @@ def test_kill_at_any_step_loses_no_row(processes: Processes, step: str, storage:
     assert_clean(outcome)
 
 
-@pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize("step", ["fragment", "staged part", "commit", "placing a file"])
+@pytest.mark.parametrize(
+    ("step", "storage"),
+    [
+        pytest.param(step, storage, marks=() if i % 2 == j else pytest.mark.long)
+        for i, step in enumerate(("fragment", "staged part", "commit", "placing a file"))
+        for j, storage in enumerate(STORAGES)
+    ],
+)
 def test_kill_within_a_write_leaves_nothing_half_written(
     processes: Processes, step: str, storage: Storage
 ) -> None:
@@ -86,11 +92,14 @@ def test_two_at_once_ask_the_engine_once(processes: Processes, storage: Storage)
 @pytest.mark.parametrize(
     ("step", "when", "scenario"),
     [
-        ("fragment", "before", "new"), ("staged part", "in", "recompute"),
-        ("removal of _SUCCESS", "before", "recompute"), ("placing a file", "before", "parts"),
-        ("commit", "before", "recompute parts"), ("placing _SUCCESS", "before", "parts"),
+        pytest.param("fragment", "before", "new", marks=pytest.mark.long),
+        ("staged part", "in", "recompute"),
+        ("removal of _SUCCESS", "before", "recompute"),
+        pytest.param("placing a file", "before", "parts", marks=pytest.mark.long),
+        ("commit", "before", "recompute parts"),
+        ("placing _SUCCESS", "before", "parts"),
     ],
-)  # fmt: skip
+)
 def test_holder_that_wakes_up_late_harms_nothing(
     processes: Processes, step: str, when: When, scenario: str
 ) -> None:
@@ -124,7 +133,9 @@ def test_gc_takes_no_row(processes: Processes, variant: str) -> None:
     assert_clean(processes.run(Trial("gc", "gc", "disk", "recompute", points, variant=variant)))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(r, marks=() if i % 2 == 0 else pytest.mark.long) for i, r in enumerate(RULES)]
+)
 def test_other_rule_gives_no_row_the_answer_of_another(processes: Processes, rule: str) -> None:
     points = (FailPoint("fragment", "after", 2),)
     assert_clean(processes.run(Trial("killed", "rule", "disk", "recompute", points, variant=rule)))
@@ -137,7 +148,7 @@ def test_configurations_x_y_x_pay_what_is_not_answered(processes: Processes, is_
     assert_clean(processes.run(Trial("back", "X, Y, X", "disk", "recompute", points)))
 
 
-@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("storage", ["disk", pytest.param("s3", marks=pytest.mark.long)])
 def test_late_removal_of_success_is_healed(processes: Processes, storage: Storage) -> None:
     points = (stop_at("removal of _SUCCESS", "before"),)
     assert_clean(processes.run(Trial("late", "late removal", storage, "recompute", points)))

@@ -308,9 +308,10 @@ def _build_schema(
                 kind="input",
             )
     schema = unify_schemas([f.path for f in files], [s.schema for s in scans], lossless=lossless)
-    if own_column in schema.names:
+    same = [n for n in schema.names if own_column is not None and n.casefold() == own_column.casefold()]
+    if same:
         raise SliceError(
-            f"the input has a column {own_column!r} and the slice folder would be named {own_column}=...: "
+            f"the input has a column {same[0]!r} and the slice folder would be named {own_column}=...: "
             "readers of the whole table would find it twice. Name the folder yourself: "
             "output_path='.../slice={slice}'",
             kind="input",

@@ -95,6 +95,11 @@ class Publication:
         plan_name = f"{versions.PLANS}/plan-{self.number:06}-{uuid.uuid4().hex[:8]}.json"
         self.folders.metadata.create_document(plan_name, self.plan.to_json())
         body = {
+            # Where they are not beside the table, which may be moved with them.
+            "table": self.folders.table.url if self.job.metadata_path is not None else None,
+            "quarantine_folder": (
+                self.folders.quarantine.url if self.job.quarantine_path is not None else None
+            ),
             "slice_key": self.job.slice_key,
             "slice_instant": self.job.slice_instant,
             "fingerprint": fingerprint(self.job),

@@ -73,21 +73,24 @@ def reconcile(folders: SliceFolders) -> Version | None:
         version = commits.newest()
         if version is None:
             return None
-        is_complete = version.number in commits.complete
+        folders = folders.of(version)
+        is_complete = version.staged in commits.complete
         kept = [] if is_complete else _kept_versions(commits, version)
         for one in kept:
-            _keep(folders, one)
-        _fence(folders, version)
+            _keep(folders.of(one), one)
+        before = None if is_complete else next(commits.versions(below=version.number), None)
+        left = folders.of(before).quarantine if before is not None else folders.quarantine
+        staged = _fence(folders, version)
         if not is_complete and not folders.table.is_local and commits.numbers[0] < version.number:
             time.sleep(COPY_TIMEOUT_SECONDS)
-        shown = Shown.list(folders, version)
+        shown = Shown.list(folders, version, left)
         if shown.is_right and is_complete:
             return version
         if shown.unnamed:  # a newer commit names it, or one that is lost
             time.sleep(_ROUND_SECONDS)
             continue
         try:
-            _show(folders, version, shown)
+            _show(folders, version, shown, staged)
         except _SourceGoneError as e:
             # A newer version removed it, or another process placed it: the next round shows which.
             misses[version.number, e.name] += 1
@@ -95,7 +98,7 @@ def reconcile(folders: SliceFolders) -> Version | None:
                 raise DamagedVersionError(folders, version, e.name, "is gone") from None
             continue
         _remove(folders.staging, (version.staged_name(f) for f in version.all_files))
-        if _newest_number(folders) == version.number and Shown.list(folders, version).is_right:
+        if _newest_number(folders) == version.number and Shown.list(folders, version, left).is_right:
             if not is_complete:
                 _complete(folders, version, kept)
             return version
@@ -111,6 +114,8 @@ def check_content(folders: SliceFolders, version: Version) -> None:
 
     :raises DamagedVersionError: naming the file that is not what was committed.
     """
+
+    folders = folders.of(version)
 
     def check(place: tuple[Store, PublishedFile]) -> None:
         store, file = place
@@ -132,13 +137,17 @@ class Shown:
     has_success: bool
 
     @classmethod
-    def list(cls, folders: SliceFolders, version: Version) -> Shown:
-        """:raises DamagedVersionError: when a file has another size than was committed."""
+    def list(cls, folders: SliceFolders, version: Version, left: Store) -> Shown:
+        """:param left: the quarantine of the version before, which may have been in another folder.
+        :raises DamagedVersionError: when a file has another size than was committed."""
         older: list[tuple[Store, str]] = []
         missing: list[tuple[Store, PublishedFile]] = []
         unnamed: list[str] = []
         has_success = False
-        for store, files in ((folders.quarantine, version.quarantine), (folders.table, version.files)):
+        places = [(folders.quarantine, version.quarantine), (folders.table, version.files)]
+        if left.url != folders.quarantine.url:
+            places.insert(0, (left, ()))
+        for store, files in places:
             sizes = {f.name: f.size for f in store.files()}
             named = {f.name for f in files}
             for name in sizes:
@@ -189,10 +198,13 @@ def _keep(folders: SliceFolders, version: Version) -> None:
     _for_each(keep, [place for place in _places(folders, version) if place[1].plain_name not in kept])
 
 
-def _fence(folders: SliceFolders, version: Version) -> None:
-    """Removes what is staged for older versions, and for this number without being this version's."""
+def _fence(folders: SliceFolders, version: Version) -> set[str]:
+    """Removes what is staged for older versions, and for this number without being this version's.
+
+    :return: all names that were staged.
+    """
     own = {version.staged_name(f) for f in version.all_files}
-    staged = (f"{versions.STAGED}/{name}" for name in folders.staging.tree(versions.STAGED))
+    staged = [f"{versions.STAGED}/{name}" for name in folders.staging.tree(versions.STAGED)]
     _remove(
         folders.staging,
         [
@@ -205,12 +217,19 @@ def _fence(folders: SliceFolders, version: Version) -> None:
             )
         ],
     )
+    return set(staged)
 
 
-def _show(folders: SliceFolders, version: Version, shown: Shown) -> None:
-    """:raises _SourceGoneError: when a staged file is gone that is not in the table."""
+def _show(folders: SliceFolders, version: Version, shown: Shown, staged: set[str]) -> None:
+    """:param staged: names that are staged.
+    :raises _SourceGoneError: when a staged file is gone that is not in the table.
+    """
     if shown.is_right:
         return
+    if shown.older:  # what is shown now stays, where it cannot be replaced
+        for _, file in shown.missing:
+            if version.staged_name(file) not in staged:
+                raise _SourceGoneError(file.name)
     if shown.has_success:
         folders.table.remove_file(SUCCESS)
     _for_each(lambda file: file[0].remove_file(file[1]), shown.older)
@@ -250,9 +269,9 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
         number = versions.number_of_plan(f"{versions.PLANS}/{name}")
         if number is not None and number < version.number and f"{versions.PLANS}/{name}" not in plans:
             metadata.remove_file(f"{versions.PLANS}/{name}")
-    for number in Commits.list(metadata).complete:
-        if number < version.number:
-            metadata.remove_file(versions.complete_name(number))
+    for staged in Commits.list(metadata).complete:
+        if (versions.number_of_staged(staged) or 0) < version.number:
+            metadata.remove_file(versions.complete_name(staged))
     kept_numbers = {v.number for v in kept}
     for name in folders.staging.names(versions.KEPT):
         if name.isdecimal() and int(name) < version.number and int(name) not in kept_numbers:
@@ -260,7 +279,7 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     # Whoever writes there now writes again, or can do without.
     for folder in (versions.COMMITS, versions.PLANS, ""):
         metadata.remove_scratch(folder)
-    metadata.put(versions.complete_name(version.number), b"")
+    metadata.put(versions.complete_name(version.staged), b"")
 
 
 def _places(folders: SliceFolders, version: Version) -> list[tuple[Store, PublishedFile]]:

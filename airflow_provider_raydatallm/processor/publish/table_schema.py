@@ -20,15 +20,18 @@ WRITE_OPTIONS = {"compression": "zstd"}
 
 def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None:
     """:raises SliceError: when a column clashes with another one, or Parquet cannot hold it."""
+    # Many readers do not tell names apart that differ in case only.
+    columns = {c.casefold() for c in plan.columns}
     names = [f.name for f in fields]
-    if taken := [n for n in names if n in plan.columns]:
+    if taken := [n for n in names if n.casefold() in columns]:
         raise SliceError(
             f"the answer column {taken[0]!r} is also a column of the input: choose another output_column",
             kind="input",
         )
-    if (folder := folder_column(job.slice_path)) in names:
+    folder = (folder_column(job.slice_path) or "").casefold()
+    if taken := [n for n in names if n.casefold() == folder]:
         raise SliceError(
-            f"the answer column {folder!r} is also the slice folder's: choose another output_column",
+            f"the answer column {taken[0]!r} is also the slice folder's: choose another output_column",
             kind="input",
         )
     reserved = {f.name for f in QUARANTINE_FIELDS}

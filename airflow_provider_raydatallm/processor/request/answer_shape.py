@@ -85,7 +85,8 @@ class AnswerParser:
         self._choices = frozenset(job.choices) if job.choices else None
         self._schema = AnswerSchema(job.output_schema) if job.output_schema is not None else None
         self._postprocess = postprocess
-        self._taken_names = {*input_columns, folder_column(job.slice_path)}
+        taken = [*input_columns, folder_column(job.slice_path) or ""]
+        self._taken_names = {name.casefold() for name in taken}
         self._declared = declared_columns(postprocess, self._column) if postprocess else {}
         self._agreed = AgreedColumns(self._declared)
         for name in filter(self._is_taken, self._declared):
@@ -208,14 +209,22 @@ class AnswerParser:
             return types
 
         types = self._agreed.agree(widen)
-        columns = {}
-        for name, kind in types.items():
-            values = [_column_value(result, name, kind) for result in fitting]
-            columns[name] = pa.array(values, arrow_type(kind))
+        try:
+            columns = _build_columns(types, fitting)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):  # of one row's value
+            stored = []
+            for result in fitting:
+                try:
+                    _build_columns(types, [result])
+                    stored.append(result)
+                except (pa.ArrowException, OverflowError, ValueError, TypeError) as e:
+                    failures.append((result.row, TYPE_MISMATCH, f"postprocess: {describe_error(e)}"))
+            fitting = stored
+            columns = _build_columns(types, fitting)
         return columns, [result.row for result in fitting], failures
 
     def _is_taken(self, name: str) -> bool:
-        return name.startswith("__") or name in self._taken_names
+        return name.startswith("__") or name.casefold() in self._taken_names
 
     def _describe_taken(self, name: str) -> str:
         why = (
@@ -260,6 +269,13 @@ def _widen(types: ColumnTypes, result: _Result, preferred: ColumnTypes) -> Colum
     if widened is not types and count_fields(widened) > _MAX_FIELDS:
         raise TypeMismatch(f"the table would have more than {_MAX_FIELDS:,} columns and fields")
     return widened
+
+
+def _build_columns(types: ColumnTypes, results: list[_Result]) -> dict[str, pa.Array]:
+    return {
+        name: pa.array([_column_value(result, name, kind) for result in results], arrow_type(kind))
+        for name, kind in types.items()
+    }
 
 
 def _column_value(result: _Result, name: str, kind: ValueType) -> Any:

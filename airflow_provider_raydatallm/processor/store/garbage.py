@@ -7,6 +7,7 @@ commit uses up the number under which it could publish, so that it decides again
 from __future__ import annotations
 
 import datetime as dt
+import glob
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -98,7 +99,8 @@ def _is_probe(folders: SliceFolders) -> bool:
 
 
 def _list_slices(job: SliceJob) -> list[SliceFolders]:
-    fs, pattern = open_fs(job.paths.metadata.replace(_ANY_KEY, "*").replace(f"{_ANY_TRIAL}", "*"))
+    fs, path = open_fs(job.paths.metadata)
+    pattern = glob.escape(path).replace(_ANY_KEY, "*").replace(f"{_ANY_TRIAL}", "*")
     result = []
     for path in sorted(fs.glob(pattern)):
         table, _, folder = path.rstrip("/").rpartition("/")

@@ -48,6 +48,7 @@ def current_report(job: SliceJob) -> Report | None:
 
 def is_shown(folders: SliceFolders, version: Version) -> bool:
     """Whether the folders show exactly this version, by a listing each."""
+    folders = folders.of(version)
     for store, files in ((folders.quarantine, version.quarantine), (folders.table, version.files)):
         sizes = {f.name: f.size for f in store.files()}
         others = [n for n in sizes if versions.number_of_file(n) not in (None, version.number)]
@@ -143,7 +144,7 @@ def locate_files(
     :param quarantine: also those of rows that failed.
     :raises FileNotFoundError: when one is nowhere.
     """
-    wanted = version.all_files if quarantine else version.files
+    folders, wanted = folders.of(version), version.all_files if quarantine else version.files
     for _ in range(2):  # it may move on meanwhile
         files: dict[PublishedFile, tuple[Store, str]] = {}
         for store, group in ((folders.table, version.files), (folders.quarantine, version.quarantine)):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.report import Report
-from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
+from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
 from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
 
 #: Of the commits' format: a higher one was written by a newer provider.
@@ -28,7 +28,7 @@ STAGED, KEPT = "staged", "kept"
 SUCCESS = "_SUCCESS"
 
 _COMMIT = re.compile(r"commit-(\d{6,})\.json")
-_COMPLETE = re.compile(r"complete-(\d{6,})")
+_COMPLETE = re.compile(r"complete-(\d{6,}-[0-9a-f]{8})")
 _STAGED_FOLDER = re.compile(r"(\d{6,})-[0-9a-f]{8}")
 _FILE_NAME = re.compile(r"(?:part|quarantine)-(\d{6,})-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.parquet")
 _PLAN_NAME = re.compile(r"plans/plan-(\d{6,})-[0-9a-f]{8}\.json")
@@ -46,6 +46,22 @@ class SliceFolders:
     @classmethod
     def open(cls, paths: SlicePaths) -> SliceFolders:
         return cls(Store(paths.table), Store(paths.metadata), Store(paths.staging), Store(paths.quarantine))
+
+    def of(self, version: Version) -> SliceFolders:
+        """The folders that show a version: it may have another quarantine than the job has now.
+
+        :raises SliceError: when it is another table's, whose metadata lies in the same folder.
+        """
+        table, quarantine = version.body.get("table"), version.body.get("quarantine_folder")
+        if table is not None and table != self.table.url:
+            raise SliceError(
+                f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}: give each "
+                "table "
+                "a metadata_path of its own",
+                kind="input",
+            )
+        quarantine = quarantine or slice_paths(self.table.url).quarantine
+        return self if quarantine == self.quarantine.url else replace(self, quarantine=Store(quarantine))
 
 
 @dataclass(frozen=True)
@@ -84,12 +100,17 @@ class Version:
         return self.files + self.quarantine
 
     @property
+    def staged(self) -> str:
+        """Name of its folder among the staged files: no other commit has it."""
+        return str(self.body["staged"])
+
+    @property
     def marker(self) -> str:
         """The staged source of `_SUCCESS`."""
-        return f"{STAGED}/{self.body['staged']}/{SUCCESS}"
+        return f"{STAGED}/{self.staged}/{SUCCESS}"
 
     def staged_name(self, file: PublishedFile) -> str:
-        return f"{STAGED}/{self.body['staged']}/{file.plain_name}"
+        return f"{STAGED}/{self.staged}/{file.plain_name}"
 
     def kept_name(self, file: PublishedFile) -> str:
         return f"{KEPT}/{self.number:06}/{file.plain_name}"
@@ -131,14 +152,14 @@ class Commits:
 
     store: Store
     numbers: tuple[int, ...]
-    #: Numbers of versions of which a reconcile was completed.
-    complete: frozenset[int]
+    #: Staged folders of the versions of which a reconcile was completed.
+    complete: frozenset[str]
 
     @classmethod
     def list(cls, store: Store) -> Commits:
         names = store.names(COMMITS)
         numbers = sorted(int(m[1]) for n in names if (m := _COMMIT.fullmatch(n)))
-        complete = frozenset(int(m[1]) for n in names if (m := _COMPLETE.fullmatch(n)))
+        complete = frozenset(m[1] for n in names if (m := _COMPLETE.fullmatch(n)))
         return cls(store, tuple(numbers), complete)
 
     @property
@@ -225,9 +246,18 @@ def commit_name(number: int) -> str:
     return f"{COMMITS}/commit-{number:06}.json"
 
 
-def complete_name(number: int) -> str:
-    """File that says that the table showed this version, and no copy of an older one can still arrive."""
-    return f"{COMMITS}/complete-{number:06}"
+def complete_name(staged: str) -> str:
+    """File that says that the table showed the version with this staged folder, and that no copy of an older
+    one can still arrive."""
+    return f"{COMMITS}/complete-{staged}"
+
+
+def highest_shown_number(folders: SliceFolders) -> int:
+    """The highest number of a version that was committed for sure, even if its commit is lost now."""
+    shown = (number_of_file(name) or 0 for name in (*folders.table.names(), *folders.quarantine.names()))
+    complete = (number_of_staged(name) or 0 for name in Commits.list(folders.metadata).complete)
+    kept = (int(name) for name in folders.staging.names(KEPT) if name.isdecimal())
+    return max((*shown, *complete, *kept), default=0)
 
 
 def file_name(kind: Literal["part", "quarantine"], number: int, index: int, count: int, nonce: str) -> str:

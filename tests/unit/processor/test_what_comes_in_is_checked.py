@@ -59,11 +59,17 @@ def postprocess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return define
 
 
-@pytest.mark.parametrize("bad", ['"\\ud800"', "2**70", "{1, 2}", "{float('nan'): 1}"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '"\\ud800"', "2**70", "{1, 2}", "{float('nan'): 1}", "__import__('datetime').timedelta.max",
+        "__import__('numpy').timedelta64(2**62, 's')", "__import__('pandas').Timedelta(1, 'ns')",
+    ],
+)  # fmt: skip
 def test_what_postprocess_cannot_return_costs_its_own_row_only(
     tmp_path: Path, postprocess: Callable[[str], str], bad: str
 ) -> None:
-    good = '"x"' if bad.startswith('"') else "7"
+    good = '"x"' if bad.startswith('"') else "__import__('datetime').timedelta(1)" if "time" in bad else "7"
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(20)])
     job = job_of(
         input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out",

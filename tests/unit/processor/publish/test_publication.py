@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor import storage as store_module
 from airflow_provider_raydatallm.processor import version_build
 from airflow_provider_raydatallm.processor.publish import publication
 from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
@@ -64,7 +65,7 @@ def test_slice_is_its_files_and_the_marker_and_the_rest_lies_beside_the_table(jo
     assert (file.name, file.rows, file.bytes) == (part.name, 300, part.stat().st_size)
     assert file.sha256 == hashlib.sha256(part.read_bytes()).hexdigest()
     assert files_below(metadata(job)) - {newest(job).marker} == {
-        "commits/commit-000001.json", "commits/complete-000001", "plans/plan-0...",
+        "commits/commit-000001.json", versions.complete_name(newest(job).staged), "plans/plan-0...",
         "reports/report-000001.json",
     }  # fmt: skip
     table = pq.read_table(job.slice_path, partitioning=None)

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.published import current_report, finished_report
 from airflow_provider_raydatallm.reader import published_dataset
 from tests.support.in_process import InProcess, changed, job_of
@@ -56,7 +57,7 @@ def test_what_derives_from_a_commit_is_healed_by_the_next_run_without_an_engine(
     report = run(job)
     paths = {
         "_SUCCESS": Path(job.slice_path, "_SUCCESS"), "marker": metadata(job) / newest(job).marker,
-        "complete": metadata(job) / "commits" / "complete-000001",
+        "complete": metadata(job) / versions.complete_name(newest(job).staged),
         "report": metadata(job) / "reports" / "report-000001.json",
     }  # fmt: skip
     before = files_below(Path(job.output_path).parent)

@@ -97,6 +97,6 @@ def test_lost_commits_of_a_slice_are_noticed_before_a_row_is_paid(job: SliceJob)
     for path in sorted(Path(job.paths.metadata).rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     cluster = InProcess()
-    with pytest.raises(SliceError, match="which this provider did not publish"):
+    with pytest.raises(SliceError, match="has no commit of it"):
         run(job, cluster)
     assert cluster.answered == 0

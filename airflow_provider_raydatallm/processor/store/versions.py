@@ -296,6 +296,9 @@ def _check(store: Store, version: Version) -> None:
             and number_of_plan(body["plan"]) is not None
             and all(number_of_file(name) == version.number for name in names)
             and len(set(names)) == len(names)
+            # Another folder for the same slice's rows, at most.
+            and (body.get("quarantine_folder") or store.url).rpartition("/")[2]
+            == store.url.rpartition("/")[2]
             and isinstance(body["keep"], int)
         )
     except (KeyError, TypeError) as e:

@@ -21,6 +21,8 @@ def check_address(address: str) -> str:
     """
     if "::" in address or address.startswith("data:"):
         raise ValueError("chained addresses (a::b) and data: are not accepted: give a path or one address")
+    if ".." in re.split(r"[/\\]", address):
+        raise ValueError("addresses with '..' are not accepted: give the folder itself")
     match = _SCHEME.match(address)
     if match is None:
         return address

@@ -149,7 +149,7 @@ class TextFormat(FileFormat):
     ) -> pa.Table:
         try:
             return self.parse(block, header, fields)
-        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError) as e:
+        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, RecursionError) as e:
             place = f"in or after record {row + 1:,}"
             if match := self._row_in_message.search(str(e)):
                 place = f"record {row + int(match.group(1)) - self._first_number + 1:,}"
@@ -233,11 +233,17 @@ class CsvFormat(TextFormat):
         quote = self.csv_options.quote_char.encode()
         if quote not in block:
             return super().last_record_end(block)
-        # A newline ends a record when an even number of quotes stands before it. The sum may wrap; its parity
-        # does not.
         data = np.frombuffer(block, np.uint8)
-        open_quote = np.cumsum(data == quote[0], dtype=np.uint8) & 1
-        ends = np.flatnonzero((data == ord("\n")) & (open_quote == 0))
+        quotes = np.flatnonzero(data == quote[0])
+        opening, delimiter = quotes[::2], ord(self.csv_options.delimiter)
+        before = data[opening[opening > 0] - 1]
+        if np.isin(before, (delimiter, ord("\n"), ord("\r"), quote[0])).all():
+            # A newline ends a record when an even number of quotes stands before it. The sum may wrap; its
+            # parity does not.
+            is_quoted = np.cumsum(data == quote[0], dtype=np.uint8) & 1
+        else:
+            is_quoted = _find_quoted(data, quotes, delimiter)
+        ends = np.flatnonzero((data == ord("\n")) & (is_quoted == 0))
         return int(ends[-1]) + 1 if ends.size else 0
 
 
@@ -249,6 +255,9 @@ class JsonLinesFormat(TextFormat):
     _first_number = 0
 
     def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema | None) -> pa.Table:
+        if match := _NO_OBJECT.search(block):  # Arrow would crash on some
+            row, line = block[: match.start()].count(b"\n"), match[0].strip()[:40].decode(errors="replace")
+            raise pa.ArrowInvalid(f"{line!r} is not a JSON object, in row {row}")
         options = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         if fields is None:
             inferred = pa_json.read_json(pa.BufferReader(block), read_options=options).schema
@@ -263,6 +272,7 @@ class JsonLinesFormat(TextFormat):
         return table.select([n for n in fields.names if n in table.schema.names])
 
 
+_NO_OBJECT = re.compile(rb"^[ \t]*[^\s{][^\n]*", re.MULTILINE)
 #: An integer of a JSON text that a float64 may not hold.
 _LONG_INTEGER = re.compile(rb"(?<![\w.+\-])-?\d{16,}(?![\w.])")
 
@@ -279,6 +289,24 @@ def _refuse_rounded_integers(table: pa.Table, block: bytes) -> None:
                     f"field {name!r} mixes floats with integers that they cannot hold, such as "
                     f"{integer.decode()}: set column_types={{{name!r}: 'uint64'}}, or 'decimal128(38, 3)'"
                 )
+
+
+def _find_quoted(data: np.ndarray, quotes: np.ndarray, delimiter: int) -> np.ndarray:
+    """Which bytes are within quotes, as the parser has it: a quote that does not begin a field is text."""
+    edges = np.zeros(len(data) + 1, np.int8)
+    is_open, i = False, 0
+    while i < len(quotes):
+        at = int(quotes[i])
+        if not is_open:
+            is_open = at == 0 or data[at - 1] in (delimiter, ord("\n"), ord("\r"))
+            edges[at] += is_open
+        elif i + 1 < len(quotes) and quotes[i + 1] == at + 1:
+            i += 1  # a doubled quote stands for one
+        else:
+            is_open = False
+            edges[at] -= 1
+        i += 1
+    return np.cumsum(edges[:-1], dtype=np.int8)
 
 
 def _without_timestamps(kind: pa.DataType) -> pa.DataType:

@@ -41,12 +41,6 @@ COPY_TIMEOUT_SECONDS = 15.0
 _THREADS = 16
 #: Each round that is not the last one met a newer version, or another process at the same work.
 _MAX_ROUNDS = 50
-_ROUND_SECONDS = 0.1
-_COMMIT_IS_LOST = (
-    "no commit names that file: a newer commit is lost. Restore it, or set force_rerun=True to answer the "
-    "slice "
-    "again"
-)
 
 
 class DamagedVersionError(SliceError):
@@ -86,8 +80,15 @@ def reconcile(folders: SliceFolders) -> Version | None:
         shown = Shown.list(folders, version, left)
         if shown.is_right and is_complete:
             return version
-        if shown.unnamed:  # a newer commit names it, or one that is lost
-            time.sleep(_ROUND_SECONDS)
+        if shown.unnamed:
+            if _newest_number(folders) == version.number:
+                raise SliceError(
+                    f"{folders.table.url} or its quarantine holds {shown.unnamed[0]}, and no commit names "
+                    "that "
+                    "file: a newer commit is lost. Restore it, or set force_rerun=True to answer the slice "
+                    "again",
+                    kind="input",
+                )
             continue
         try:
             _show(folders, version, shown, staged)
@@ -103,9 +104,10 @@ def reconcile(folders: SliceFolders) -> Version | None:
                 _complete(folders, version, kept)
             return version
     raise SliceError(
-        f"{folders.table.url} still does not show the newest version after {_MAX_ROUNDS} attempts"
-        + (f"; it holds {shown.unnamed[0]}, and {_COMMIT_IS_LOST}" if shown.unnamed else ""),
-        kind="input" if shown.unnamed else "transient",
+        f"{folders.table.url} still does not show the newest version after {_MAX_ROUNDS} attempts: other "
+        "runs "
+        "publish all the time",
+        kind="transient",
     )
 
 
@@ -264,6 +266,11 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     back: last, so that whoever dies before has the next one remove the rest."""
     metadata = folders.metadata
     metadata.put_json(report_name(version.number), version.body["report"])
+    kept_numbers = {v.number for v in kept}
+    for name in folders.staging.names(versions.KEPT):
+        if name.isdecimal() and int(name) < version.number and int(name) not in kept_numbers:
+            folders.staging.remove(f"{versions.KEPT}/{name}")
+    # Whoever writes there now writes again, or can do without.
     plans = {v.plan for v in (version, *kept)}
     for name in metadata.names(versions.PLANS):
         number = versions.number_of_plan(f"{versions.PLANS}/{name}")
@@ -272,11 +279,6 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     for staged in Commits.list(metadata).complete:
         if (versions.number_of_staged(staged) or 0) < version.number:
             metadata.remove_file(versions.complete_name(staged))
-    kept_numbers = {v.number for v in kept}
-    for name in folders.staging.names(versions.KEPT):
-        if name.isdecimal() and int(name) < version.number and int(name) not in kept_numbers:
-            folders.staging.remove(f"{versions.KEPT}/{name}")
-    # Whoever writes there now writes again, or can do without.
     for folder in (versions.COMMITS, versions.PLANS, ""):
         metadata.remove_scratch(folder)
     metadata.put(versions.complete_name(version.staged), b"")

@@ -63,6 +63,7 @@ def restore_version(job: SliceJob, number: int) -> Version:
             "quarantine": stage("quarantine", old.quarantine),
             "plan": plan,
         }
+        body["epoch"] = max(v.epoch for v in kept)  # the next lease's is higher
         body["report"] = {**old.body["report"], "published_version": new}
         folders.metadata.place(folders.metadata, old.plan, plan)
         commit(folders, new, kept[0], staged, body, keep=kept[0].keep)

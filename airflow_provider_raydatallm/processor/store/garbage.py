@@ -125,7 +125,7 @@ def _age_days(folders: SliceFolders) -> float | None:
         number = versions.number_of_staged(name)
         if number is not None and (number > highest or not name.endswith(f"/{versions.SUCCESS}")):
             times.append(at)
-    return (time.time() - max(times)) / 86400 if times else None
+    return max(0.0, time.time() - max(times)) / 86400 if times else None
 
 
 def _changes(details: dict[str, dict[str, Any]]) -> Iterable[tuple[str, float]]:

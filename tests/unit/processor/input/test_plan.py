@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.input import text as text_module
@@ -343,3 +346,30 @@ def test_wrong_encoding_is_an_error(tmp_path: Path) -> None:
         plan_of(tmp_path / "b.csv", csv_options={"encoding": "ascii"})
     with pytest.raises(ValueError, match="'klingon' is not a text encoding"):
         plan_of(tmp_path / "b.csv", csv_options={"encoding": "klingon"})
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(*[st.text('ab," \n', max_size=6)] * 2), min_size=1, max_size=12), st.integers(0, 9))
+def test_blocks_of_a_csv_file_are_cut_where_its_records_end(rows: list[tuple[str, str]], stray: int) -> None:
+    """Also where a quote stands within a field that is not quoted, as in 12" for inches."""
+    lines = ["{},{}".format(*('"{}"'.format(c.replace('"', '""')) for c in row)) for row in rows]
+    lines.insert(stray % (len(lines) + 1), '12" disk,5" pipe')
+    data = ("\n".join(["x,y", *lines]) + "\n").encode()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        Path(folder, "a.csv").write_bytes(data)
+        whole = rows_of(plan_of(Path(folder)))
+        patch.setattr(text_module, "TEXT_RANGE_BYTES", 16)
+        assert rows_of(plan_of(Path(folder))) == whole
+
+
+def test_line_that_is_nested_too_deeply_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": ' + "[" * 5000 + "]" * 5000 + "}\n")
+    with pytest.raises(SliceError, match=r"a\.jsonl.*record 1"):
+        plan_of(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["null", "[1]", "3", '"x"'])
+def test_line_that_is_not_an_object_is_an_error_with_its_place(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{line}\n{{"a": 1}}\n')
+    with pytest.raises(SliceError, match=r"a\.jsonl.*record 1"):
+        plan_of(tmp_path)

@@ -101,6 +101,8 @@ def reconcile(folders: SliceFolders) -> Version | None:
         _remove(folders.staging, (version.staged_name(f) for f in version.all_files))
         if _newest_number(folders) == version.number and Shown.list(folders, version, left).is_right:
             if not is_complete:
+                for quarantine in (left, folders.quarantine):
+                    quarantine.remove_empty("")
                 _complete(folders, version, kept)
             return version
     raise SliceError(
@@ -251,7 +253,6 @@ def _show(folders: SliceFolders, version: Version, shown: Shown, staged: set[str
         folders.staging.put(marker, b"")
         if _newest_number(folders) == version.number:
             _place(folders.table, folders.staging, marker, SUCCESS)
-    folders.quarantine.remove_empty("")
 
 
 def _place(store: Store, staging: Store, source: str, name: str) -> None:

@@ -24,7 +24,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import disk
-from airflow_provider_raydatallm.processor.filesystem import file_version, open_fs
+from airflow_provider_raydatallm.processor.filesystem import open_fs
 
 #: Prefix of a file on a disk until it is whole.
 _SCRATCH = "_tmp-"
@@ -171,14 +171,6 @@ class Store:
         with self._errors("list", folder):
             found = self.fs.find(root, detail=True)
         return {path.removeprefix(f"{root}/"): info for path, info in found.items()}
-
-    def version(self, name: str) -> str | None:
-        """`file_version` of a file; None when it does not exist."""
-        try:
-            with self._errors("read", name, but=_MISSING):
-                return file_version(self.fs.info(self.path(name)))
-        except _MISSING:
-            return None
 
     # Writing
 

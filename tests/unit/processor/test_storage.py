@@ -250,7 +250,7 @@ def test_create_reads_back_whatever_error_it_ends_with(store: Store, monkeypatch
     assert not store.create("a", b"another's")
 
 
-@pytest.mark.parametrize("what", ["read", "read_start", "files", "version"])
+@pytest.mark.parametrize("what", ["read", "read_start", "files"])
 def test_store_that_fails_to_read_is_told_with_the_path(
     store: Store, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
 from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from benchmarks.fresh import fresh

@@ -74,7 +74,7 @@ def publish_it(root: str, files: int) -> int:
     import pyarrow.parquet as pq
 
     from airflow_provider_raydatallm.processor.slice_run import run_slice
-    from airflow_provider_raydatallm.processor.storage import Store
+    from airflow_provider_raydatallm.processor.storage.store import Store
     from tests.support.in_process import InProcess
 
     if root.startswith("s3:"):

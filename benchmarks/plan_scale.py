@@ -86,7 +86,7 @@ def finish_most(folder: str) -> None:
 
     from airflow_provider_raydatallm.contract.fingerprint import fingerprint
     from airflow_provider_raydatallm.processor.input.plan import make_plan
-    from airflow_provider_raydatallm.processor.storage import Store
+    from airflow_provider_raydatallm.processor.storage.store import Store
     from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
     from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 

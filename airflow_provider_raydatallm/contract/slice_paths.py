@@ -51,8 +51,7 @@ def slice_folder(output_path: str, slice_key: str, max_rows: int | None = None) 
     if not (inside.strip("/") if scheme in ("", "file") else inside.strip("/").partition("/")[2]):
         raise ValueError(
             f"output_path {output_path!r} makes the root of a bucket or disk the table, and there is no "
-            "place "
-            "beside it for metadata and quarantine: give a folder in it"
+            "place beside it for metadata and quarantine: give a folder in it"
         )
     return f"{table}{TRIAL}/first-{max_rows}/{folder}" if max_rows is not None else path
 

@@ -79,7 +79,7 @@ def load_spec(source: str) -> SliceJob:
             package = source.removeprefix("package:")
             text = importlib.resources.files(package).joinpath("spec.json").read_text()
         else:
-            from airflow_provider_raydatallm.processor.filesystem import open_fs
+            from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
             fs, path = open_fs(source)
             text = fs.cat_file(path).decode()

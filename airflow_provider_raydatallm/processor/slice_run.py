@@ -27,7 +27,6 @@ from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
-from airflow_provider_raydatallm.processor.publish import publication
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
@@ -35,7 +34,7 @@ from airflow_provider_raydatallm.processor.request.requests import RequestBuilde
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, SliceFolders
 from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
 
 
@@ -80,7 +79,7 @@ def run_slice(
                 build.finish_by, build.imports_s = finish_by, imports_s
                 try:
                     return build.run(acquired, cluster)
-                except publication.NumberTakenError as e:
+                except NumberTakenError as e:
                     print(f"{e}: deciding again what is to be done", file=sys.stderr, flush=True)
     return report
 
@@ -113,22 +112,20 @@ def inspect_slice(
             lease.remove_leases(folders.metadata, version.epoch)
         return None, report
     try:
-        number, mode, checkpoint = version_policy.next_version(job, listing, folders, version, base)
-    except publication.NumberTakenError:
+        number, checkpoint = version_policy.next_version(job, listing, folders, version, base)
+    except NumberTakenError:
         return inspect_slice(job, folders, last_seen_version, earlier_build, progress, read_only=read_only)
     if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.question) == (
         listing.hash,
         checkpoint.question,
     ):
-        return replace(earlier_build, number=number, base=version), None
+        return replace(earlier_build, number=number, base=version, checkpoint=checkpoint), None
     plan = checkpoint.load_plan(listing) or make_plan(job, listing)
     shape = AnswerParser(job, _load_function(job.postprocess), plan.columns)
     inference = _plan_inference(job, plan, shape)
     if not plan.rows and job.on_empty != "publish":
         return None, _report_empty(job, plan)
-    return VersionBuild(
-        job, folders, number, checkpoint, plan, shape, inference, version, mode, progress
-    ), None
+    return VersionBuild(job, folders, number, checkpoint, plan, shape, inference, version, progress), None
 
 
 def _acquire_lease(
@@ -215,7 +212,6 @@ def _check_output_is_outside_input(job: SliceJob) -> None:
         if f"{path}/".startswith(folder):
             raise SliceError(
                 f"the folder {path} of the slice lies inside the input {job.resolved_input_path}: choose "
-                "another "
-                "output_path",
+                "another output_path",
                 kind="input",
             )

@@ -22,13 +22,13 @@ from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallb
 from airflow_provider_raydatallm.processor.metrics.startup_time import environment_seconds
 from airflow_provider_raydatallm.processor.publish.carry_over import carry_over_rows
 from airflow_provider_raydatallm.processor.publish.parts import Totals
-from airflow_provider_raydatallm.processor.publish.publication import NumberTakenError, Publication
+from airflow_provider_raydatallm.processor.publish.publication import Publication
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.slice_report import published_report
-from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.storage_probe import check_placing, check_store
+from airflow_provider_raydatallm.processor.storage.probe import check_store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.checkpoint import (
     Checkpoint,
     CheckpointState,
@@ -36,8 +36,12 @@ from airflow_provider_raydatallm.processor.store.checkpoint import (
 )
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
-from airflow_provider_raydatallm.processor.version_policy import Mode
+from airflow_provider_raydatallm.processor.store.versions import (
+    Commits,
+    NumberTakenError,
+    SliceFolders,
+    Version,
+)
 
 #: Seconds between two lines of progress in the log.
 PROGRESS_SECONDS = 5.0
@@ -56,7 +60,6 @@ class VersionBuild:
     inference: InferencePlan | None
     #: The published version, which this one follows.
     base: Version | None
-    mode: Mode
     progress: ProgressCallback
     #: Epoch seconds at which the slice should be finished.
     finish_by: float | None = None
@@ -81,13 +84,12 @@ class VersionBuild:
             Store(store.url.rpartition("/")[0])
             for store in (folders.table, folders.metadata, folders.staging, folders.quarantine)
         )
-        for store in (staging, metadata) if metadata.url != staging.url else (staging,):
-            check_store(store)
-        for target in (table, quarantine):
-            check_placing(staging, target)
+        check_store(staging, table, quarantine)
+        if metadata.url != staging.url:
+            check_store(metadata)
         lease.watch(self._is_superseded)
         self.checkpoint.save_plan(self.plan)
-        if self.mode in ("extend", "retry") and self.checkpoint.carried_over() is None:
+        if self.checkpoint.base is not None and self.checkpoint.carried_over() is None:
             assert self.base is not None
             carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
         with ProgressReporter(self.job, self.folders.metadata, lease, self.progress) as reporter:

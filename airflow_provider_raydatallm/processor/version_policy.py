@@ -10,19 +10,15 @@ from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
-from airflow_provider_raydatallm.processor.publish.publication import NumberTakenError
-from airflow_provider_raydatallm.processor.publish.reconcile import (
-    DamagedVersionError,
-    check_content,
-    reconcile,
-)
+from airflow_provider_raydatallm.processor.publish.reconcile import check_content, reconcile
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.published import answers_same_question
+from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
 
-#: Why a version is built: `extend` and `retry` take over the rows of the one before it.
-#: `rebuild` replaces a damaged one.
+#: Why a version is built: `extend` and `retry` take over the rows of the one before it, `rebuild` replaces a
+#: damaged one.
 Mode = Literal["new", "rebuild", "forced", "extend", "retry"]
 
 
@@ -44,7 +40,7 @@ def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None
         if not job.force_rerun:
             raise
         _warn(f"{e}: the slice is built again, because of force_rerun")
-        return None, _newest_number(Commits.list(folders.metadata))
+        return None, Commits.list(folders.metadata).newest_number()
     if version is None and refuse_foreign_files(folders):
         return find_published(job, folders)
     return version, version.number if version is not None else 0
@@ -107,22 +103,18 @@ def needs_rerun(job: SliceJob, version: Version) -> bool:
 
 def next_version(
     job: SliceJob, listing: Listing, folders: SliceFolders, version: Version | None, base: int
-) -> tuple[int, Mode, Checkpoint]:
-    """Returns the number of the version to build, why it is built, and its checkpoint.
+) -> tuple[int, Checkpoint]:
+    """Returns the number of the version to build, and its checkpoint.
 
     :param version: the published version; None when it is damaged, too.
     :param base: its number; 0 when there is none.
     :raises SliceError: when something else is published, or half finished, and the policy is to fail.
     :raises NumberTakenError: when a newer version appeared.
     """
-    shown = versions.highest_shown_number(folders)
-    commits = Commits.list(folders.metadata)
-    # What is committed under this number follows this version: another one must not have come between.
-    number = max(commits.highest, shown) + 1
-    if (newest := _newest_number(commits)) != base:
-        raise NumberTakenError(f"version {newest} of {folders.table.url} was published meanwhile")
+    number = versions.next_number(folders, base)
     mode = _mode(job, listing, version, is_damaged=base > 0)
-    checkpoint = Checkpoint(folders.metadata, question(job, mode, base))
+    carries_over = mode in ("extend", "retry")
+    checkpoint = Checkpoint(folders.metadata, question(job, mode, base), base if carries_over else None)
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned
     if has_changed and job.on_input_change == "fail" and checkpoint.has_fragments():
@@ -132,16 +124,7 @@ def next_version(
             "of unchanged files are kept",
             kind="input",
         )
-    return number, mode, checkpoint
-
-
-def _newest_number(commits: Commits) -> int:
-    """The number of the newest version, also of one whose commit cannot be read; 0 for none."""
-    try:
-        version = commits.newest()
-    except SliceError:
-        return commits.highest
-    return version.number if version is not None else 0
+    return number, checkpoint
 
 
 def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damaged: bool) -> Mode:
@@ -173,11 +156,11 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
     return "new"
 
 
-def question(job: SliceJob, mode: Mode, after: int) -> str:
-    """Names the checkpoint whose rows answer what this run asks: the fingerprint, and where the same question
-    is asked once more, the number of the version after which that is."""
+def question(job: SliceJob, mode: Mode, base: int) -> str:
+    """Names the checkpoint whose rows answer what this run asks: the fingerprint, and where rows that have an
+    answer are asked once more, the number of the version that holds it."""
     name = fingerprint(job)
-    return name if mode == "new" else f"{name}-{mode}-{after:06}"
+    return name if mode in ("new", "extend") else f"{name}-{mode}-{base:06}"
 
 
 def _warn(message: str) -> None:

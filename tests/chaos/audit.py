@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import report_name, slice_paths
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from airflow_provider_raydatallm.processor import disk, version_build, version_policy
+from airflow_provider_raydatallm.processor import version_build, version_policy
 from airflow_provider_raydatallm.processor.publish import publication, reconcile, restore
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage import disk
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.versions import Commits
 
 When = Literal["before", "in", "after"]

@@ -181,7 +181,7 @@ class _Life:
         """Have the slice at work, kill the target in that step, and count what a kill cost so far."""
         wanted = self._wanted() if when == "answering" else 0
         hold = Path(f"{self.notes}.hold")
-        if wanted and self.engine == "stub":  # the last rows would come faster than a kill, at times
+        if wanted:  # the last rows would come faster than a kill, at times
             hold.write_text(str(wanted))
         if self.job_id is None or self._ended():
             self._submit()
@@ -214,11 +214,22 @@ class _Life:
         if when == "starting":
             time.sleep(self.rng.uniform(2.0, 6.0))
         elif when == "answering":
-            self._wait(lambda: self._distinct() >= wanted or self._ended(), 240)
+            self._wait(lambda: self._is_answered(wanted), 400)
         else:
             # It is over in a moment: nothing but the first staged file is looked for.
             is_staged = lambda: any(self.folder.glob("out.ray_llm/ds=*/staged/*/part-*"))  # noqa: E731
             self._wait(is_staged, 240, every=0.002)
+
+    def _is_answered(self, wanted: int) -> bool:
+        """Whether so many rows are, or the slice is published."""
+        if self._distinct() >= wanted:
+            return True
+        if not self._ended():
+            return False
+        if not self._published():
+            self._submit()  # the last kill ended that job
+            return False
+        return True
 
     def _victims(self, target: str) -> list[psutil.Process]:
         found: list[psutil.Process] = []

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from tests.chaos import work
 from tests.chaos.life import Life

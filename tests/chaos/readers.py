@@ -42,7 +42,7 @@ def read_by_duckdb(table: str) -> list[Row]:
 
     with duckdb.connect(config={"threads": 1}) as connection:
         if table.startswith("s3://"):
-            from airflow_provider_raydatallm.processor.filesystem import open_fs
+            from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
             connection.register_filesystem(open_fs(table)[0])
         query = f"SELECT * FROM read_parquet('{table}/**/*.parquet', hive_partitioning=false)"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.filesystem import open_fs
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from tests.support.in_process import job_of
 
 KEY = "2026-01-31"

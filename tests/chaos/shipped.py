@@ -78,6 +78,8 @@ def _is_held() -> bool:
 
 def note_answer(row: dict[str, Any]) -> dict[str, Any]:
     """A postprocess function."""
+    while _is_held():
+        time.sleep(0.05)
     _note([row["name"]])
     return {"answer": row["answer"]}
 

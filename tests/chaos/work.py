@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.processor import slice_run
-from airflow_provider_raydatallm.processor.filesystem import open_fs
 from airflow_provider_raydatallm.processor.metrics import progress
 from airflow_provider_raydatallm.processor.publish import reconcile
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import garbage, lease, published, versions
 from tests.chaos import audit, failpoints, storage
 from tests.chaos.failpoints import FailPoint

@@ -13,7 +13,7 @@ from airflow_provider_raydatallm.processor.engines.dedup.cache_files import Cach
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
 from airflow_provider_raydatallm.processor.engines.dedup.client import request_key
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDED_COLUMNS
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 
 MB = 1 << 20
 DAY = 86_400

@@ -21,8 +21,8 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import METADATA, QUARANTINE, TRIAL, encode_slice_key
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.filesystem import file_version, open_fs
 from airflow_provider_raydatallm.processor.input.disk import disk_version
+from airflow_provider_raydatallm.processor.storage.filesystem import file_version, open_fs
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import CsvOptions, SliceJob
-from airflow_provider_raydatallm.processor.filesystem import open_fs
 from airflow_provider_raydatallm.processor.input.base import (
     FileFormat,
     FileScan,
@@ -36,6 +35,7 @@ from airflow_provider_raydatallm.processor.input.listing import (
 )
 from airflow_provider_raydatallm.processor.input.schema import conform, holds_pickles, unify_schemas
 from airflow_provider_raydatallm.processor.input.slice_filter import SliceFilter, build_slice_filter
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
 #: Files that are opened or checked at once: the threads wait for storage rather than compute.
 _STORAGE_THREADS = 16

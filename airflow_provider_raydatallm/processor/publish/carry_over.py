@@ -12,12 +12,16 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.publish.publication import NumberTakenError
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
-from airflow_provider_raydatallm.processor.store.checkpoint import CARRIED_OVER, Checkpoint, load_plan
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.fragments import FRAGMENT_ROWS, put_fragment
 from airflow_provider_raydatallm.processor.store.published import locate_files
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version, newest_version
+from airflow_provider_raydatallm.processor.store.versions import (
+    NumberTakenError,
+    SliceFolders,
+    Version,
+    newest_version,
+)
 from airflow_provider_raydatallm.processor.value_types import ColumnTypes, merge_columns, type_of_column
 
 
@@ -37,9 +41,8 @@ def carry_over_rows(
     gone = [u.file.path for u in old_plan.units if u.id not in index]
     if gone:
         raise SliceError(
-            f"on_input_change is 'extend', which only adds files, but {gone[0]} changed, is gone, or is read "
-            "with "
-            "other types now: set on_input_change='recompute'",
+            f"on_input_change is 'extend', which only adds files, but {gone[0]} changed, is gone, or is "
+            "read with other types now: set on_input_change='recompute'",
             kind="input",
         )
     ids = [u.id for u in plan.units]
@@ -47,14 +50,13 @@ def carry_over_rows(
     try:
         for table in _published_rows(folders, version, old_plan, index):
             agreed.agree(partial(_widen_to_hold, table=table))
-            put_fragment(store, checkpoint.folder, "rows", table, ids, epoch)
+            put_fragment(store, checkpoint.folder, "rows", table, ids, epoch, version.number)
     except FileNotFoundError as e:
         newest = newest_version(folders.metadata)
         if newest is not None and newest.number != version.number:
             raise NumberTakenError(f"version {version.number} was replaced while its rows were copied") from e
         raise _unidentified(str(e)) from e
-    carried_over = {name: version.body["report"][name] for name in ("counts", "tokens")}
-    store.create_document(f"{checkpoint.folder}/{CARRIED_OVER}", carried_over)
+    checkpoint.save_carried_over({name: version.body["report"][name] for name in ("counts", "tokens")})
 
 
 def _unidentified(why: str) -> SliceError:

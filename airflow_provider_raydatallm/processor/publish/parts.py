@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.request.answer_shape import (
     PROMPT_TOO_LONG,
     TRUNCATED_ANSWER,
 )
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.fragments import FragmentReader
 from airflow_provider_raydatallm.processor.store.ledger import Fragment
 from airflow_provider_raydatallm.processor.store.versions import PublishedFile, file_name

@@ -34,7 +34,7 @@ from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Fragment
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.versions import NumberTakenError, SliceFolders, Version
 
 #: A file of `file_per_input` that would be larger becomes several: object stores copy up to 5 GB in one
 #: request.
@@ -42,13 +42,6 @@ _MAX_FILE_BYTES = 4 << 30
 
 #: Runs a function on each of some values, anywhere, and returns the results in their order.
 Map = Callable[[Callable[[PartPlan], Part], Sequence[PartPlan]], Iterable[Part]]
-
-
-class NumberTakenError(SliceError):
-    """The number of this version is used up: what to do is decided again."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, kind="transient")
 
 
 @dataclass(frozen=True)
@@ -87,8 +80,7 @@ class Publication:
         if totals.rows + totals.quarantined != self.plan.rows:
             raise SliceError(
                 f"{self.folders.table.url}: {totals.rows:,} answered and {totals.quarantined:,} failed rows "
-                "do "
-                f"not make up the {self.plan.rows:,} planned ones; nothing is published",
+                f"do not make up the {self.plan.rows:,} planned ones; nothing is published",
                 kind="transient",
             )
         result = report(totals)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.fragments import FragmentReader
 from airflow_provider_raydatallm.processor.store.ledger import Fragment
 

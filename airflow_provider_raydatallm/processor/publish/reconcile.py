@@ -20,13 +20,13 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import report_name
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError, Shown
 from airflow_provider_raydatallm.processor.store.versions import (
     SUCCESS,
     Commits,
@@ -41,19 +41,6 @@ COPY_TIMEOUT_SECONDS = 15.0
 _THREADS = 16
 #: Each round that is not the last one met a newer version, or another process at the same work.
 _MAX_ROUNDS = 50
-
-
-class DamagedVersionError(SliceError):
-    """A file of the newest version is nowhere, or is not what was committed."""
-
-    def __init__(self, folders: SliceFolders, version: Version, name: str, damage: str) -> None:
-        super().__init__(
-            f"{name} of version {version.number} in {folders.table.url} {damage}", kind="transient"
-        )
-        self.version, self.name = version, name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SliceError, (str(self), self.kind)
 
 
 def reconcile(folders: SliceFolders) -> Version | None:
@@ -81,12 +68,11 @@ def reconcile(folders: SliceFolders) -> Version | None:
         if shown.is_right and is_complete:
             return version
         if shown.unnamed:
-            if _newest_number(folders) == version.number:
+            if Commits.list(folders.metadata).newest_number() == version.number:
                 raise SliceError(
                     f"{folders.table.url} or its quarantine holds {shown.unnamed[0]}, and no commit names "
-                    "that "
-                    "file: a newer commit is lost. Restore it, or set force_rerun=True to answer the slice "
-                    "again",
+                    "that file: a newer commit is lost. Restore it, or set force_rerun=True to answer the "
+                    "slice again",
                     kind="input",
                 )
             continue
@@ -99,7 +85,10 @@ def reconcile(folders: SliceFolders) -> Version | None:
                 raise DamagedVersionError(folders, version, e.name, "is gone") from None
             continue
         _remove(folders.staging, (version.staged_name(f) for f in version.all_files))
-        if _newest_number(folders) == version.number and Shown.list(folders, version, left).is_right:
+        if (
+            Commits.list(folders.metadata).newest_number() == version.number
+            and Shown.list(folders, version, left).is_right
+        ):
             if not is_complete:
                 for quarantine in (left, folders.quarantine):
                     quarantine.remove_empty("")
@@ -107,8 +96,7 @@ def reconcile(folders: SliceFolders) -> Version | None:
             return version
     raise SliceError(
         f"{folders.table.url} still does not show the newest version after {_MAX_ROUNDS} attempts: other "
-        "runs "
-        "publish all the time",
+        "runs publish all the time",
         kind="transient",
     )
 
@@ -127,52 +115,6 @@ def check_content(folders: SliceFolders, version: Version) -> None:
             raise DamagedVersionError(folders, version, file.name, "has other content than was committed")
 
     _for_each(check, _places(folders, version))
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What the folders show of a version, by a listing each."""
-
-    #: (store, name) of files of other versions.
-    older: Sequence[tuple[Store, str]]
-    missing: Sequence[tuple[Store, PublishedFile]]
-    #: Names of files of this number or higher that its commit does not name.
-    unnamed: Sequence[str]
-    has_success: bool
-
-    @classmethod
-    def list(cls, folders: SliceFolders, version: Version, left: Store) -> Shown:
-        """:param left: the quarantine of the version before, which may have been in another folder.
-        :raises DamagedVersionError: when a file has another size than was committed."""
-        older: list[tuple[Store, str]] = []
-        missing: list[tuple[Store, PublishedFile]] = []
-        unnamed: list[str] = []
-        has_success = False
-        places = [(folders.quarantine, version.quarantine), (folders.table, version.files)]
-        if left.url != folders.quarantine.url:
-            places.insert(0, (left, ()))
-        for store, files in places:
-            sizes = {f.name: f.size for f in store.files()}
-            named = {f.name for f in files}
-            for name in sizes:
-                number = versions.number_of_file(name)
-                if number is not None and number < version.number:
-                    older.append((store, name))
-                elif number is not None and name not in named:
-                    unnamed.append(name)
-            for file in files:
-                size = sizes.get(file.name)
-                if size is None:
-                    missing.append((store, file))
-                elif size != file.bytes:
-                    damage = f"has {size:,} bytes and was committed with {file.bytes:,}"
-                    raise DamagedVersionError(folders, version, file.name, damage)
-            has_success = SUCCESS in sizes  # the table's, which comes last
-        return cls(older, missing, unnamed, has_success)
-
-    @property
-    def is_right(self) -> bool:
-        return self.has_success and not (self.older or self.missing or self.unnamed)
 
 
 class _SourceGoneError(Exception):
@@ -251,7 +193,7 @@ def _show(folders: SliceFolders, version: Version, shown: Shown, staged: set[str
         # whoever commits later removes it before listing the table.
         marker = f"{versions.STAGED}/{version.number:06}-{uuid.uuid4().hex[:8]}/{SUCCESS}"
         folders.staging.put(marker, b"")
-        if _newest_number(folders) == version.number:
+        if Commits.list(folders.metadata).newest_number() == version.number:
             _place(folders.table, folders.staging, marker, SUCCESS)
 
 
@@ -288,11 +230,6 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
 def _places(folders: SliceFolders, version: Version) -> list[tuple[Store, PublishedFile]]:
     """Each file of a version, and the folder that shows it."""
     return [(folders.table, f) for f in version.files] + [(folders.quarantine, f) for f in version.quarantine]
-
-
-def _newest_number(folders: SliceFolders) -> int:
-    version = Commits.list(folders.metadata).newest()
-    return version.number if version is not None else 0
 
 
 def _remove(store: Store, names: Iterable[str]) -> None:

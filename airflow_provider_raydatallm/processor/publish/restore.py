@@ -8,11 +8,17 @@ from typing import Literal
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.publish.publication import NumberTakenError, commit
+from airflow_provider_raydatallm.processor.publish.publication import commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.published import kept_versions, locate_files
-from airflow_provider_raydatallm.processor.store.versions import Commits, PublishedFile, SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.versions import (
+    Commits,
+    NumberTakenError,
+    PublishedFile,
+    SliceFolders,
+    Version,
+)
 
 
 def restore_version(job: SliceJob, number: int) -> Version:
@@ -28,11 +34,10 @@ def restore_version(job: SliceJob, number: int) -> Version:
         numbers = ", ".join(str(v.number) for v in kept) or "none"
         raise SliceError(
             f"version {number} of {folders.table.url} is not kept (kept: {numbers}). keep_versions of the "
-            "run "
-            "that replaces a version decides how many stay",
+            "run that replaces a version decides how many stay",
             kind="input",
         )
-    new = Commits.list(folders.metadata).highest + 1
+    new = versions.next_number(folders, kept[0].number)
     staged = f"{new:06}-{uuid.uuid4().hex[:8]}"
     plan = f"{versions.PLANS}/plan-{new:06}-{uuid.uuid4().hex[:8]}.json"
     try:

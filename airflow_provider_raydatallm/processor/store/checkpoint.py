@@ -15,12 +15,10 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PROGRESS, Version
-
-CARRIED_OVER = "carried_over.json"
 
 #: A question that is asked again after a version: its number.
 _FOLLOWS = re.compile(r"[0-9a-f]{16}-[a-z]+-(\d{6,})")
@@ -69,11 +67,16 @@ class CheckpointState:
 
 class Checkpoint:
     """The folder of one question: a fingerprint, and for versions that differ from what they follow only by
-    being asked again, also that version (`version_policy.Mode`)."""
+    being asked again, also that version (`version_policy.Mode`).
 
-    def __init__(self, store: Store, question: str) -> None:
+    :param base: the version whose rows are taken over, if any. They lie beside those that runs of this
+        question answered, which count for it whatever version it follows.
+    """
+
+    def __init__(self, store: Store, question: str, base: int | None = None) -> None:
         self.store = store
         self.question = question
+        self.base = base
         self.folder = f"{CHECKPOINT}/{question}"
 
     def planned_inputs(self) -> set[str]:
@@ -91,15 +94,24 @@ class Checkpoint:
         self.store.create_document(f"{self.folder}/plan-{plan.input_hash}.json", plan.to_json())
 
     def fragments(self) -> list[ledger.Fragment]:
-        return ledger.read_ledger(self.store.names(self.folder), self._ranges)
+        return ledger.read_ledger(self.store.names(self.folder), self._ranges, self.base)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
 
     def carried_over(self) -> dict[str, Any] | None:
         """`counts` and `tokens` of the report whose rows were taken over; None when none were."""
-        body: dict[str, Any] | None = self.store.read_document(f"{self.folder}/{CARRIED_OVER}")
+        if self.base is None:
+            return None
+        body: dict[str, Any] | None = self.store.read_document(self._carried_over_name)
         return body
+
+    def save_carried_over(self, body: dict[str, Any]) -> None:
+        self.store.create_document(self._carried_over_name, body)
+
+    @property
+    def _carried_over_name(self) -> str:
+        return f"{self.folder}/carried-over-{self.base:06}.json"
 
     def _ranges(self, name: str) -> tuple[ledger.UnitRows, ...] | None:
         path = f"{self.folder}/{name}"
@@ -114,12 +126,14 @@ def remove_checkpoints(store: Store, version: Version) -> None:
     """Removes the checkpoints that a version, the newest one, makes useless: its own, and those that follow
     an older one; with them the progress of whoever wrote them, also of a run that came second. Rows of other
     questions stay, for a run that asks them again."""
-    for name in store.names(CHECKPOINT):
+    names = store.names()  # one listing finds a finished slice without any
+    for name in store.names(CHECKPOINT) if CHECKPOINT in names else ():
         follows = _FOLLOWS.fullmatch(name)
         if name == version.question or (follows is not None and int(follows[1]) < version.number):
             store.remove(f"{CHECKPOINT}/{name}")
     store.remove_empty(CHECKPOINT)
-    store.remove(PROGRESS)
+    if PROGRESS in names:
+        store.remove_file(PROGRESS)
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

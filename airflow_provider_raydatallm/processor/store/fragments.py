@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import arrow_files
-from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.value_types import TypeMismatch, conform, unify_schemas
 
@@ -111,9 +111,18 @@ class FragmentWriter:
 
 
 def put_fragment(
-    store: Store, folder: str, kind: ledger.FragmentKind, table: pa.Table, unit_ids: Sequence[str], epoch: int
+    store: Store,
+    folder: str,
+    kind: ledger.FragmentKind,
+    table: pa.Table,
+    unit_ids: Sequence[str],
+    epoch: int,
+    base: int | None = None,
 ) -> None:
-    """Puts rows, in any order, as one fragment."""
+    """Puts rows, in any order, as one fragment.
+
+    :param base: the version from which they are taken over, if any.
+    """
     units, offsets = table.column("__unit").to_numpy(), table.column("__offset").to_numpy()
     order = np.lexsort((offsets, units))
     units, offsets = units[order], offsets[order]
@@ -140,12 +149,12 @@ def put_fragment(
                 f"the answer to row {offsets[0]} of unit {ranges[0].unit} cannot be stored: {e}", kind="input"
             ) from e
         for half in np.array_split(order, 2):
-            put_fragment(store, folder, kind, table.take(pa.array(half)), unit_ids, epoch)
+            put_fragment(store, folder, kind, table.take(pa.array(half)), unit_ids, epoch, base)
         return
     except ValueError as e:
         why = f"answers cannot be stored: {e}. Return plain values from postprocess"
         raise SliceError(why, kind="input") from e
-    store.put(f"{folder}/{ledger.fragment_name(kind, ranges, epoch, content)}", content)
+    store.put(f"{folder}/{ledger.fragment_name(kind, ranges, epoch, content, base)}", content)
 
 
 def _concat(tables: Sequence[pa.Table]) -> pa.Table:

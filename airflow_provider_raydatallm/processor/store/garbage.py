@@ -16,9 +16,9 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.slice_paths import METADATA, slice_paths
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.filesystem import open_fs
-from airflow_provider_raydatallm.processor.storage import is_scratch
-from airflow_provider_raydatallm.processor.storage_probe import PROBE
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
+from airflow_provider_raydatallm.processor.storage.probe import PROBE
+from airflow_provider_raydatallm.processor.storage.store import is_scratch
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
@@ -86,7 +86,7 @@ def remove_leftovers(folders: SliceFolders) -> None:
     for name in checkpoints:
         folders.metadata.remove(f"{versions.CHECKPOINT}/{name}")
     folders.metadata.remove_empty(versions.CHECKPOINT)
-    folders.metadata.remove(versions.PROGRESS)
+    folders.metadata.remove_file(versions.PROGRESS)
     for name in folders.metadata.tree(""):
         if is_scratch(name):
             folders.metadata.remove_file(name)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
 
 LEASE = "lease"
@@ -202,7 +202,7 @@ def remove_leases(store: Store, epoch: int) -> None:
     for name in store.names(LEASE):
         match = _FILE.fullmatch(name)
         if match is not None and int(match[1]) <= epoch:
-            store.remove(f"{LEASE}/{name}")
+            store.remove_file(f"{LEASE}/{name}")
     store.remove_scratch(LEASE)
     store.remove_empty(LEASE)
 

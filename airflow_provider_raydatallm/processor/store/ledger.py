@@ -31,7 +31,8 @@ class UnitRows(NamedTuple):
 FragmentKind = Literal["rows", "failed"]
 
 _NAME = re.compile(
-    r"(?P<kind>rows|failed)-(?:(?P<unit>[0-9a-f]{16})-(?P<first>\d+)|mixed)-(?P<count>\d+)-e(?P<epoch>\d{6,})"
+    r"(?:carried(?P<base>\d{6,})-)?(?P<kind>rows|failed)"
+    r"-(?:(?P<unit>[0-9a-f]{16})-(?P<first>\d+)|mixed)-(?P<count>\d+)-e(?P<epoch>\d{6,})"
     r"-(?P<sha>[0-9a-f]{16})\.arrow"
 )
 
@@ -46,10 +47,14 @@ class Fragment:
     ranges: tuple[UnitRows, ...]
 
 
-def fragment_name(kind: FragmentKind, ranges: Sequence[UnitRows], epoch: int, content: bytes) -> str:
+def fragment_name(
+    kind: FragmentKind, ranges: Sequence[UnitRows], epoch: int, content: bytes, base: int | None = None
+) -> str:
+    """:param base: the version from which the rows are taken over, if any."""
     count = sum(stop - start for _, start, stop in ranges)
     where = f"{ranges[0].unit}-{ranges[0].start}" if len(ranges) == 1 else "mixed"
-    return f"{kind}-{where}-{count}-e{epoch:06}-{content_hash(content)}.arrow"
+    carried = f"carried{base:06}-" if base is not None else ""
+    return f"{carried}{kind}-{where}-{count}-e{epoch:06}-{content_hash(content)}.arrow"
 
 
 def content_hash(content: bytes) -> str:
@@ -69,17 +74,20 @@ def count_from_name(name: str) -> int:
 
 
 def read_ledger(
-    names: Iterable[str], read_ranges: Callable[[str], tuple[UnitRows, ...] | None]
+    names: Iterable[str],
+    read_ranges: Callable[[str], tuple[UnitRows, ...] | None],
+    base: int | None = None,
 ) -> list[Fragment]:
     """Returns the fragments among `names`, sorted by name.
 
     :param read_ranges: reads the ranges of a mixed fragment; returns None when it is damaged.
+    :param base: the version whose carried rows count; those of other versions may have other answers now.
     """
     fragments: dict[str, Fragment | None] = {}
     mixed: list[tuple[str, FragmentKind, int]] = []
     for name in sorted(names):
         match = _NAME.fullmatch(name)
-        if match is None:
+        if match is None or (match["base"] is not None and int(match["base"]) != base):
             continue
         kind: FragmentKind = "rows" if match["kind"] == "rows" else "failed"
         epoch = int(match["epoch"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.filesystem import open_fs
 from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.versions import newest_version
 
 #: How many published slices of the table are read, newest keys first.

@@ -14,8 +14,9 @@ from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError, Shown
 from airflow_provider_raydatallm.processor.store.versions import (
     PROGRESS,
     Commits,
@@ -49,12 +50,10 @@ def current_report(job: SliceJob) -> Report | None:
 def is_shown(folders: SliceFolders, version: Version) -> bool:
     """Whether the folders show exactly this version, by a listing each."""
     folders = folders.of(version)
-    for store, files in ((folders.quarantine, version.quarantine), (folders.table, version.files)):
-        sizes = {f.name: f.size for f in store.files()}
-        others = [n for n in sizes if versions.number_of_file(n) not in (None, version.number)]
-        if others or any(sizes.get(f.name) != f.bytes for f in files):
-            return False
-    return versions.SUCCESS in sizes
+    try:
+        return Shown.list(folders, version, folders.quarantine).is_right
+    except DamagedVersionError:
+        return False
 
 
 def slice_progress(job: SliceJob) -> dict[str, Any] | None:

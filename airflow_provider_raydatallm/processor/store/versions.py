@@ -16,7 +16,7 @@ from typing import Any, Literal
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
-from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 
 #: Of the commits' format: a higher one was written by a newer provider.
 FORMAT = 2
@@ -32,6 +32,13 @@ _COMPLETE = re.compile(r"complete-(\d{6,}-[0-9a-f]{8})")
 _STAGED_FOLDER = re.compile(r"(\d{6,})-[0-9a-f]{8}")
 _FILE_NAME = re.compile(r"(?:part|quarantine)-(\d{6,})-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.parquet")
 _PLAN_NAME = re.compile(r"plans/plan-(\d{6,})-[0-9a-f]{8}\.json")
+
+
+class NumberTakenError(SliceError):
+    """The number of a version that is being built is used up: what to do is decided again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="transient")
 
 
 @dataclass(frozen=True)
@@ -55,9 +62,8 @@ class SliceFolders:
         table, quarantine = version.body.get("table"), version.body.get("quarantine_folder")
         if table is not None and table != self.table.url:
             raise SliceError(
-                f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}: give each "
-                "table "
-                "a metadata_path of its own",
+                f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}: give "
+                "each table a metadata_path of its own",
                 kind="input",
             )
         quarantine = quarantine or slice_paths(self.table.url).quarantine
@@ -189,10 +195,31 @@ class Commits:
         """Returns the version that is the slice's content, or None. See `versions`."""
         return next(self.versions(), None)
 
+    def newest_number(self) -> int:
+        """The newest version's number, also where its commit cannot be read; 0 for none."""
+        try:
+            version = self.newest()
+        except SliceError:
+            return self.highest
+        return version.number if version is not None else 0
+
 
 def newest_version(store: Store) -> Version | None:
     """Returns the version that is the slice's content, or None. See `Commits.newest`."""
     return Commits.list(store).newest()
+
+
+def next_number(folders: SliceFolders, base: int) -> int:
+    """Returns the number of a version that follows the version `base` (0 for none).
+
+    :raises NumberTakenError: when `base` is not the newest version any more.
+    """
+    shown = _highest_shown_number(folders)
+    # One listing tells both: what is committed under this number follows `base`, with no version between.
+    commits = Commits.list(folders.metadata)
+    if (newest := commits.newest_number()) != base:
+        raise NumberTakenError(f"version {newest} of {folders.table.url} was published meanwhile")
+    return max(commits.highest, shown) + 1
 
 
 def read_version(store: Store, number: int) -> Version | None:
@@ -206,9 +233,8 @@ def read_version(store: Store, number: int) -> Version | None:
             return None
         if body["format"] > FORMAT:
             raise SliceError(
-                f"{store.path(commit_name(number))} was written by version {body.get('provider_version')} of "
-                "the "
-                "provider, which is newer than this one: upgrade the provider here",
+                f"{store.path(commit_name(number))} was written by version {body.get('provider_version')} "
+                "of the provider, which is newer than this one: upgrade the provider here",
                 kind="input",
             )
         version = Version(number, body)
@@ -217,8 +243,7 @@ def read_version(store: Store, number: int) -> Version | None:
     except CorruptFileError as e:
         raise SliceError(
             f"{e}: the published version is unknown. Restore that file, or set force_rerun=True to answer "
-            "the "
-            "slice again",
+            "the slice again",
             kind="input",
         ) from e
 
@@ -252,7 +277,7 @@ def complete_name(staged: str) -> str:
     return f"{COMMITS}/complete-{staged}"
 
 
-def highest_shown_number(folders: SliceFolders) -> int:
+def _highest_shown_number(folders: SliceFolders) -> int:
     """The highest number of a version that was committed for sure, even if its commit is lost now."""
     shown = (number_of_file(name) or 0 for name in (*folders.table.names(), *folders.quarantine.names()))
     complete = (number_of_staged(name) or 0 for name in Commits.list(folders.metadata).complete)

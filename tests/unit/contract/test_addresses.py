@@ -12,7 +12,7 @@ from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES, check_
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import ADDRESSES
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.processor.filesystem import open_fs
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.task.submission import build_spec
 from tests.support.slice_jobs import slice_job
 

@@ -9,8 +9,8 @@ from urllib.request import Request, urlopen
 import pytest
 import s3fs
 
-from airflow_provider_raydatallm.processor import storage
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage import store as store_module
+from airflow_provider_raydatallm.processor.storage.store import Store
 from tests.support.s3 import moto_server
 from tests.support.s3_dialect import Dialect, s3_dialect
 
@@ -35,7 +35,7 @@ def server() -> Iterator[Dialect]:
 @pytest.fixture
 def dialect(server: Dialect, monkeypatch: pytest.MonkeyPatch) -> Dialect:
     """Speaks like S3 until a test changes it."""
-    monkeypatch.setattr(storage, "_RETRY_WAITS_SECONDS", (0.01, 0.05, 0.2))
+    monkeypatch.setattr(store_module, "_RETRY_WAITS_SECONDS", (0.01, 0.05, 0.2))
     server.__init__(port=server.port)  # type: ignore[misc]
     return server
 

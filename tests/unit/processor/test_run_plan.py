@@ -15,7 +15,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from airflow_provider_raydatallm.processor.sizing import facts
 from airflow_provider_raydatallm.processor.sizing.checks import preflight_findings
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.versions import create_commit
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.llama import LLAMA_8B

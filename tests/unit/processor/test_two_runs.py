@@ -4,6 +4,7 @@ for one question."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.publish import publication
+from airflow_provider_raydatallm.processor.publish import publication, restore
 from airflow_provider_raydatallm.processor.store import lease, versions
-from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import (
     answers,
@@ -196,6 +197,51 @@ def test_forced_run_that_died_resumes_and_the_next_forced_one_pays_anew(job: Sli
     assert third.answered == ROWS
 
 
+def test_half_finished_forced_run_counts_for_the_version_that_it_replaces_only(job: SliceJob) -> None:
+    run(job)
+    with pytest.raises(Killed):
+        run(changed(job, force_rerun=True), kill_at(20))
+    assert len(checkpoint_folders(job)) == 1
+    run(asked(job, "new"))
+    assert checkpoint_folders(job) == []
+
+
+def test_version_that_appears_while_a_run_decides_is_followed(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(job)
+    look = versions._highest_shown_number
+
+    def late(folders: versions.SliceFolders) -> int:
+        monkeypatch.setattr(versions, "_highest_shown_number", look)
+        run(asked(job, "new"))
+        return look(folders)
+
+    monkeypatch.setattr(versions, "_highest_shown_number", late)
+    assert run(asked(job, "newer")).published_version == 3
+    assert newest(job).body["base"] == 2
+
+
+def test_version_that_appears_while_another_is_restored_is_not_overtaken(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(job)
+    run(asked(job, "new"))
+    kept = restore.kept_versions
+
+    def late(folders: versions.SliceFolders) -> list[versions.Version]:
+        found = kept(folders)
+        run(asked(job, "newer"))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restore, "kept_versions", late)
+        with pytest.raises(SliceError, match=r"version 3 of .* was published meanwhile") as e:
+            restore.restore_version(job, 1)
+    assert e.value.kind == "transient"
+    assert (newest(job).number, answers(job)[0]) == (3, "n0 newer")
+
+
 @pytest.mark.usefixtures("unleased")
 def test_two_forced_runs_that_meet_publish_one_version_each_or_attach(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
@@ -210,13 +256,49 @@ def test_two_forced_runs_that_meet_publish_one_version_each_or_attach(
     assert (first.answered, second.answered) == (ROWS, 0)
 
 
-@pytest.mark.usefixtures("unleased")
-def test_extension_that_meets_another_version_copies_that_ones_rows(
-    job: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def growing(job: SliceJob, tmp_path: Path) -> SliceJob:
+    """A job whose input is a folder, of one file until now."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in.parquet").rename(tmp_path / "in" / "0.parquet")
-    job = changed(job, input_path=f"{tmp_path}/in/", on_input_change="extend")
+    return changed(job, input_path=f"{tmp_path}/in/", on_input_change="extend")
+
+
+@pytest.mark.usefixtures("unleased")
+def test_extension_whose_base_is_replaced_half_way_pays_no_row_twice(
+    growing: SliceJob, tmp_path: Path
+) -> None:
+    run(growing)
+    other_answers = InProcess(answer=partial(answer_fixed, bad='"n', good='"m'))
+    run(changed(growing, force_rerun=True), other_answers)
+    pq.write_table(pa.table({"name": [f"x{i}" for i in range(20)]}), tmp_path / "in" / "1.parquet")
+    cluster = meets(10, lambda: restore.restore_version(growing, 1))
+    report = run(growing, cluster)
+    assert (report.published_version, newest(growing).body["base"], cluster.answered) == (4, 3, 20)
+    assert answers(growing) == [f"n{i}" for i in range(ROWS)] + [f"x{i}" for i in range(20)]
+    assert checkpoint_folders(growing) == []
+
+
+def test_rows_taken_over_by_an_extension_that_died_are_not_the_next_versions(
+    growing: SliceJob, tmp_path: Path
+) -> None:
+    run(growing)
+    pq.write_table(pa.table({"name": [f"x{i}" for i in range(20)]}), tmp_path / "in" / "1.parquet")
+    died = kill_at(10)
+    with pytest.raises(Killed):
+        run(growing, died)
+    run(asked(growing, "other"))
+    cluster = InProcess(answer=partial(answer_fixed, bad='"n', good='"m'))
+    assert run(growing, cluster).published_version == 3
+    assert (died.answered, cluster.answered) == (10, ROWS + 10)
+    assert answers(growing) == [f"m{i}" for i in range(ROWS)] + [f"x{i}" for i in range(20)]
+
+
+@pytest.mark.usefixtures("unleased")
+def test_extension_that_meets_another_version_copies_that_ones_rows(
+    growing: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = growing
     run(job)
     pq.write_table(pa.table({"name": ["more"]}), tmp_path / "in" / "1.parquet")
     forced = changed(job, force_rerun=True)

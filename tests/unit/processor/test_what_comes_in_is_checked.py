@@ -18,7 +18,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.input.plan import make_plan
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from tests.support.in_process import InProcess, changed, job_of, run_in_process

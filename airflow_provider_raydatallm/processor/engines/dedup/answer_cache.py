@@ -20,7 +20,7 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 
 #: How long new answers wait for a file to fill.
 _FLUSH_SECONDS = 30.0

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
-from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.ledger import content_hash
 
 _NAME = re.compile(r"(?P<newest>\d{12})-(?P<sha>[0-9a-f]{16})\.arrow")

@@ -19,10 +19,10 @@ import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.filesystem import open_fs
 from airflow_provider_raydatallm.processor.input import disk
 from airflow_provider_raydatallm.processor.input.listing import get_input_file, list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.s3 import moto_server
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +15,13 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.publish import reconcile
 from airflow_provider_raydatallm.processor.publish.restore import restore_version
-from airflow_provider_raydatallm.processor.storage import Store
-from airflow_provider_raydatallm.processor.store import garbage
+from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store import garbage, lease
 from airflow_provider_raydatallm.reader import published_dataset
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
+from tests.support.paths import ROOT
+from tests.support.s3_dialect import Dialect
 from tests.support.slice_files import folders_of, newest
 
 NAMES = [f"n{i}" for i in range(19)]
@@ -77,6 +81,55 @@ def test_slice_lives_on_an_object_store_as_on_a_disk(job: SliceJob, sleeps: list
     staging = folders_of(job).staging
     assert staging.tree("staged") == [newest(job).marker.removeprefix("staged/")]
     assert staging.names("kept") == ["000002"]
+
+
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_copy_that_outlives_its_sender_is_seen_only_if_it_takes_longer_than_the_wait(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, is_longer: bool
+) -> None:
+    run(job)
+    table, name = folders_of(job).table, newest(job).files[0].name
+    content = table.read(name)
+    assert content is not None
+    copies = [partial(table.put, name, content)]  # which the store still has to carry out
+    if not is_longer:
+        monkeypatch.setattr(reconcile, "time", SimpleNamespace(sleep=lambda seconds: copies.pop()()))
+    run(asked(job, "new"))
+    for copy in copies:
+        copy()
+    assert (name in names(job)) == is_longer
+    new = [f"{name} new" for name in NAMES]
+    assert published_dataset(job.slice_path).to_table().column("answer").to_pylist() == new
+    assert run(asked(job, "new")).outcome == "unchanged"
+    assert answers(job) == new
+
+
+@pytest.mark.parametrize(("bad_rows", "batch"), [(0, 100), (1, 4)])
+def test_slice_costs_a_store_as_many_requests_as_the_docs_say(
+    job: SliceJob,
+    dialect: Dialect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bad_rows: int,
+    batch: int,
+) -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    [(base, per_file, per_fragment)] = re.findall(
+        r"all of a slice\*\* \| \*\*(\d+) \+ (\d+) \*P\* \+ (\d+) \*F\*", page
+    )
+    [no_op] = re.findall(r"finished slice \(no-op\) \| (\d+),", page)
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 600.0)
+    run(changed(job, slice_key="another"))  # a table's first run tries the store, too
+    pq.write_table(pa.table({"name": [*NAMES, *["fail"] * bad_rows]}), tmp_path / "in.parquet")
+    dialect.requests.clear()
+    run(job, InProcess(batch=batch))
+    requests = len(dialect.requests)
+    files, fragments = len(newest(job).all_files), newest(job).body["fragments"]["count"]
+    allowed = int(base) + int(per_file) * files + int(per_fragment) * fragments
+    assert allowed - 5 < requests <= allowed
+    dialect.requests.clear()
+    run(job)
+    assert len(dialect.requests) == int(no_op)
 
 
 def test_leftovers_on_an_object_store_are_found_and_removed(job: SliceJob) -> None:

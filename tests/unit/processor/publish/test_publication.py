@@ -14,10 +14,10 @@ import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor import storage as store_module
 from airflow_provider_raydatallm.processor import version_build
 from airflow_provider_raydatallm.processor.publish import publication
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage import disk
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
@@ -210,7 +210,7 @@ def test_disk_that_is_full_fails_with_the_path_and_resumes(
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_module.shutil, "copyfileobj", full)
+        patch.setattr(disk.shutil, "copyfileobj", full)
         with pytest.raises(SliceError, match=r"cannot write .*/staged/.*/part-0.*: No space left") as e:
             run(job)
     assert e.value.kind == "transient"

@@ -179,5 +179,5 @@ def test_program_lists_versions_and_restores_one(
 def test_number_is_taken_only_once(job: SliceJob) -> None:
     run(job)
     version = newest(job)
-    with pytest.raises(publication.NumberTakenError, match="number 1 of"):
+    with pytest.raises(versions.NumberTakenError, match="number 1 of"):
         publication.commit(folders_of(job), 1, None, "000001-0123abcd", version.body, keep=1)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
 from airflow_provider_raydatallm.processor.store.fragments import (
     FragmentReader,

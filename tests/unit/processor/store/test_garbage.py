@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import garbage
 from airflow_provider_raydatallm.processor.store import lease as lease_module
 from airflow_provider_raydatallm.processor.store.lease import LEASE, Lease, LeaseLostError

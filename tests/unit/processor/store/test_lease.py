@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import lease as lease_module
 from airflow_provider_raydatallm.processor.store.lease import (
     LEASE,

@@ -75,7 +75,15 @@ def test_names_say_which_rows_a_fragment_holds() -> None:
         looked.append(name)
         return (ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1))
 
-    names = [whole, holes, failed, "plan-0.json", "carried_over.json", "_damaged-1-" + whole, whole + ".tmp"]
+    names = [
+        whole,
+        holes,
+        failed,
+        "plan-0.json",
+        "carried-over-1.json",
+        "_damaged-1-" + whole,
+        whole + ".tmp",
+    ]
     found = ledger.read_ledger(names, look)
     assert looked == [holes]
     assert {(f.name, f.kind, f.ranges) for f in found} == {
@@ -89,6 +97,18 @@ def test_names_say_which_rows_a_fragment_holds() -> None:
 def test_fragment_that_cannot_be_read_holds_nothing() -> None:
     holes = ledger.fragment_name("rows", [ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1)], 12, b"other")
     assert ledger.read_ledger([holes], lambda name: None) == []
+
+
+def test_rows_taken_over_count_for_the_version_that_they_are_of() -> None:
+    rows = [ledger.UnitRows(A, 7, 9)]
+    own = ledger.fragment_name("rows", rows, 3, b"content")
+    carried = {base: ledger.fragment_name("rows", rows, 3, b"content", base) for base in (1, 1_000_002)}
+    names = [own, *carried.values()]
+    assert [f.name for f in ledger.read_ledger(names, lambda name: ())] == [own]
+    for base, name in carried.items():
+        assert {f.name for f in ledger.read_ledger(names, lambda name: (), base)} == {own, name}
+        assert (ledger.count_from_name(name), len(ledger.hash_from_name(name))) == (2, 16)
+    assert [f.name for f in ledger.read_ledger(names, lambda name: (), 3)] == [own]
 
 
 @pytest.mark.parametrize("name", ["rows.arrow", "rows-xyz-1-1-e000001-0.arrow", "plan-0123456789abcdef.json"])

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor import storage
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage import store as store_module
+from airflow_provider_raydatallm.processor.storage.store import Store
 from tests.support.s3_dialect import Dialect
 
 #: How stores refuse a conditional put: as AWS does, without an element, without a body.
@@ -156,7 +156,7 @@ def test_copy_lands_after_its_client_is_gone(store: Store, dialect: Dialect) -> 
 def test_file_over_the_limit_of_one_copy_is_refused_before(
     store: Store, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_MAX_COPY_BYTES", 3)
+    monkeypatch.setattr(store_module, "_MAX_COPY_BYTES", 3)
     store.put("f", b"rows")
     with pytest.raises(SliceError, match=r"/f has 4 bytes, .* at most 3 bytes.*max_file_bytes") as e:
         store.place(store, "f", "part")

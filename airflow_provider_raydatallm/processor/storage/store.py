@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import sys
 import time
 import uuid
@@ -23,8 +22,8 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor import disk
-from airflow_provider_raydatallm.processor.filesystem import open_fs
+from airflow_provider_raydatallm.processor.storage import disk
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
 #: Prefix of a file on a disk until it is whole.
 _SCRATCH = "_tmp-"
@@ -290,9 +289,12 @@ class Store:
         return None
 
     def create_document(self, name: str, body: Any) -> bool:
-        """`create`s a JSON document with a checksum and a nonce."""
-        document = {"nonce": uuid.uuid4().hex, "sha256": _digest(body), "body": body}
-        return self.create(name, json.dumps(document, ensure_ascii=False).encode())
+        """Like `create`, for a JSON value, with a checksum that reveals damage."""
+        return self.create(name, _document(body))
+
+    def put_document(self, name: str, body: Any) -> None:
+        """Like `put`, for a JSON value, with a checksum that reveals damage."""
+        self.put(name, _document(body))
 
     def put(self, name: str, data: bytes) -> None:
         with self._errors("write", name):
@@ -301,8 +303,7 @@ class Store:
                 return
             with self._scratch(name) as (scratch, target):
                 disk.write(scratch, data)
-                os.replace(scratch, target)
-                disk.sync(target.parent)
+                disk.replace(scratch, target)
 
     def put_json(self, name: str, value: Any) -> None:
         self.put(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
@@ -318,12 +319,8 @@ class Store:
                         raise  # else it was completed, and the answer was lost
                 return
             with self._scratch(name) as (scratch, target):
-                with open(source, "rb") as i, open(scratch, "xb") as o:
-                    shutil.copyfileobj(i, o, 1 << 20)
-                    o.flush()
-                    os.fsync(o.fileno())
-                os.replace(scratch, target)
-                disk.sync(target.parent)
+                disk.copy(source, scratch)
+                disk.replace(scratch, target)
 
     def keep_damaged_file(self, name: str, why: Exception | str, then: str) -> None:
         """Renames a damaged file, so that no run reads it and people can inspect it, and warns.
@@ -391,6 +388,11 @@ class Store:
                 "rows are kept",
                 kind="transient",
             ) from e
+
+
+def _document(body: Any) -> bytes:
+    document = {"nonce": uuid.uuid4().hex, "sha256": _digest(body), "body": body}
+    return json.dumps(document, ensure_ascii=False).encode()
 
 
 def _digest(body: Any) -> str:

@@ -18,8 +18,8 @@ import pytest
 
 from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor import storage as store_module
-from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage import store as store_module
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from tests.support.paths import ROOT
 
 
@@ -192,7 +192,7 @@ def test_disk_that_cannot_link_is_refused_with_what_to_do(
 
 _PLACE_AS_ANOTHER = """
 import os, sys
-from airflow_provider_raydatallm.processor.storage import Store
+from airflow_provider_raydatallm.processor.storage.store import Store
 store = Store(sys.argv[1])
 os.setgid(int(sys.argv[2]))
 os.setgroups([])

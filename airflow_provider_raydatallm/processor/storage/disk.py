@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import pwd
+import shutil
 import stat
 from pathlib import Path
 
@@ -20,6 +21,19 @@ def write(path: Path, data: bytes) -> None:
         f.write(data)
         f.flush()
         os.fsync(f.fileno())
+
+
+def copy(source: Path, path: Path) -> None:
+    with open(source, "rb") as i, open(path, "xb") as o:
+        shutil.copyfileobj(i, o, 1 << 20)
+        o.flush()
+        os.fsync(o.fileno())
+
+
+def replace(source: Path, target: Path) -> None:
+    """Renames a file, for good."""
+    os.replace(source, target)
+    sync(target.parent)
 
 
 def sync(folder: Path) -> None:

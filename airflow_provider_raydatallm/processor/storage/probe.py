@@ -6,7 +6,6 @@ What cannot be tried is a second client's view: network disks that show another 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -14,28 +13,48 @@ from concurrent.futures import ThreadPoolExecutor
 from fsspec import AbstractFileSystem
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.storage import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 
 #: The file that says that a store passed.
 REMEMBERED = "store-ok.json"
 #: Prefix of the folder in which a store is tried.
 PROBE = "_probe-"
 #: Raised when more is asked of stores: they are tried again.
-_VERSION = 1
+_VERSION = 2
 #: How long a listing that does not show a new file is watched, to say how late it is.
 _WATCH_SECONDS = 5.0
 _WRITERS = 4
 _CREATE = "create a file only if it does not exist"
 
 
-def check_store(store: Store) -> None:
-    """Tries the store in its own folder, unless it passed before; takes some thirty requests, then one.
+def check_store(store: Store, *targets: Store) -> None:
+    """Tries the store in its own folder, and whether its files can be placed in the targets, unless that
+    passed before; takes some thirty requests, then one.
 
     :raises SliceError: naming what the store cannot do, or that it fails.
     """
+    passed = _remembered(store)
+    new = [target for target in targets if target.url not in (passed or ())]
+    if passed is not None and not new:
+        return
+    if passed is None:
+        _try_alone(store)
+    for target in new:
+        _check_placing_in(target, store)
+    urls = sorted({*(passed or ()), *(target.url for target in targets)})
+    store.put_document(REMEMBERED, {"version": _VERSION, "targets": urls})
+
+
+def _remembered(store: Store) -> list[str] | None:
+    """Targets in which its files can be placed; None for a store that was not tried."""
     with contextlib.suppress(CorruptFileError):
-        if store.read_document(REMEMBERED) == {"version": _VERSION}:
-            return
+        match store.read_document(REMEMBERED):
+            case {"version": version, "targets": list(targets)} if version == _VERSION:
+                return targets
+    return None
+
+
+def _try_alone(store: Store) -> None:
     folder = f"{PROBE}{uuid.uuid4().hex}"
     try:
         _check_creating(store, folder)
@@ -45,37 +64,24 @@ def check_store(store: Store) -> None:
     finally:
         with contextlib.suppress(SliceError):
             store.remove(folder)
-    store.remove(REMEMBERED)  # a damaged one, or of another version
-    store.create_document(REMEMBERED, {"version": _VERSION})
 
 
-def check_placing(staging: Store, target: Store) -> None:
-    """Tries to place a file of one folder in another, unless that passed before.
-
-    :raises SliceError: when they are on different storage, or it fails.
-    """
-    remembered = f"placing-ok-{hashlib.sha256(target.url.encode()).hexdigest()[:16]}.json"
-    with contextlib.suppress(CorruptFileError):
-        if staging.read_document(remembered) == {"version": _VERSION}:
-            return
-    if type(staging.fs) is not type(target.fs):
+def _check_placing_in(target: Store, store: Store) -> None:
+    if type(store.fs) is not type(target.fs):
         raise SliceError(
-            f"{target.url} is on other storage than {staging.url}, from where files are published: give a "
-            "folder "
-            "on the same disk or object store",
+            f"{target.url} is on other storage than {store.url}, from where files are published: give a "
+            "folder on the same disk or object store",
             kind="input",
         )
     name = f"{PROBE}{uuid.uuid4().hex}"
     try:
-        staging.put(name, b"")
-        target.place(staging, name, name)
+        store.put(name, b"")
+        target.place(store, name, name)
     finally:
-        for store in (staging, target):
+        for one in (store, target):
             with contextlib.suppress(SliceError):
-                store.remove_file(name)
+                one.remove_file(name)
         target.remove_empty("")
-    staging.remove(remembered)
-    staging.create_document(remembered, {"version": _VERSION})
 
 
 def _check_creating(store: Store, folder: str) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor import storage_probe
-from airflow_provider_raydatallm.processor.storage import Store
-from airflow_provider_raydatallm.processor.storage_probe import REMEMBERED, check_store
+from airflow_provider_raydatallm.processor.storage import probe
+from airflow_provider_raydatallm.processor.storage.probe import REMEMBERED, check_store
+from airflow_provider_raydatallm.processor.storage.store import Store
 from tests.support.s3_dialect import Dialect
 
 
@@ -32,6 +32,30 @@ def test_store_is_tried_once_and_nothing_is_left(
     monkeypatch.undo()
     check_store(store)
     assert store.read(REMEMBERED) not in (remembered, b"damaged")
+
+
+def test_folder_that_is_new_to_a_store_is_tried_and_remembered_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, one, other = (Store(f"{tmp_path}/{name}") for name in ("staging", "table", "quarantine"))
+    placed: list[str] = []
+    place = Store.place
+
+    def seen(self: Store, source: Store, source_name: str, name: str) -> bool:
+        placed.append(self.url)
+        return place(self, source, source_name, name)
+
+    monkeypatch.setattr(Store, "place", seen)
+    check_store(store, one)
+    placed.clear()
+    check_store(store, one)
+    assert placed == []
+    check_store(store, one, other)
+    assert placed == [other.url]
+    check_store(store, one)
+    check_store(store, other)
+    assert placed == [other.url]
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == [REMEMBERED]
 
 
 @pytest.mark.parametrize("refusal", ["condition", "bare", "empty"])
@@ -63,7 +87,7 @@ def test_object_store_passes_however_it_refuses_and_is_asked_once_again(
 def test_object_store_that_lacks_something_is_refused(
     s3_store: Store, dialect: Dialect, monkeypatch: pytest.MonkeyPatch, lack: str, value: object, why: str
 ) -> None:
-    monkeypatch.setattr(storage_probe, "_WATCH_SECONDS", 0.2)
+    monkeypatch.setattr(probe, "_WATCH_SECONDS", 0.2)
     setattr(dialect, lack, value)
     with pytest.raises(
         SliceError, match=rf"{s3_store.url} cannot hold tables: the store has to .*{why}"

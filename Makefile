@@ -37,13 +37,13 @@ $(MODELS): $(STAMP) tests/support/real_models.py
 demo: $(STAMP)  ## infer the industries of one day's customers: make demo [DATE=2026-01-02]
 	@$(BIN)/python -m demo.run --date $(DATE)
 
-# Two processes share the files in the order given, so the longest, of chaos, begins first.
-IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# Two processes share the tests in the order given (tests/conftest.py), so those that take longest begin first.
+IN_TWO := -n 2 --no-loadscope-reorder
 
 test: $(MODELS)  ## all tests but the long ones
 	@$(BIN)/python -m tests.support.browser
-	@$(BIN)/python -m pytest $(IN_TWO) tests/chaos tests/model tests/unit
-	@$(BIN)/python -m pytest tests/durable tests/integration
+	@$(BIN)/python -m pytest $(IN_TWO) tests/durable tests/chaos tests/model tests/unit
+	@$(BIN)/python -m pytest tests/integration
 
 unit: $(STAMP)  ## the tests that take milliseconds
 	@$(BIN)/python -m pytest -q $(IN_TWO) tests/unit

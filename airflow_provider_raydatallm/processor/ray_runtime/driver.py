@@ -56,8 +56,25 @@ def process_log(**process: Any) -> str:
 
     for seconds in _LOG_BACKOFF_S:
         time.sleep(seconds)
-        # The failure that is being reported matters more.
-        with contextlib.suppress(Exception):
-            if text := "".join(get_log(**process, tail=_LOG_LINES, timeout=_LOG_TIMEOUT_S)):
-                return text
+        for place in (lambda: process, lambda: _moved_log(**process)):
+            # The failure that is being reported matters more.
+            with contextlib.suppress(Exception):
+                if text := "".join(get_log(**place(), tail=_LOG_LINES, timeout=_LOG_TIMEOUT_S)):
+                    return text
     return ""
+
+
+def _moved_log(**process: Any) -> dict[str, str]:
+    """The node and file of a dead process's log that Ray moved: it does so on nodes with over 200 logs, and
+    does not find them by their process any more."""
+    import ray
+    from ray.util.state import get_actor, list_logs
+
+    if "actor_id" in process:
+        actor = get_actor(process["actor_id"])
+        process = {"node_id": actor.node_id, "pid": actor.pid}
+    job = ray.get_runtime_context().get_job_id()
+    pattern = f"old/worker-*-{job}-{process['pid']}.out"
+    files = list_logs(node_id=process["node_id"], glob_filter=pattern, timeout=_LOG_TIMEOUT_S)
+    [name] = [name for group in files.values() for name in group]
+    return {"node_id": process["node_id"], "filename": name}

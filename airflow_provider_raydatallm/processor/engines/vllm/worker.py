@@ -51,9 +51,11 @@ class VllmWorker:
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.engine.exceptions import EngineDeadError
 
         if current_platform.is_cpu():
             arguments = {"distributed_executor_backend": SLEEPING_EXECUTOR, **arguments}
+        self._dead_error = EngineDeadError
         imported = time.monotonic()
         self._guard = ProcessGuard()
         # With the defaults of vLLM's offline engine, whose batches are larger than its server's.
@@ -112,8 +114,6 @@ class VllmWorker:
 
     async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
         """The columns of `GROUP_SCHEMA` after `row`."""
-        from vllm.v1.engine.exceptions import EngineDeadError
-
         began = time.time()
         try:
             async with self._slot(user):
@@ -121,7 +121,7 @@ class VllmWorker:
                 output = await self._final_output(tokens, _sampling_params(params))
             answer = output.outputs[0]
             if answer.finish_reason == "abort":  # only an engine that was told to end aborts rows
-                raise EngineDeadError
+                raise self._dead_error
             if answer.finish_reason == "error":
                 raise RuntimeError(
                     "vLLM could not finish the request (finish_reason 'error'): see the worker's log"
@@ -130,7 +130,7 @@ class VllmWorker:
                 answer.text, len(tokens), len(answer.token_ids), output.num_cached_tokens,
                 answer.finish_reason, time.time() - began, time.time(), None, None,
             )  # fmt: skip
-        except EngineDeadError as e:
+        except self._dead_error as e:
             # Ray restarts an actor that dies, not one whose call fails.
             print(f"the engine died: {e}", file=sys.stderr, flush=True)
             os._exit(1)

@@ -60,18 +60,21 @@ async def test_only_rows_of_a_job_that_is_gone_are_dropped(monkeypatch: pytest.M
     monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.worker._sampling_params", str)
     worker: Any = Worker.__new__(Worker)
     worker.__dict__ |= {
-        "_engine": Vllm(), "_app": "e", "_name": "w", "_share": FairShare(3), "_batches": Counter(),
-        "_user_gone": {}, "_user_watch": None,
+        "_engine": Vllm(), "_dead_error": ConnectionError, "_app": "e", "_name": "w", "_share": FairShare(3),
+        "_batches": Counter(), "_user_gone": {}, "_user_watch": None,
     }  # fmt: skip
+
+    finished: list[tuple[str, int]] = []
 
     async def generate(user: str, tokens: list[list[int]]) -> list[int]:
         batch = pa.table({"tokens": tokens, "params": ["{}"] * len(tokens)})
-        groups = [group async for group in worker.generate(batch, user)]
-        assert {name for g in groups for name in g.column("worker").to_pylist()} == {"w"}
-        return [row for g in groups for row in g.column("row").to_pylist()]
+        async for group in worker.generate(batch, user):
+            assert set(group.column("worker").to_pylist()) == {"w"}
+            finished.extend((user, row) for row in group.column("row").to_pylist())
+        return [row for of, row in finished if of == user]
 
     gone = asyncio.create_task(generate("a", [[1], [2, 2], [3, 3], [4, 4], [5, 5]]))
-    while len(worker._engine.begun) < 4:
+    while len(worker._engine.begun) < 4 or not finished:
         await asyncio.sleep(0.01)
     assert worker._engine.begun == [1, 2, 3, 4]  # one of three slots came free
     waiting = asyncio.create_task(generate("b", [[6], [7]]))

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from airflow_provider_raydatallm.processor import version_build, version_policy
+from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.publish import publication, reconcile, restore
 from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -39,9 +39,10 @@ _STEPS = [
     ("create", r"lease/epoch-\d+", "lease"),
     ("put", r"lease/beat-\d+", "beat"),
     ("create", _CHECKPOINT + r"/plan-.*", "plan"),
+    ("put", _CHECKPOINT + r"/carried\d+-rows-.*", "carried-over fragment"),
     ("put", _CHECKPOINT + r"/rows-.*", "fragment"),
     ("put", _CHECKPOINT + r"/failed-.*", "failed fragment"),
-    ("create", _CHECKPOINT + r"/carried_over\.json", "carried-over mark"),
+    ("create", _CHECKPOINT + r"/carried-over-\d+\.json", "carried-over mark"),
     ("put_file", _STAGED + r"/part-.*", "staged part"),
     ("put_file", _STAGED + r"/quarantine-.*", "staged quarantine"),
     ("put", _STAGED + r"/_SUCCESS", "staged marker"),
@@ -106,7 +107,6 @@ class _Strike:
             setattr(Store, method, self._around(method, getattr(Store, method)))
         for owner, name, step in _LOOKS:
             setattr(owner, name, self._around_look(step, getattr(owner, name)))
-        version_build.carry_over_rows = self._during("carry over", version_build.carry_over_rows)
         reconcile._fence = self._during("fence", reconcile._fence)
         whole = self._during("reconcile", reconcile.reconcile)
         for module in (reconcile, publication, version_policy, restore):
@@ -172,8 +172,6 @@ class _Strike:
 
     def _step(self, method: str, name: str) -> str:
         step = next((s for m, n, s in _STEPS if method in m.split() and re.fullmatch(n, name)), "")
-        if step == "fragment" and "carry over" in self._at:
-            step = "carried-over fragment"
         if step == "removal of staged data" and "fence" in self._at:
             step = "removal by the fence"
         if step == "lease":

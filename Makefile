@@ -46,7 +46,7 @@ test: $(MODELS)  ## all tests but the long ones
 	@$(BIN)/python -m pytest tests/integration
 
 unit: $(STAMP)  ## the tests that take milliseconds
-	@$(BIN)/python -m pytest -q $(IN_TWO) tests/unit
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m "not long and not slow" tests/unit
 
 long: $(MODELS)  ## the tests that take minutes each, such as each event in each mode on real Airflow processes
 	@$(BIN)/python -m tests.support.browser

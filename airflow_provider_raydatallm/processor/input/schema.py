@@ -113,10 +113,8 @@ def unify_schemas(paths: Sequence[str], schemas: Sequence[pa.Schema], *, lossles
                     "would change values: give the files one type",
                     kind="input",
                 )
-    for index, field in enumerate(unified):
-        if any(field.name not in schema.names for _, schema in plain):
-            unified = unified.set(index, field.with_nullable(True))
-    return unified
+    in_all = set(unified.names).intersection(*(schema.names for _, schema in plain))
+    return pa.schema([f if f.name in in_all else f.with_nullable(True) for f in unified], unified.metadata)
 
 
 def conform(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) -> pa.Table:

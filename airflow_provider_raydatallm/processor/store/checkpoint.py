@@ -133,7 +133,7 @@ def remove_checkpoints(store: Store, version: Version) -> None:
             store.remove(f"{CHECKPOINT}/{name}")
     store.remove_empty(CHECKPOINT)
     if PROGRESS in names:
-        store.remove_file(PROGRESS)
+        store.remove(PROGRESS)
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

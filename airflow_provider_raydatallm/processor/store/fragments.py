@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,20 @@ _RANGES = b"ranges"
 _HEAD_BYTES = 64 << 10
 
 
+@dataclass
+class _Pending:
+    """Rows that are not put yet."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    size_bytes: int = 0
+
+    def add(self, table: pa.Table) -> None:
+        self.tables.append(table)
+        self.rows += table.num_rows
+        self.size_bytes += table.nbytes
+
+
 class FragmentWriter:
     """Collects finished rows and puts them as fragments. Thread-safe.
 
@@ -46,7 +61,7 @@ class FragmentWriter:
         self._folder = folder
         self._unit_ids = unit_ids
         self._epoch = epoch
-        self._pending: dict[ledger.FragmentKind, list[pa.Table]] = {"rows": [], "failed": []}
+        self._pending: dict[ledger.FragmentKind, _Pending] = {"rows": _Pending(), "failed": _Pending()}
         self._oldest: float | None = None
         self._error: Exception | None = None
         self._lock, self._putting = threading.Lock(), threading.Lock()
@@ -64,11 +79,10 @@ class FragmentWriter:
                 raise self._error
             if not table.num_rows:
                 return
-            self._pending[kind].append(table)
+            pending = self._pending[kind]
+            pending.add(table)
             self._oldest = self._oldest or time.monotonic()
-            rows = sum(t.num_rows for t in self._pending[kind])
-            size_bytes = sum(t.nbytes for t in self._pending[kind])
-        if rows >= FRAGMENT_ROWS or size_bytes >= FRAGMENT_BYTES:
+        if pending.rows >= FRAGMENT_ROWS or pending.size_bytes >= FRAGMENT_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -79,17 +93,20 @@ class FragmentWriter:
         with self._putting:
             with self._lock:
                 flushed = self._pending
-                self._pending = {"rows": [], "failed": []}
+                self._pending = {"rows": _Pending(), "failed": _Pending()}
                 self._oldest = None
             try:
-                for kind, tables in flushed.items():
-                    if tables:
-                        table = _concat(tables)
+                for kind, pending in flushed.items():
+                    if pending.tables:
+                        table = _concat(pending.tables)
                         put_fragment(self._store, self._folder, kind, table, self._unit_ids, self._epoch)
-                        flushed[kind] = []
+                        flushed[kind] = _Pending()
             except Exception as e:
                 with self._lock:
-                    self._pending = {k: [*tables, *self._pending[k]] for k, tables in flushed.items()}
+                    for kind, pending in self._pending.items():  # what came meanwhile
+                        for table in pending.tables:
+                            flushed[kind].add(table)
+                    self._pending = flushed
                     self._oldest = time.monotonic()
                     self._error = e
                 raise
@@ -240,37 +257,40 @@ class FragmentReader:
         self._store = store
         self._folder = folder
         self._schema = pa.schema(fields)
-        self._pieces: dict[int, list[tuple[int, int, str, int]]] = {}  # start, stop, fragment, its row
-        self._last: dict[str, tuple[int, int]] = {}
+        self._names = [f.name for f in fragments]
         self._ranges = {f.name: f.ranges for f in fragments}
+        self._last: dict[str, tuple[int, int]] = {}
         self._open: dict[str, pa.Table] = {}
-        for fragment in fragments:
+        pieces: dict[int, list[tuple[int, int, int, int]]] = {}
+        for number, fragment in enumerate(fragments):
             row = 0
             for unit, start, stop in fragment.ranges:
                 if (index := units.get(unit)) is not None:
-                    self._pieces.setdefault(index, []).append((start, stop, fragment.name, row))
+                    pieces.setdefault(index, []).append((start, stop, number, row))
                     self._last[fragment.name] = max(self._last.get(fragment.name, (0, 0)), (index, stop))
                 row += stop - start
+        self._pieces = {index: _Pieces.of(of_unit) for index, of_unit in pieces.items()}
 
     def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, pa.Table]:
         """Returns the sorted offsets of the rows that exist in `[start, stop)` of a unit, and those rows.
 
         :raises CorruptFileError: naming the fragment.
         """
-        offsets, tables, names = [], [], []
-        for first, end, name, row in self._pieces.get(index, []):
-            low, high = max(first, start), min(end, stop)
-            if low < high:
-                tables.append(self._table(name).slice(row + low - first, high - low))
-                offsets.append(np.arange(low, high))
-                names.append(name)
-        for name in dict.fromkeys(names):
-            if self._last[name] <= (index, stop):
-                self._open.pop(name, None)
-        if not tables:
+        if index not in self._pieces:
             return np.empty(0, np.int64), self._schema.empty_table()
-        unique, at = np.unique(np.concatenate(offsets), return_index=True)
-        return unique, pa.concat_tables(tables).take(pa.array(at))
+        offsets, numbers, rows = self._pieces[index].window(start, stop)
+        tables = [self._schema.empty_table()]
+        # Fragments in the order in which the rows meet them: most often the rows are in order then.
+        _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))[inverse]
+        order = np.argsort(rank, kind="stable")
+        for of_fragment in np.split(order, np.flatnonzero(np.diff(rank[order])) + 1):
+            if len(of_fragment):
+                name = self._names[numbers[of_fragment[0]]]
+                tables.append(_take(self._table(name), rows[of_fragment]))
+        for name in [name for name in self._open if self._last[name] <= (index, stop)]:
+            del self._open[name]
+        return offsets, _take(pa.concat_tables(tables), np.argsort(order))
 
     def _table(self, name: str) -> pa.Table:
         if name not in self._open:
@@ -291,3 +311,43 @@ class FragmentReader:
         if _parse_ranges(table.schema, table.num_rows) != self._ranges[name]:
             raise ValueError("it holds other rows than its name says")
         return table
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Where the rows of one unit are: sorted ranges, each in a fragment (its number) from a row on. They may
+    overlap; `reach` is the highest stop up to each."""
+
+    starts: np.ndarray
+    stops: np.ndarray
+    reach: np.ndarray
+    numbers: np.ndarray
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, pieces: Sequence[tuple[int, int, int, int]]) -> _Pieces:
+        table = np.array(pieces, np.int64)
+        starts, stops, numbers, rows = table[np.argsort(table[:, 0], kind="stable")].T
+        return cls(starts, stops, np.maximum.accumulate(stops), numbers, rows)
+
+    def window(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the sorted offsets of the rows in `[start, stop)`, with the number of the first fragment
+        that holds each and its row there."""
+        some = slice(np.searchsorted(self.reach, start, "right"), np.searchsorted(self.starts, stop))
+        begins = np.maximum(self.starts[some], start)
+        counts = np.maximum(np.minimum(self.stops[some], stop) - begins, 0)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        offsets = np.repeat(begins, counts) + within
+        numbers = np.repeat(self.numbers[some], counts)
+        rows = np.repeat(self.rows[some] + begins - self.starts[some], counts) + within
+        order = np.lexsort((numbers, offsets))
+        _, first = np.unique(offsets[order], return_index=True)
+        chosen = order[first]
+        return offsets[chosen], numbers[chosen], rows[chosen]
+
+
+def _take(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """The rows of a table, without a copy where they follow each other."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return table.slice(int(rows[0]), len(rows))
+    return table.take(pa.array(rows))

@@ -86,7 +86,7 @@ def remove_leftovers(folders: SliceFolders) -> None:
     for name in checkpoints:
         folders.metadata.remove(f"{versions.CHECKPOINT}/{name}")
     folders.metadata.remove_empty(versions.CHECKPOINT)
-    folders.metadata.remove_file(versions.PROGRESS)
+    folders.metadata.remove(versions.PROGRESS)
     for name in folders.metadata.tree(""):
         if is_scratch(name):
             folders.metadata.remove_file(name)

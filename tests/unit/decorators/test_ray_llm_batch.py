@@ -100,6 +100,7 @@ def printed_on_cluster(job: SliceJob, packages: list[packages.Package], folder: 
     return printed(prelude + code, cwd=folder)
 
 
+@pytest.mark.slow
 def test_airflow_finds_the_decorator_and_parsing_imports_nothing_heavy(tmp_path: Path) -> None:
     (tmp_path / "d.py").write_text(DAG_FILE)
     code = (
@@ -129,6 +130,7 @@ def identity_in_another_process(path: Path, text: str, seed: int) -> str:
     return printed(code, str(path), input=text, env=environment).splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_identity_is_the_same_in_any_process_folder_and_layout(tmp_path: Path) -> None:
     original = identity(tmp_path / "a.py", DAG_FILE)
     assert identity(tmp_path / "a.py", DAG_FILE) == original  # parsed again

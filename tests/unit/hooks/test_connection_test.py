@@ -93,6 +93,7 @@ def test_connection_test_says_what_a_cluster_lacks(monkeypatch: pytest.MonkeyPat
         assert "no Ray Jobs API there" in hook.test_connection()[1]
 
 
+@pytest.mark.slow
 def test_connection_test_needs_no_ray_and_starts_nothing(tmp_path: Path) -> None:
     code = (
         "import sys\n"

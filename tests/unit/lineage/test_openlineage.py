@@ -84,6 +84,7 @@ def test_output_is_a_table_and_its_partition(
     assert (table.address, table.partition, table.location) == (address, partition, location)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outcome", "rows"), [("published", 2), ("empty", 2), ("unchanged", None), ("attached", None)]
 )

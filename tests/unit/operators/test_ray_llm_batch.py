@@ -119,6 +119,7 @@ def test_submission_id_is_safe_and_holds_what_makes_it_unique() -> None:
     assert make_submission_id(metadata, "0195-7") == "dag-group.task-EMEA_a_b-0195-7"
 
 
+@pytest.mark.slow
 def test_parsing_the_example_dags_imports_nothing_heavy() -> None:
     code = (
         f"import sys, runpy; [runpy.run_path(p) for p in {list(map(str, DAGS))!r}]; "

@@ -111,6 +111,7 @@ def test_offsets_into_foreign_memory_are_refused() -> None:
             decode(file_of(table.schema, bytes(message.replace(offsets, planted))))
 
 
+@pytest.mark.slow
 def test_few_bytes_that_decode_to_many_are_refused_cheaply(tmp_path: Path) -> None:
     schema = pa.schema([("text", pa.string())])
     batch = pa.record_batch({"text": ["x" * (400 << 20)]}, schema)

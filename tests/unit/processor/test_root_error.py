@@ -241,7 +241,11 @@ def test_log_of_a_process_on_a_busy_node_is_requested_again(monkeypatch: pytest.
             raise answer
         return iter([answer])
 
+    def not_moved(**process: Any) -> dict[str, str]:
+        raise FileNotFoundError
+
     monkeypatch.setattr("ray.util.state.get_log", get_log)
+    monkeypatch.setattr(driver, "_moved_log", not_moved)
     monkeypatch.setattr(driver.time, "sleep", lambda seconds: None)
     assert driver.process_log(node_id="n", pid=1) == "it broke"
     answers[:] = [ConnectionError()] * 9

@@ -120,6 +120,7 @@ def test_types_of_postprocess_that_change_are_published_or_cost_only_the_rows_th
 # 10. Code in the input
 
 
+@pytest.mark.slow
 def test_pickled_objects_in_the_input_run_no_code(tmp_path: Path) -> None:
     flag = tmp_path / "ran"
     program = f"""

@@ -245,6 +245,7 @@ def test_input_that_was_swapped_and_swapped_back_is_noticed(
 # 8. gc
 
 
+@pytest.mark.slow
 def test_gc_leaves_a_live_run_alone_however_young_its_files_may_be(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
     job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out")

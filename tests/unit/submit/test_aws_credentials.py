@@ -198,6 +198,7 @@ def test_missing_botocore_names_the_extra(env_of: EnvOf, monkeypatch: pytest.Mon
         env_of()
 
 
+@pytest.mark.slow
 def test_unreachable_sts_is_an_error_with_its_address(env_of: EnvOf, worker: pytest.MonkeyPatch) -> None:
     address = unused_address()
     with pytest.raises(RayLLMJobError) as e:

@@ -104,6 +104,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.parquet")):
 """
 
 
+@pytest.mark.slow
 def test_extension_types_of_an_input_run_no_code(tmp_path: Path) -> None:
     """In a process where Ray has registered its own types, whose cells and parameters are pickles."""
     mark = tmp_path / "mark"

@@ -348,6 +348,7 @@ def test_wrong_encoding_is_an_error(tmp_path: Path) -> None:
         plan_of(tmp_path / "b.csv", csv_options={"encoding": "klingon"})
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(*[st.text('ab," \n', max_size=6)] * 2), min_size=1, max_size=12), st.integers(0, 9))
 def test_blocks_of_a_csv_file_are_cut_where_its_records_end(rows: list[tuple[str, str]], stray: int) -> None:

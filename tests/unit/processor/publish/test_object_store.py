@@ -58,6 +58,7 @@ def names(job: SliceJob) -> list[str]:
     return folders_of(job).table.names()
 
 
+@pytest.mark.slow
 def test_slice_lives_on_an_object_store_as_on_a_disk(job: SliceJob, sleeps: list[float]) -> None:
     run(job)
     assert names(job) == ["_SUCCESS", newest(job).files[0].name]
@@ -83,6 +84,7 @@ def test_slice_lives_on_an_object_store_as_on_a_disk(job: SliceJob, sleeps: list
     assert staging.names("kept") == ["000002"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_longer", [False, True])
 def test_copy_that_outlives_its_sender_is_seen_only_if_it_takes_longer_than_the_wait(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch, is_longer: bool
@@ -104,6 +106,7 @@ def test_copy_that_outlives_its_sender_is_seen_only_if_it_takes_longer_than_the_
     assert answers(job) == new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bad_rows", "batch"), [(0, 100), (1, 4)])
 def test_slice_costs_a_store_as_many_requests_as_the_docs_say(
     job: SliceJob,

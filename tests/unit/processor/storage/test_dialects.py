@@ -70,6 +70,7 @@ def test_throttled_store_is_asked_again(store: Store, dialect: Dialect) -> None:
     assert store.create("a", b"mine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", REFUSALS)
 @pytest.mark.parametrize("trouble", ["", "conflicts", "lost_answers", "throttled"])
 def test_of_two_creators_at_once_exactly_one_wins(

@@ -162,6 +162,7 @@ def held(job: SliceJob) -> Iterator[Lease]:
         lease.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days", [0, 7])
 def test_slice_on_which_a_run_is_at_work_is_left_alone(
     job: SliceJob, days: float, monkeypatch: pytest.MonkeyPatch

@@ -72,6 +72,7 @@ def write_input(folder: Path, kind: str, sizes: list[int], rng: random.Random) -
     return texts
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     kind=st.sampled_from(["parquet", "csv", "jsonl"]),

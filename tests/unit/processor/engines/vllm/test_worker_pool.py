@@ -55,10 +55,15 @@ class Vllm:
         )
 
 
+def worker_of(engine: Vllm) -> Any:
+    worker: Any = worker_module.VllmWorker.__new__(worker_module.VllmWorker)
+    worker._engine, worker._dead_error = engine, ConnectionError
+    return worker
+
+
 def generate(monkeypatch: pytest.MonkeyPatch, *tokens: int) -> list[dict[str, Any]]:
     monkeypatch.setattr(worker_module, "_sampling_params", str)
-    worker: Any = worker_module.VllmWorker.__new__(worker_module.VllmWorker)
-    worker._engine = Vllm()
+    worker = worker_of(Vllm())
     batch = pa.table({"tokens": [[t] for t in tokens], "params": ["{}"] * len(tokens)})
 
     async def run() -> list[dict[str, Any]]:
@@ -91,8 +96,7 @@ def test_rows_of_a_small_batch_are_delivered_together(monkeypatch: pytest.Monkey
                 yield output
 
     monkeypatch.setattr(worker_module, "_sampling_params", str)
-    worker: Any = worker_module.VllmWorker.__new__(worker_module.VllmWorker)
-    worker._engine = OneAfterAnother()
+    worker = worker_of(OneAfterAnother())
     batch = pa.table({"tokens": [[t] for t in range(6)], "params": ["{}"] * 6})
 
     async def run() -> list[int]:

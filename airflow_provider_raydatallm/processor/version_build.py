@@ -89,7 +89,7 @@ class VersionBuild:
             check_store(metadata)
         lease.watch(self._is_superseded)
         self.checkpoint.save_plan(self.plan)
-        if self.checkpoint.base is not None and self.checkpoint.carried_over() is None:
+        if self.checkpoint.base is not None:
             assert self.base is not None
             carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
         with ProgressReporter(self.job, self.folders.metadata, lease, self.progress) as reporter:

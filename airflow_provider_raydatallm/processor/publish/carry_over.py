@@ -28,8 +28,8 @@ from airflow_provider_raydatallm.processor.value_types import ColumnTypes, merge
 def carry_over_rows(
     checkpoint: Checkpoint, folders: SliceFolders, version: Version, plan: Plan, epoch: int
 ) -> None:
-    """Puts fragments of all rows that `version` published. Their tokens and counts are kept as its report has
-    them (`Checkpoint.carried_over`).
+    """Puts fragments of all rows that `version` published, unless an earlier run did. Their tokens and counts
+    are kept as its report has them (`Checkpoint.carried_over`).
 
     :raises SliceError: when input of the version changed or is gone, or the version was replaced meanwhile.
     """
@@ -45,6 +45,8 @@ def carry_over_rows(
             "read with other types now: set on_input_change='recompute'",
             kind="input",
         )
+    if checkpoint.carried_over() is not None:
+        return
     ids = [u.id for u in plan.units]
     agreed = AgreedColumns({}, store.url, checkpoint.folder)
     try:

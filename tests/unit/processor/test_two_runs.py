@@ -279,6 +279,23 @@ def test_extension_whose_base_is_replaced_half_way_pays_no_row_twice(
     assert checkpoint_folders(growing) == []
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_file_that_changed_after_an_extension_died_is_an_error(
+    growing: SliceJob, tmp_path: Path, is_gone: bool
+) -> None:
+    run(growing)
+    pq.write_table(pa.table({"name": [f"x{i}" for i in range(20)]}), tmp_path / "in" / "1.parquet")
+    with pytest.raises(Killed):
+        run(growing, kill_at(10))
+    old = tmp_path / "in" / "0.parquet"
+    old.unlink()
+    if not is_gone:
+        pq.write_table(pa.table({"name": ["other"]}), old)
+    with pytest.raises(SliceError, match=r"only adds files, but .*0\.parquet changed, is gone"):
+        run(growing)
+    assert len(answers(growing)) == ROWS
+
+
 def test_rows_taken_over_by_an_extension_that_died_are_not_the_next_versions(
     growing: SliceJob, tmp_path: Path
 ) -> None:

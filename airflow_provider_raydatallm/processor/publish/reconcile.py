@@ -68,7 +68,7 @@ def reconcile(folders: SliceFolders) -> Version | None:
         if shown.is_right and is_complete:
             return version
         if shown.unnamed:
-            if Commits.list(folders.metadata).newest_number() == version.number:
+            if _is_newest(folders, version):
                 raise SliceError(
                     f"{folders.table.url} or its quarantine holds {shown.unnamed[0]}, and no commit names "
                     "that file: a newer commit is lost. Restore it, or set force_rerun=True to answer the "
@@ -85,10 +85,7 @@ def reconcile(folders: SliceFolders) -> Version | None:
                 raise DamagedVersionError(folders, version, e.name, "is gone") from None
             continue
         _remove(folders.staging, (version.staged_name(f) for f in version.all_files))
-        if (
-            Commits.list(folders.metadata).newest_number() == version.number
-            and Shown.list(folders, version, left).is_right
-        ):
+        if _is_newest(folders, version) and Shown.list(folders, version, left).is_right:
             if not is_complete:
                 for quarantine in (left, folders.quarantine):
                     quarantine.remove_empty("")
@@ -193,7 +190,7 @@ def _show(folders: SliceFolders, version: Version, shown: Shown, staged: set[str
         # whoever commits later removes it before listing the table.
         marker = f"{versions.STAGED}/{version.number:06}-{uuid.uuid4().hex[:8]}/{SUCCESS}"
         folders.staging.put(marker, b"")
-        if Commits.list(folders.metadata).newest_number() == version.number:
+        if _is_newest(folders, version):
             _place(folders.table, folders.staging, marker, SUCCESS)
 
 
@@ -230,6 +227,11 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
 def _places(folders: SliceFolders, version: Version) -> list[tuple[Store, PublishedFile]]:
     """Each file of a version, and the folder that shows it."""
     return [(folders.table, f) for f in version.files] + [(folders.quarantine, f) for f in version.quarantine]
+
+
+def _is_newest(folders: SliceFolders, version: Version) -> bool:
+    newest = versions.newest_version(folders.metadata)
+    return newest is not None and newest.number == version.number
 
 
 def _remove(store: Store, names: Iterable[str]) -> None:

@@ -222,26 +222,6 @@ def test_version_that_appears_while_a_run_decides_is_followed(
     assert newest(job).body["base"] == 2
 
 
-def test_version_that_appears_while_another_is_restored_is_not_overtaken(
-    job: SliceJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(job)
-    run(asked(job, "new"))
-    kept = restore.kept_versions
-
-    def late(folders: versions.SliceFolders) -> list[versions.Version]:
-        found = kept(folders)
-        run(asked(job, "newer"))
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(restore, "kept_versions", late)
-        with pytest.raises(SliceError, match=r"version 3 of .* was published meanwhile") as e:
-            restore.restore_version(job, 1)
-    assert e.value.kind == "transient"
-    assert (newest(job).number, answers(job)[0]) == (3, "n0 newer")
-
-
 @pytest.mark.usefixtures("unleased")
 def test_two_forced_runs_that_meet_publish_one_version_each_or_attach(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch

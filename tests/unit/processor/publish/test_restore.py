@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish import publication, restore
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.published import kept_versions
+from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
 from airflow_provider_raydatallm.reader import published_dataset
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
@@ -122,6 +123,25 @@ def test_run_that_publishes_at_the_same_time_wins_and_the_restore_says_so(
     assert restore.restore_version(job, 1).number == 4
     assert answers(job)[0] == "a"
     assert len(files_below(metadata(job) / "staged")) == 1  # the marker
+
+
+def test_version_that_appears_while_another_is_restored_is_not_overtaken(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(job)
+    run(asked(job, "new"))
+    kept = restore.kept_versions
+
+    def late(folders: SliceFolders) -> list[Version]:
+        before = kept(folders)
+        run(asked(job, "newer"))
+        return before
+
+    monkeypatch.setattr(restore, "kept_versions", late)
+    with pytest.raises(SliceError, match=r"version 3 of .* was published meanwhile") as e:
+        restore.restore_version(job, 1)
+    assert e.value.kind == "transient"
+    assert (newest(job).number, answers(job)[0]) == (3, "a newer")
 
 
 def test_restore_that_dies_before_its_commit_changes_nothing(

@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,38 +124,11 @@ def feeders_of(head: LocalHead) -> Iterator[psutil.Process]:
             continue
 
 
-@contextlib.contextmanager
-def moved_logs(head: LocalHead) -> Iterator[None]:
-    """Logs of broken workers are moved, as Ray does on nodes with many logs."""
-    logs, ended = head.folder / "tmp" / "session_latest" / "logs", threading.Event()
-    moved: list[str] = []
-
-    def move() -> None:
-        while not ended.wait(0.05):
-            for path in logs.glob("worker-*.out"):
-                if "CUDA error" in path.read_text():
-                    moved.append(path.name)
-                    path.rename(logs / "old" / path.name)
-
-    mover = threading.Thread(target=move)
-    mover.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        mover.join()
-    assert moved
-
-
-@pytest.mark.parametrize("is_moved", [False, True])
 def test_engine_that_breaks_again_and_again_ends_the_job_with_what_broke_it(
-    ask: Ask, asked: dict[str, Any], ray_head: LocalHead, is_moved: bool
+    ask: Ask, asked: dict[str, Any], tmp_path: Path
 ) -> None:
-    with contextlib.ExitStack() as stack:
-        if is_moved:
-            stack.enter_context(moved_logs(ray_head))
-        with pytest.raises(RayEngineDiedError) as e:
-            ask(**asked | {"engine": "stub_worker:BrokenWorkers"})
+    with pytest.raises(RayEngineDiedError) as e:
+        ask(**asked | {"engine": "stub_worker:BrokenWorkers"})
     root, then, *_ = str(e.value).splitlines()
     assert root.endswith("CUDA error: an illegal memory access was encountered")
     assert then == "the engine died 3 times while it answered the same 20 row(s)"

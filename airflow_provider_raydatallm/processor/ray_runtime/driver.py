@@ -16,6 +16,8 @@ _LOG_LINES = 1000
 _LOG_TIMEOUT_S = 60
 #: Seconds before each try: a busy node may not answer at once, and only failed runs read logs.
 _LOG_BACKOFF_S = (0, 1, 2, 4, 8)
+#: Instead of a job's id, in names of logs.
+_NO_JOB = "ffffffff"
 
 _connecting = threading.Lock()
 
@@ -73,8 +75,11 @@ def _moved_log(**process: Any) -> dict[str, str]:
     if "actor_id" in process:
         actor = get_actor(process["actor_id"])
         process = {"node_id": actor.node_id, "pid": actor.pid}
-    job = ray.get_runtime_context().get_job_id()
-    pattern = f"old/worker-*-{job}-{process['pid']}.out"
-    files = list_logs(node_id=process["node_id"], glob_filter=pattern, timeout=_LOG_TIMEOUT_S)
-    [name] = [name for group in files.values() for name in group]
-    return {"node_id": process["node_id"], "filename": name}
+    node_id = process["node_id"]
+    # A process that Ray started before any job needed it has another name.
+    for job in (ray.get_runtime_context().get_job_id(), _NO_JOB):
+        pattern = f"old/worker-*-{job}-{process['pid']}.out"
+        files = list_logs(node_id=node_id, glob_filter=pattern, timeout=_LOG_TIMEOUT_S)
+        if names := [name for group in files.values() for name in group]:
+            return {"node_id": node_id, "filename": names[0]}
+    raise FileNotFoundError(f"log of process {process['pid']}")

@@ -73,13 +73,27 @@ def test_what_was_put_is_found_once_and_in_order(
     assert read_all(store) == [(u, o, f"{u}-{o}") for u, o in wanted]
 
 
-def test_overlaps_are_decided_by_name_whoever_reads(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    put_fragment(store, "c", "rows", table([(0, i) for i in range(10)], "first"), IDS, 1)
-    put_fragment(store, "c", "rows", table([(0, i) for i in range(5, 15)], "second"), IDS, 2)
-    once, again = read_all(store), read_all(store, step=3)
-    assert once == again
-    assert [o for _, o, _ in once] == list(range(15))
+overlapping_ranges = st.lists(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1, max_size=4), max_size=6
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(overlapping_ranges, st.integers(1, 20))
+def test_overlaps_are_decided_by_name_whoever_reads(
+    tmp_path_factory: pytest.TempPathFactory, given: list[list[tuple[int, int]]], step: int
+) -> None:
+    store = Store(str(tmp_path_factory.mktemp("s")))
+    first_by_name: dict[int, tuple[str, str]] = {}
+    for number, ranges in enumerate(given):
+        offsets = {o for start, count in ranges for o in range(start, min(start + count, 60))}
+        before = set(store.names("c"))
+        put_fragment(store, "c", "rows", table([(0, o) for o in offsets], f" {number}"), IDS, 1)
+        [name] = set(store.names("c")) - before
+        for o in offsets:
+            first_by_name[o] = min(first_by_name.get(o, (name, "")), (name, f"0-{o} {number}"))
+    wanted = [(0, o, answer) for o, (_, answer) in sorted(first_by_name.items())]
+    assert read_all(store, step) == wanted
 
 
 def test_memory_holds_only_the_fragments_of_the_rows_in_hand(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ QUARANTINE_FIELDS = [
     *[f.with_name(f"__{f.name}") for f in ERROR_FIELDS],
 ]
 
-#: Finished rows of one batch, as a vLLM worker returns them; `row` is the place in the batch.
+#: Finished rows, as a vLLM worker returns them; `row` is the id that their feeder gave them.
 GROUP_SCHEMA = pa.schema([
     ("row", pa.int32()), ("text", pa.string()),
     ("input_tokens", pa.int64()), ("output_tokens", pa.int64()), ("cached_tokens", pa.int64()),

@@ -66,7 +66,7 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     engine.choose_sizes(facts.SizingInputs(cluster, _token_lengths(build), past))
     engine_plan = engine.plan
     chosen, spread = engine_plan.sizes, None
-    if chosen is not None:
+    if chosen is not None and chosen.batch_size is not None:
         blocks = math.ceil(rows / chosen.block_rows)
         batch_rows = min(rows // blocks, chosen.batch_size)
         spread = sizes.spread_tasks(rows, blocks, batch_rows, chosen.workers[1])
@@ -115,17 +115,18 @@ def _engine_lines(engine: facts.EnginePlan, run: RunPlan) -> Iterator[Line]:
     if run.cluster is not None:
         has = run.cluster.resources
         yield "cluster has", f"{has.get('CPU', 0):g} CPUs, {has.get('GPU', 0):g} GPUs"
-    if chosen is not None and run.spread is not None:
-        yield "workers", _range(chosen.workers) + (f" ({_range(chosen.gpus)} GPUs)" if chosen.gpus[1] else "")
+    if chosen is None:
+        return
+    yield "workers", _range(chosen.workers) + (f" ({_range(chosen.gpus)} GPUs)" if chosen.gpus[1] else "")
+    if run.spread is not None:
         tasks, per_worker = run.spread.tasks, run.spread.tasks_per_worker
         yield "batches", f"{tasks:,} of up to {chosen.batch_size} rows, {per_worker:,} for each worker"
-        is_saturated = sizes.is_saturated(chosen.batch_size, chosen.batches, chosen.max_num_seqs)
-        in_flight, sign = chosen.batch_size * chosen.batches, ">=" if is_saturated else "<"
-        yield (
-            "in flight",
-            f"{chosen.batch_size} x {chosen.batches} = {in_flight:,} rows a worker {sign} "
-            f"{chosen.max_num_seqs:,} that it runs at once",
-        )
+    sign = ">=" if chosen.rows_in_flight >= chosen.max_num_seqs else "<"
+    yield (
+        "in flight",
+        f"{chosen.rows_in_flight:,} rows a worker {sign} {chosen.max_num_seqs:,} that it runs at once; they "
+        f"travel in blocks of {chosen.block_rows:,}",
+    )
 
 
 def _memory_lines(engine: facts.EnginePlan, model: model_config.ModelConfig | None) -> Iterator[Line]:

@@ -21,10 +21,10 @@ class _CountingWorker(VllmWorker):
         self._calls, self._hold = f"{output}.calls", Path(f"{output}.hold")
         super().__init__(arguments)
 
-    async def generate(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
+    async def generate(self, rows: pa.Table, feeder: str = "", user: str = "") -> AsyncIterator[pa.Table]:
         with open(self._calls, "a") as calls:
-            calls.write(f"{batch.num_rows}\n")
-        async for group in super().generate(batch):
+            calls.write(f"{rows.num_rows}\n")
+        async for group in super().generate(rows, feeder, user):
             yield group
 
     async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:

@@ -10,15 +10,12 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pyarrow as pa
-
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.worker import GROUP_SECONDS, VllmWorker
+from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
+from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
 
 #: Of vLLM 0.29, shortened.
 _LAST_WORDS = """\
@@ -35,23 +32,19 @@ class _StubWorker(VllmWorker):
         with open(journal, "a") as started:
             started.write(f"{os.getpid()}\n")
         self._turn = asyncio.Lock()
+        self._streams = RowStreams()
         self.startup_seconds = {}
 
-    async def generate(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
-        asked = zip(batch.column("tokens").to_pylist(), batch.column("params").to_pylist(), strict=True)
-        finished: list[tuple[Any, ...]] = []
-        said = time.time()
-        for row, (tokens, params) in enumerate(asked):
-            made = json.loads(params)["max_tokens"]
-            async with self._turn:
-                began = time.time()
-                await asyncio.sleep(made / 1000)
-            now = time.time()
-            finished.append((row, "a", len(tokens), made, 0, "stop", now - began, now, None, None))
-            if now - said >= GROUP_SECONDS or row == batch.num_rows - 1:
-                columns = zip(*finished, strict=True)
-                yield pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
-                finished, said = [], now
+    async def is_alive(self) -> bool:
+        return True
+
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+        made = json.loads(params)["max_tokens"]
+        async with self._turn:
+            began = time.time()
+            await asyncio.sleep(made / 1000)
+        now = time.time()
+        return "a", len(tokens), made, 0, "stop", now - began, now, None, None
 
 
 class _LateWorker(_StubWorker):
@@ -66,10 +59,9 @@ class _LateWorker(_StubWorker):
 class _BrokenWorker(_StubWorker):
     """Dies of its first row as vLLM does when its GPU fails."""
 
-    async def generate(self, batch: pa.Table) -> AsyncIterator[pa.Table]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
         print(_LAST_WORDS, flush=True)
         os._exit(1)
-        yield batch
 
 
 class StubWorkers(VllmEngine):

@@ -81,6 +81,10 @@ class FragmentWriters:
             writer = self._by_node.get(node) or next(iter(self._by_node.values()))
             ray.get(writer.receive.remote(rows, failed, summary))
 
+    def add_died(self, rows: pa.Table) -> None:
+        """Records the ids of rows that were in an engine when it died by itself."""
+        print("DIED", rows.num_rows, flush=True)
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Writes all rows that the writers hold."""
         import ray

@@ -57,6 +57,9 @@ class _WriterSink:
         self._writers.add(rows, failed, summarize_group(answers, rows, failed))
         return pa.table({"rows": [answers.num_rows]})
 
+    def record_death(self, rows: pa.Table) -> None:
+        self._writers.add_died(rows)
+
     def deliver_blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
         from ray.data import TaskPoolStrategy
 

@@ -71,6 +71,9 @@ class AnswerSink(Protocol):
     def __call__(self, answers: pa.Table) -> pa.Table:
         """Stores a group of answers. Returns a small table with their number, for Ray Data to pass on."""
 
+    def record_death(self, rows: pa.Table) -> None:
+        """Records the ids of rows that were in an engine when it died by itself."""
+
     def deliver_blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
         """Stores each block of a dataset as a group, for engines whose answers are a dataset."""
 
@@ -119,6 +122,10 @@ class Engine(ABC):
     def choose_sizes(self, facts: SizingInputs) -> None:
         """Chooses what the job left to the provider ("auto")."""
         self.sizes_chosen = True
+
+    def for_suspects(self, rows: int) -> Engine:
+        """An engine for so many rows that were in engines when they died: itself, if it records none."""
+        return self
 
     @property
     @abstractmethod

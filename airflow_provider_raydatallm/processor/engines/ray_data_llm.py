@@ -97,7 +97,7 @@ class RayDataLLM(VllmEngineBase):
             engine_kwargs=kwargs,
             concurrency=self.workers,
             batch_size=self.batch_size,
-            max_concurrent_batches=self.sizes.batches,
+            max_concurrent_batches=self.batches,
             should_continue_on_error=True,
             **options,
         )

@@ -56,8 +56,9 @@ def _check_gpu(run: RunFacts) -> Iterator[Advice]:
     evidence = f"the GPUs were busy {gpu:.0f}% of {seconds:,.0f} s"
     if busy < _WORKERS_BUSY:
         evidence += f", and the workers had rows for {busy:.0%} of it"
-        size = f" (it was {run.sizes.batch_size})" if run.sizes is not None else ""
-        change = f"lower batch_size{size}, so that there are more and smaller tasks, or lower concurrency"
+        change = _smaller_batches(run)
+        if change is None:
+            change = "give reading and preprocess more CPUs, or lower concurrency: rows came too slowly"
         yield Advice(code="gpu_waits_for_rows", evidence=evidence, change=change)
     else:
         evidence += ", though the workers had rows all the time"
@@ -73,9 +74,20 @@ def _check_balance(run: RunFacts) -> Iterator[Advice]:
     if workers is None or workers < 2 or imbalance is None or seconds is None:
         return
     if imbalance > _MAX_IMBALANCE and seconds >= _MIN_SECONDS:
-        size = f" to {batch_size_for(2, 1, run.sizes.batch_size)}" if run.sizes is not None else ""
         evidence = f"the longest of {workers} workers was busy {imbalance:.2f} times the mean"
-        yield Advice(code="workers_unbalanced", evidence=evidence, change=f"lower batch_size{size}")
+        change = _smaller_batches(run)
+        if change is None:
+            change = "set max_tokens from a column where rows differ, so that the longest go first, or lower "
+            change += "concurrency"
+        yield Advice(code="workers_unbalanced", evidence=evidence, change=change)
+
+
+def _smaller_batches(run: RunFacts) -> str | None:
+    """None where rows are admitted one by one."""
+    if run.sizes is None:
+        return "lower batch_size"
+    size = run.sizes.batch_size
+    return None if size is None else f"lower batch_size (it was {size}) to {batch_size_for(2, 1, size)}"
 
 
 def _check_lengths(run: RunFacts) -> Iterator[Advice]:
@@ -108,7 +120,7 @@ def _check_lateness(run: RunFacts) -> Iterator[Advice]:
     if workers is not None and inference > run.late_s:
         needed = workers_needed(1, inference * workers, inference - run.late_s)
         change = f"set concurrency to {needed}"
-        if run.sizes is not None:
+        if run.sizes is not None and run.sizes.batch_size is not None:
             size = batch_size_for(needed, workers, run.sizes.batch_size)
             change += f", with batch_size {size}, so that each keeps as many batches"
     evidence = f"the slice was finished {run.late_s:,.0f} s after finish_by"

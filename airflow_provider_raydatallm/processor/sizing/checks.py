@@ -20,7 +20,7 @@ from airflow_provider_raydatallm.processor.sizing.model_config import (
     read_model_config,
     row_length,
 )
-from airflow_provider_raydatallm.processor.sizing.sizes import fewest_blocks, is_saturated
+from airflow_provider_raydatallm.processor.sizing.sizes import fewest_blocks
 
 #: GPUs connected by PCIe only.
 _PCIE_ONLY = {"T4", "L4", "A10G", "L40S", "RTX-PRO-6000"}
@@ -136,17 +136,22 @@ def _check_memory(
 
 
 def _check_batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
-    in_flight = sizes.batch_size * sizes.batches
-    if not is_saturated(sizes.batch_size, sizes.batches, sizes.max_num_seqs) and rows > sizes.max_num_seqs:
-        message = f"batch_size {sizes.batch_size} x max_concurrent_batches {sizes.batches} = {in_flight} "
-        message += f"rows in flight, fewer than the {sizes.max_num_seqs} that a worker can run at once"
+    if sizes.rows_in_flight < sizes.max_num_seqs < rows:
+        message = f"{sizes.rows_in_flight:,} rows in flight in a worker are fewer than the "
+        message += f"{sizes.max_num_seqs:,} that it can run at once"
         yield Finding("engine_not_saturated", "warning", message, "Omit max_concurrent_batches, or raise it")
+    workers = sizes.workers[1]
+    if sizes.batch_size is None:
+        if 0 < rows < workers:
+            message = f"{rows:,} row(s) for {workers} workers: some would have nothing to do"
+            yield Finding("fewer_rows_than_workers", "warning", message, "Lower concurrency")
+        return
     if sizes.block_rows > sizes.batch_size and rows > sizes.batch_size:
         message = f"blocks of {sizes.block_rows:,} rows are larger than batch_size {sizes.batch_size}: a "
         message += "worker takes, retries and releases a whole block"
         fix = f"Raise blocks to {math.ceil(rows / sizes.batch_size)}, or omit it"
         yield Finding("blocks_over_batch_size", "warning", message, fix)
-    workers, tasks = sizes.workers[1], -(-rows // max(sizes.batch_size, sizes.block_rows))
+    tasks = -(-rows // max(sizes.batch_size, sizes.block_rows))
     if 0 < tasks < workers:
         message = f"{rows:,} rows in batches of {sizes.batch_size} are {tasks} task(s) for {workers} "
         message += "workers: some would have nothing to do"

@@ -64,14 +64,15 @@ class SizingInputs:
 class Sizes:
     """Sizes of an engine whose workers run vLLM.
 
-    workers, gpus: minimum and maximum. batches: in flight per worker. max_num_seqs: rows that a worker runs
-    at once, as far as known before it starts. block_rows: rows that travel together.
+    workers, gpus: minimum and maximum. batch_size: None where rows are admitted one by one. rows_in_flight:
+    in each worker, at most. max_num_seqs: rows that a worker runs at once, as far as known before it starts.
+    block_rows: rows that travel together.
     """
 
     workers: tuple[int, int]
     gpus: tuple[int, int]
-    batch_size: int
-    batches: int
+    batch_size: int | None
+    rows_in_flight: int
     max_num_seqs: int
     block_rows: int
 

@@ -10,15 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Default rows per batch. On one H200, an engine lost a third of its speed with batches of 16 short rows.
-_BATCH = 128
+BATCH = 128
 _SMALLEST_BATCH = 16
 #: With fewer batches per worker, workers idle at the end.
 _BATCHES_PER_WORKER = 4
 #: vLLM's default on a large GPU.
 DEFAULT_MAX_NUM_SEQS = 1024
-#: Rows in flight per row that the engine runs at once. A batch leaves with its last row: with answers of
-#: mixed lengths only about a third of the rows in flight are running.
+#: With fixed batches: rows in flight per row that the engine runs at once. A batch leaves with its last row:
+#: with answers of mixed lengths only about a third of the rows in flight are running.
 _ROWS_PER_SEQUENCE = 4
+#: Admitted one by one, so many rows wait in an engine for each that runs, and at least this many: short rows
+#: finish by the hundred until more arrive.
+_WAITING_PER_SEQUENCE = 1
+_WAITING_ROWS = 256
+#: Tokens of prompts in flight in each worker: Python's integers take 36 bytes of memory each.
+TOKENS_IN_FLIGHT = 8_000_000
+#: Rows that travel together to a feeder, at most; fewer where feeders would get less than 4 blocks.
+_BLOCK = 2048
 #: On an H200 a start with cached compilations took 66 s, an eager one 47 s; eager inference is a third
 #: slower, so that compiling pays off after a minute.
 _COMPILING_SECONDS = 60.0
@@ -93,7 +101,7 @@ def fitting_max_model_len(lengths: Sequence[int], percent: float, positions: int
 def default_workers(gpus: int, gpus_per_worker: int, rows: int) -> tuple[int, int]:
     """Returns the minimum, 1, and the maximum: as many as there are GPUs and work for, since each takes a
     minute to start."""
-    return 1, max(1, min(gpus // gpus_per_worker, rows // (_BATCHES_PER_WORKER * _BATCH)))
+    return 1, max(1, min(gpus // gpus_per_worker, rows // (_BATCHES_PER_WORKER * BATCH)))
 
 
 def workers_needed(rows: int, seconds_per_row: float, seconds: float) -> int:
@@ -114,7 +122,7 @@ def is_worth_compiling(rows: int, rows_per_s: float | None) -> bool:
     return rows / rows_per_s > _COMPILING_SECONDS if rows_per_s else rows > _UNKNOWN_ROWS
 
 
-def engine_batch_size(rows: int, workers: int, largest: int = _BATCH) -> int:
+def engine_batch_size(rows: int, workers: int, largest: int = BATCH) -> int:
     """Returns rows per batch: `largest`, or fewer so that each worker gets 4 batches, but at least 16."""
     return max(_SMALLEST_BATCH, min(largest, math.ceil(rows / (workers * _BATCHES_PER_WORKER))))
 
@@ -123,6 +131,21 @@ def batches_in_flight(batch_size: int, max_num_seqs: int = DEFAULT_MAX_NUM_SEQS)
     """Returns the batches per worker: four times the rows that its engine runs at once, at least 4
     batches."""
     return max(4, math.ceil(_ROWS_PER_SEQUENCE * max_num_seqs / batch_size))
+
+
+def rows_in_flight(max_num_seqs: int, batches: int | None = None) -> int:
+    """Returns the rows in each worker where rows are admitted one by one.
+
+    :param batches: of the default size, where the job sets max_concurrent_batches only.
+    """
+    if batches is not None:
+        return batches * BATCH
+    return max_num_seqs + max(_WAITING_ROWS, _WAITING_PER_SEQUENCE * max_num_seqs)
+
+
+def block_rows(rows: int, feeders: int) -> int:
+    """Returns rows per block where rows are admitted one by one."""
+    return max(_SMALLEST_BATCH, min(_BLOCK, math.ceil(rows / (feeders * _BATCHES_PER_WORKER))))
 
 
 def read_tasks(units: int, cpus: float) -> int:

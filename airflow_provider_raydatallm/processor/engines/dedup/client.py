@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HEARTBEAT_SECONDS = 10.0
 
 #: Infers rows, and calls back with each group of answers (`ADDED_COLUMNS`) before it is delivered.
-Infer = Callable[[Sequence[int], OnAnswers], None]
+Infer = Callable[[Sequence[int], Sequence[bytes | None]], Any]
 
 
 def request_key(request: str) -> bytes:
@@ -37,9 +37,9 @@ def is_deterministic(request: str) -> bool:
 class DedupClient:
     """Thread-safe."""
 
-    def __init__(self, coordinator: ActorHandle[Any], *, always: bool) -> None:
+    def __init__(self, coordinators: Sequence[ActorHandle[Any]], *, always: bool) -> None:
         """:param always: deduplicate also requests whose sampling is not deterministic."""
-        self._coordinator = coordinator
+        self._coordinator = coordinators[0]
         self._always = always
         self._feeder = uuid.uuid4().hex
         threading.Thread(target=self._send_heartbeats, name="ray-llm-dedup", daemon=True).start()
@@ -75,22 +75,15 @@ class DedupClient:
 
     def _infer_claimed(self, rows: Sequence[int], claimed: dict[int, bytes], infer: Infer) -> set[bytes]:
         """Returns the keys of rows that stay unanswered."""
-        unanswered = set(claimed.values())
         if not rows:
-            return unanswered
+            return set()
+        left = {claimed[row] for row in infer(rows, [claimed.get(row) for row in rows]) if row in claimed}
+        if left:
+            self._coordinator.release.remote(list(left))
+        return left
 
-        def on_answers(answered: Sequence[int], answers: pa.Table) -> None:
-            places = [i for i, row in enumerate(answered) if row in claimed]
-            keys = [claimed[answered[i]] for i in places]
-            self._coordinator.add_answers.remote(keys, answers.take(pa.array(places, pa.int64())))
-            unanswered.difference_update(keys)
-
-        try:
-            infer(rows, on_answers)
-            return unanswered
-        finally:
-            if unanswered:
-                self._coordinator.release.remote(list(unanswered))
+    def add_answers(self, keys: Sequence[bytes], answers: pa.Table) -> None:
+        self._coordinator.add_answers.remote(list(keys), answers)
 
     def _copy_answers(self, rows_by_key: dict[bytes, list[int]], copy: OnAnswers) -> dict[bytes, list[int]]:
         """Copies until all rows are answered, or some keys are lost. Returns the remaining rows."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
+import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,14 +22,10 @@ from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.replica import SharedVllmReplica
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool, WorkerDiedError
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
 from airflow_provider_raydatallm.processor.sizing.facts import Resources, SizingInputs
-from airflow_provider_raydatallm.processor.sizing.sizes import (
-    batches_in_flight,
-    default_workers,
-    engine_batch_size,
-)
+from airflow_provider_raydatallm.processor.sizing.sizes import BATCH, default_workers
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -132,11 +130,18 @@ class SharedVllmEngine(VllmEngine):
         return [f"shared engine {name}" for name in engines]
 
     @property
+    def _own_class(self) -> type[VllmEngine]:
+        return VllmEngine
+
+    @property
+    def workers_behind_one_address(self) -> int:
+        return self.workers[1]
+
+    @property
     def _scaling(self) -> Scaling:
-        # Sized for any slice, not only for this one: a larger one may come later.
-        batch_size = self.job.batch_size or engine_batch_size(sys.maxsize, 1)
-        batches = self.job.max_concurrent_batches or batches_in_flight(batch_size, self.sizes.max_num_seqs)
-        return Scaling(self.workers, batches, self.job.engine_idle_timeout)
+        # Serve counts calls. Sized for any slice, not only for this one: a larger one may come later.
+        calls = self.batches or math.ceil(self.sizes.rows_in_flight / SharedWorkerPool.largest_call)
+        return Scaling(self.workers, calls, self.job.engine_idle_timeout)
 
     def _start(self) -> OpenWorkerPool:
         assert self._user is not None
@@ -233,24 +238,39 @@ class SharedVllmEngine(VllmEngine):
 
 
 class SharedWorkerPool:
-    """The workers behind Serve, which picks the less busy one of two."""
+    """The workers behind Serve, which picks the less busy one of two for each call."""
 
+    name = "shared"
     process: Mapping[str, Any] = {}
+    has_one_stream = False
+    largest_call = BATCH
 
-    def __init__(self, engine: str, user: str) -> None:
+    def __init__(self, engine: str, user: str, feeder: str) -> None:
         handle = serve_apps.SERVE.handle(engine)
         self._generate = handle.options(method_name="generate", stream=True)
         self._user = user
+        self._feeder = feeder
+        self._calls = itertools.count()
 
-    @contextlib.contextmanager
-    def least_busy(self, rows: int) -> Iterator[SharedWorkerPool]:
-        yield self
+    def ready(self) -> list[SharedWorkerPool]:
+        return [self]  # calls wait at Serve
 
-    def generate(self, batch: pa.Table) -> Iterator[pa.Table]:
+    def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
         from ray.exceptions import RayActorError
 
-        with contextlib.suppress(RayActorError):  # the worker died; Serve starts another
-            yield from self._generate.remote(batch, self._user)
+        try:
+            # A stream of its own: which worker has the earlier calls is unknown.
+            yield from self._generate.remote(
+                rows, f"{self._user} {self._feeder} {next(self._calls)}", self._user
+            )
+        except RayActorError as e:  # Serve starts another
+            raise WorkerDiedError.of(e) from e
+
+    def cancel(self, rows: Sequence[int]) -> None:
+        """Nothing: calls cannot be told apart. Rows are asked again only when their worker ended."""
+
+    def silent_s(self) -> float:
+        return 0.0  # Serve ends workers that hang
 
 
 def _startup_seconds(engine: str) -> Mapping[str, float]:

@@ -58,8 +58,8 @@ class SharedVllmReplica(VllmWorker):
         self._ping: asyncio.Future[bool] | None = None
         self._ping_sent_at = time.monotonic()
 
-    async def generate(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
-        groups = super().generate(batch, user)
+    async def generate(self, rows: pa.Table, feeder: str = "", user: str = "") -> AsyncGenerator[pa.Table]:
+        groups = super().generate(rows, feeder, user)
         async with self._watched(user) as user_gone:
             gone = asyncio.ensure_future(user_gone.wait())
             try:

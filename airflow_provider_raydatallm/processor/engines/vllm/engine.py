@@ -6,8 +6,8 @@ feeders, which do everything around it on CPUs (`feeder`).
 
 from __future__ import annotations
 
-import math
 import os
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,22 +19,29 @@ from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import che
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
-from airflow_provider_raydatallm.processor.engines.vllm.feeder import MAX_DEATHS, Feeder, feeder_pool
-from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import (
-    OpenWorkerPool,
-    OwnWorkerPool,
-    ready_ref,
+from airflow_provider_raydatallm.processor.engines.vllm.feeder import (
+    SILENT_SECONDS,
+    Feeder,
+    FeederSetup,
+    feeder_pool,
 )
+from airflow_provider_raydatallm.processor.engines.vllm.feeder_numbers import FeederNumbers
+from airflow_provider_raydatallm.processor.engines.vllm.isolation import SuspectFeeder
+from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, OwnWorkers
+from airflow_provider_raydatallm.processor.engines.vllm.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool, OwnWorkerPool
+from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import is_folder, model_files
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 
 if TYPE_CHECKING:
     import ray.data
-    from ray import ObjectRef
     from ray.actor import ActorHandle
 
-#: A worker that is still starting does not respond.
+#: Blocks that a feeder holds at once: rows that take long keep theirs open.
+_BLOCKS_IN_WORK = 32
+#: A busy coordinator stores its answers in time, or not at all.
 _STOP_SECONDS = 5.0
 #: A restarted coordinator has lost its answers; they are inferred again.
 _COORDINATOR_OPTIONS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 10_000}
@@ -43,6 +50,8 @@ _COORDINATOR_OPTIONS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -
 class VllmEngine(VllmEngineBase):
     worker = VllmWorker
     supports_dedup = True
+    #: Without a sign of life, after which a worker's rows are asked elsewhere.
+    silent_after_s = SILENT_SECONDS
 
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
@@ -52,17 +61,51 @@ class VllmEngine(VllmEngineBase):
             )
         if job.answer_cache is not None:
             check_address(job.answer_cache)
-        self._workers: list[ActorHandle[Any]] = []
-        self._starting: list[ObjectRef[Any]] = []
+        self._workers: OwnWorkers | None = None
+        self._numbers: FeederNumbers | None = None
         self._coordinator: ActorHandle[Any] | None = None
         self._is_retry = False
+        self._isolates = False
+
+    def for_suspects(self, rows: int) -> VllmEngine:
+        """An engine of the slice's own for rows that may kill it (`isolation`)."""
+        engine = self._own_class(self.job, rows)
+        engine.max_model_len, engine.limit_can_be_raised = self.max_model_len, False
+        engine.sizes_chosen = engine._isolates = True
+        return engine
+
+    @property
+    def _own_class(self) -> type[VllmEngine]:
+        return type(self)
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        return (1, 1) if self._isolates else super().workers
 
     @property
     def cpu_actors(self) -> tuple[int, int]:
         """The fewest and the most feeders."""
         # One keeps up with several times what a large GPU answers; the second is for long prompts.
-        per_worker = 1 if self.on_cpu else 2
+        per_worker = 1 if self.on_cpu or self._isolates else 2
         return per_worker * self.workers[0], per_worker * self.workers[1]
+
+    @property
+    def workers_behind_one_address(self) -> int | None:
+        """Workers that feeders cannot tell apart; None where they can."""
+        return None
+
+    def default_batch_size(self) -> int:
+        return sizing.block_rows(self.rows, self.cpu_actors[1])
+
+    @property
+    def batches(self) -> int | None:
+        """None: rows are admitted one by one, unless the job fixes batches."""
+        return super().batches if self.job.batch_size is not None and not self._isolates else None
+
+    @property
+    def row_budget(self) -> RowBudget:
+        """Of each worker."""
+        return RowBudget(self.sizes.rows_in_flight, sizing.TOKENS_IN_FLIGHT, self.batches)
 
     def gpus_held(self, workers: int | None) -> float | None:
         return None if self.on_cpu or workers is None else workers * self.gpus_per_worker
@@ -77,25 +120,30 @@ class VllmEngine(VllmEngineBase):
 
         job = self.job
         open_workers = self._start()
-        if job.deduplicate is not False:
+        if job.deduplicate is not False and not self._isolates:
             actor = ray.remote(DedupCoordinator).options(**_COORDINATOR_OPTIONS)
             self._coordinator = actor.remote(self._next_cache_namespace())
+        self._numbers = FeederNumbers(uuid.uuid4().hex[:12], self.cpu_actors[1])
         limit = self.max_model_len
-        threads = math.ceil(self.sizes.batches * self.workers[1] / self.cpu_actors[1])
+        setup = FeederSetup(
+            job,
+            open_workers,
+            deliver,
+            self.row_budget,
+            self._numbers,
+            shorten_to=limit if job.on_too_long == "truncate" else None,
+            postpone_over=limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
+            coordinators=[self._coordinator] if self._coordinator is not None else [],
+            shared_workers=self.workers_behind_one_address,
+            silent_after_s=self.silent_after_s,
+        )
         return requests.map_batches(
-            Feeder,
-            fn_constructor_args=(
-                job,
-                open_workers,
-                deliver,
-                limit if job.on_too_long == "truncate" else None,
-                limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
-                self._coordinator,
-            ),
+            SuspectFeeder if self._isolates else Feeder,
+            fn_constructor_args=(setup,),
             # A batch of several blocks, where `blocks` makes them smaller.
-            batch_size=self.batch_size if job.blocks else None,
+            batch_size=self.batch_size if job.blocks and job.batch_size else None,
             batch_format="pyarrow",
-            **feeder_pool(self.cpu_actors, threads),
+            **feeder_pool(self.cpu_actors, 1 if self._isolates else _BLOCKS_IN_WORK),
         )
 
     def _next_cache_namespace(self) -> CacheNamespace | None:
@@ -134,33 +182,35 @@ class VllmEngine(VllmEngineBase):
         """Starts the workers. Returns how feeders reach them."""
         import ray
 
-        worker = ray.remote(self.worker).options(**self._worker_options())
-        self._workers = [worker.remote(self._worker_arguments()) for _ in range(self.workers[1])]
-        self._starting = [ready_ref(w) for w in self._workers]
-        return partial(OwnWorkerPool, self._workers)
+        actor: Any = ray.remote(**self._worker_options())(self.worker)
+        self._workers = OwnWorkers(
+            actor, self._worker_arguments(), self.workers[1], None if self._isolates else RESTARTS
+        )
+        return partial(OwnWorkerPool, self._workers.names)
 
     @property
     def is_ready(self) -> bool:
-        return len(self._starting) < len(self._workers)
+        return self._workers is not None and self._workers.is_ready
 
     def raise_if_broken(self) -> None:
-        import ray
-
-        started, self._starting = ray.wait(self._starting, num_returns=len(self._starting), timeout=0)
-        for worker in ray.get(started):
-            self.startup_seconds = self.startup_seconds or worker["startup_seconds"]
+        if self._workers is not None:
+            self._workers.check()
+            self.startup_seconds = self._workers.startup_seconds
 
     def stop(self) -> None:
         import ray
 
         coordinators = [self._coordinator] if self._coordinator is not None else []
-        stopped = [w.stop.remote() for w in self._workers]
-        if self.job.answer_cache is not None:
-            stopped += [actor.close.remote() for actor in coordinators]
-        ray.wait(stopped, num_returns=len(stopped), timeout=_STOP_SECONDS)
-        for actor in [*self._workers, *coordinators]:
+        stored = [actor.close.remote() for actor in coordinators if self.job.answer_cache is not None]
+        if self._workers is not None:
+            self._workers.stop()
+        if stored:
+            ray.wait(stored, num_returns=len(stored), timeout=_STOP_SECONDS)
+        for actor in coordinators:
             ray.kill(actor)
-        self._workers, self._starting, self._coordinator = [], [], None
+        if self._numbers is not None:
+            self._numbers.forget()
+        self._workers, self._numbers, self._coordinator = None, None, None
 
     def _worker_arguments(self) -> dict[str, Any]:
         return {
@@ -171,7 +221,6 @@ class VllmEngine(VllmEngineBase):
 
     def _worker_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
-            "max_restarts": MAX_DEATHS,
             "max_concurrency": 1000,
             "num_cpus": self.cpus_per_worker,
         }

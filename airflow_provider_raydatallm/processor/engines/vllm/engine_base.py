@@ -132,15 +132,28 @@ class VllmEngineBase(Engine):
         return sizing.engine_batch_size(self.rows, self.workers[1])
 
     @property
+    def max_num_seqs(self) -> int:
+        """Rows that a worker runs at once, as far as known before it starts."""
+        return int(self.job.engine_kwargs.get("max_num_seqs") or sizing.DEFAULT_MAX_NUM_SEQS)
+
+    @property
+    def batches(self) -> int | None:
+        """In flight in each worker; None where rows are admitted one by one."""
+        return self.job.max_concurrent_batches or sizing.batches_in_flight(self.batch_size, self.max_num_seqs)
+
+    @property
     def sizes(self) -> Sizes:
-        max_num_seqs = int(self.job.engine_kwargs.get("max_num_seqs") or sizing.DEFAULT_MAX_NUM_SEQS)
+        batches = self.batches
+        if batches is not None:
+            in_flight = batches * self.batch_size
+        else:
+            in_flight = sizing.rows_in_flight(self.max_num_seqs, self.job.max_concurrent_batches)
         return Sizes(
             workers=self.workers,
             gpus=(0, 0) if self.on_cpu else sizing.gpus(self.workers, *self.parallel),
-            batch_size=self.batch_size,
-            batches=self.job.max_concurrent_batches
-            or sizing.batches_in_flight(self.batch_size, max_num_seqs),
-            max_num_seqs=max_num_seqs,
+            batch_size=self.batch_size if batches is not None else None,
+            rows_in_flight=in_flight,
+            max_num_seqs=self.max_num_seqs,
             block_rows=self.block_rows,
         )
 

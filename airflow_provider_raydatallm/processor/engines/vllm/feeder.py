@@ -1,136 +1,207 @@
 """Feeders: a Ray Data actor pool on CPUs that does everything around vLLM.
 
-A feeder takes a block of requests, applies the chat template, tokenizes, has a worker generate, and delivers
-rows in groups as they finish. When a worker dies, only the rows that it did not finish are generated again.
+A feeder holds many blocks of requests at once, a mostly waiting thread for each. It applies the chat
+template, tokenizes, has workers generate (`dispatcher`), and delivers rows of any block as they finish.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error, storable
-from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OnAnswers, answer_table
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDED_COLUMNS, COPIED_COLUMNS
+from airflow_provider_raydatallm.processor.engines.vllm.dispatcher import Dispatcher
+from airflow_provider_raydatallm.processor.engines.vllm.feeder_numbers import FeederNumbers
+from airflow_provider_raydatallm.processor.engines.vllm.row import Row, RowDispatcher
+from airflow_provider_raydatallm.processor.engines.vllm.row_budget import RowBudget, workers_of_feeder
 from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer, TokenizedRequest
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool, Worker
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-#: After so many deaths of the engine under one batch, the batch counts as their cause.
-MAX_DEATHS = 3
+#: Rows that are tokenized at once: the first reach an engine before the last of a block are tokenized.
+_TOKENIZED_ROWS = 256
+#: Seconds without a sign of life, after which a worker's rows are asked elsewhere. A step may take long.
+SILENT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class FeederSetup:
+    """What all feeders of a slice have in common.
+
+    budget: of each worker. numbers: gives each feeder its number. shorten_to: tokens of a prompt plus
+    max_tokens; longer prompts are shortened. postpone_over: rows with more such tokens are left to an engine
+    with a higher limit. coordinators: `DedupCoordinator`s, to run identical requests once. shared_workers: of
+    an engine whose workers are behind one address. silent_after_s: `Dispatcher`.
+    """
+
+    job: SliceJob
+    open_workers: OpenWorkerPool
+    deliver: AnswerSink
+    budget: RowBudget
+    numbers: FeederNumbers
+    shorten_to: int | None = None
+    postpone_over: int | None = None
+    coordinators: Sequence[ActorHandle[Any]] = ()
+    shared_workers: int | None = None
+    silent_after_s: float = SILENT_SECONDS
 
 
 class Feeder:
     """Each of its threads takes a block."""
 
-    def __init__(
-        self,
-        job: SliceJob,
-        open_workers: OpenWorkerPool,
-        deliver: AnswerSink,
-        shorten_to: int | None,
-        postpone_over: int | None,
-        coordinator: ActorHandle[Any] | None,
-    ) -> None:
-        """:param shorten_to: tokens of a prompt plus max_tokens; longer prompts are shortened.
-        :param postpone_over: rows with more such tokens are left to an engine with a higher limit.
-        :param coordinator: a `DedupCoordinator`, to answer identical requests once.
-        """
-        self._tokenizer = PromptTokenizer(job, shorten_to)
-        self._postpone_over = postpone_over
-        self._deliver = deliver
-        self._workers = open_workers()
+    def __init__(self, setup: FeederSetup) -> None:
+        self._setup = setup
+        self._deliver = setup.deliver
+        self._tokenizer = PromptTokenizer(setup.job, setup.shorten_to)
+        self._number = setup.numbers.take()
+        self._pool = setup.open_workers(str(self._number))
         self._dedup = (
-            DedupClient(coordinator, always=bool(job.deduplicate)) if coordinator is not None else None
+            DedupClient(setup.coordinators, always=bool(setup.job.deduplicate))
+            if setup.coordinators
+            else None
+        )
+        # One block at a time is tokenized, in the order of the input.
+        self._intake = threading.Lock()
+        self._dispatcher = self._new_dispatcher()
+
+    def _new_dispatcher(self) -> RowDispatcher:
+        return Dispatcher(
+            self._workers,
+            on_group=self._deliver_group,
+            on_death=self._record_death,
+            silent_after_s=self._setup.silent_after_s,
         )
 
     def __call__(self, requests: pa.Table) -> pa.Table:
         """Answers and delivers the requests of a block."""
         texts = requests.column("__request").to_pylist()
-
-        def infer(rows: Sequence[int], on_answers: OnAnswers) -> None:
-            self._infer(requests, {row: texts[row] for row in rows}, on_answers)
-
-        def copy(rows: Sequence[int], answers: pa.Table) -> None:
-            self._deliver_copies(_take(requests, rows), answers)
-
+        ids = requests.drop_columns(["__request"])
+        infer = partial(self._infer, ids, texts)
         if self._dedup is None:
-            infer(range(len(texts)), lambda rows, answers: None)
+            infer(range(len(texts)), [None] * len(texts))
         else:
-            self._dedup.run(texts, infer, copy)
+            self._dedup.run(
+                texts, infer, lambda rows, answers: self._deliver_copies(_take(ids, rows), answers)
+            )
         return pa.table({"rows": [requests.num_rows]})
 
-    def _infer(self, requests: pa.Table, texts: dict[int, str], on_answers: OnAnswers) -> None:
-        """:param texts: by row."""
-        tokenized = dict(zip(texts, self._tokenizer(list(texts.values())), strict=True))
+    def _workers(self) -> tuple[Sequence[Worker], RowBudget]:
+        ready, setup = self._pool.ready(), self._setup
+        feeders = setup.numbers.count()
+        if setup.shared_workers is not None:
+            return ready, setup.budget.share(feeders / setup.shared_workers)
+        mine = workers_of_feeder(ready, self._number, feeders)
+        return mine, setup.budget.share(max(1, feeders * len(mine) / max(1, len(ready))))
 
-        def deliver(rows: Sequence[int], **columns: Any) -> None:
-            no, zeros = [False] * len(rows), [0] * len(rows)
-            answers = answer_table(
-                _take(requests, rows), deduplicated=no, cached=no, saved_tokens=zeros, **columns
-            )
-            on_answers(rows, answers.select(ADDED_COLUMNS))
-            self._deliver(answers)
+    def _infer(
+        self, block: pa.Table, texts: Sequence[str], rows: Sequence[int], keys: Sequence[bytes | None]
+    ) -> Collection[int]:
+        """Returns the rows left unanswered."""
+        left: list[int] = []
+        in_work = []
+        is_batch = self._setup.budget.batches is not None
+        step = len(rows) if is_batch else _TOKENIZED_ROWS
+        with self._intake:
+            for start in range(0, len(rows), max(1, step)):
+                self._dispatcher.wait_for_room()
+                some = rows[start : start + step]
+                tokenized = self._tokenizer([texts[row] for row in some])
+                self._deliver_errors(
+                    block, {r: t.error for r, t in zip(some, tokenized, strict=True) if t.error}
+                )
+                waiting = []
+                for row, request, key in zip(some, tokenized, keys[start : start + step], strict=True):
+                    if self._is_postponed(request):
+                        left.append(row)
+                    elif request.error is None:
+                        waiting.append(_row(block, row, request, key))
+                in_work.append(self._dispatcher.hand_in(waiting, as_batch=is_batch))
+        for handed_in in in_work:
+            left += [row.index for row in self._dispatcher.wait(handed_in)]
+        return left
 
-        if errors := {row: t.error for row, t in tokenized.items() if t.error is not None}:
-            deliver(
-                list(errors),
+    def _is_postponed(self, request: TokenizedRequest) -> bool:
+        limit = self._setup.postpone_over
+        return request.error is None and limit is not None and request.total_tokens > limit
+
+    def _deliver_errors(self, block: pa.Table, errors: dict[int, Exception]) -> None:
+        if errors:
+            self._deliver_new(
+                _take(block, list(errors)),
                 finished_at=[time.time()] * len(errors),
                 error_type=[type(e).__name__ for e in errors.values()],
                 error=[storable(f"{type(e).__name__}: {describe_error(e)}") for e in errors.values()],
             )
-        deaths = 0
-        remaining = [row for row, t in tokenized.items() if row not in errors and not self._is_postponed(t)]
-        while remaining:
-            batch = pa.table(
-                {
-                    "tokens": pa.array([tokenized[row].tokens for row in remaining], pa.list_(pa.int32())),
-                    "params": pa.array([tokenized[row].params for row in remaining]),
-                }
-            )
-            finished: set[int] = set()
-            with self._workers.least_busy(len(remaining)) as worker:
-                process = worker.process
-                for group in worker.generate(batch):
-                    rows = [remaining[i] for i in group.column("row").to_pylist()]
-                    finished.update(rows)
-                    columns = {n: group.column(n).combine_chunks() for n in group.schema.names if n != "row"}
-                    deliver(rows, shortened=[tokenized[row].shortened for row in rows], **columns)
-            remaining = [row for row in remaining if row not in finished]
-            deaths += bool(remaining)
-            if deaths >= MAX_DEATHS:
-                raise SliceError(
-                    f"the engine died {deaths} times while it answered the same {len(remaining)} row(s)",
-                    kind="engine",
-                    log=process,
-                )
 
-    def _is_postponed(self, request: TokenizedRequest) -> bool:
-        return self._postpone_over is not None and request.total_tokens > self._postpone_over
+    def _deliver_group(self, rows: Sequence[Row], group: pa.Table) -> None:
+        order = sorted(range(len(rows)), key=lambda i: id(rows[i].block))
+        rows, group = [rows[i] for i in order], group.take(pa.array(order, pa.int64()))
+        ids = pa.concat_tables(
+            _take(of_block[0].block, [row.index for row in of_block])
+            for _, of in groupby(rows, key=lambda row: id(row.block))
+            for of_block in [list(of)]
+        )
+        answers = self._deliver_new(
+            ids,
+            shortened=[row.shortened for row in rows],
+            asked_again=[row.asked_again for row in rows],
+            **{name: group.column(name).combine_chunks() for name in group.schema.names if name != "row"},
+        )
+        if self._dedup is not None:
+            keyed = [i for i, row in enumerate(rows) if row.key is not None]
+            keys = [key for row in rows if (key := row.key) is not None]
+            self._dedup.add_answers(keys, answers.select(ADDED_COLUMNS).take(pa.array(keyed, pa.int64())))
 
-    def _deliver_copies(self, requests: pa.Table, answers: pa.Table) -> None:
-        zeros = [0] * requests.num_rows
+    def _deliver_new(self, ids: pa.Table, **columns: Any) -> pa.Table:
+        no, zeros = np.zeros(ids.num_rows, bool), np.zeros(ids.num_rows, np.int64)
+        answers = answer_table(ids, deduplicated=no, cached=no, saved_tokens=zeros, **columns)
+        self._deliver(answers)
+        return answers
+
+    def _deliver_copies(self, ids: pa.Table, answers: pa.Table) -> None:
+        zeros = [0] * ids.num_rows
         self._deliver(
             answer_table(
-                requests,
+                ids,
                 deduplicated=pc.invert(answers.column("cached").combine_chunks()),
                 input_tokens=zeros,
                 output_tokens=zeros,
                 cached_tokens=zeros,
-                finished_at=[time.time()] * requests.num_rows,
+                finished_at=[time.time()] * ids.num_rows,
                 **{name: answers.column(name).combine_chunks() for name in COPIED_COLUMNS},
             )
         )
+
+    def _record_death(self, rows: Sequence[Row]) -> None:
+        self._deliver.record_death(pa.concat_tables(_take(row.block, [row.index]) for row in rows))
+
+
+def _row(block: pa.Table, index: int, request: TokenizedRequest, key: bytes | None) -> Row:
+    return Row(
+        block,
+        index,
+        tokens=np.asarray(request.tokens, np.int32),
+        params=request.params,
+        max_tokens=request.total_tokens - len(request.tokens),
+        key=key,
+        shortened=request.shortened,
+    )
 
 
 def feeder_pool(actors: tuple[int, int], threads: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""vLLM's AsyncLLM in a process of its own: batches of token ids in, groups of finished answers out.
+"""vLLM's AsyncLLM in a process of its own: rows of token ids in, groups of finished answers out.
 
 The GPU waits for this process, so it does nothing else: prompts come as token ids, and answers leave as Arrow
 tables. It knows nothing of slices; its callers keep count of the rows.
@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncGenerator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,22 +27,15 @@ from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     parse_startup_seconds,
     read_process_log,
 )
+from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
-#: Shortest and longest time between two groups of a batch; the longest when few of its rows finish.
-GROUP_SECONDS = 0.25
-_SLOW_GROUP_SECONDS = 1.0
-#: A group of this many rows, or of this share of its batch, does not wait for more. With deduplication,
-#: batches are small.
-_GROUP_ROWS = 16
-_GROUP_SHARE = 1 / 8
-
 
 class VllmWorker:
-    """One engine, as an actor. Ray restarts it when its engine dies, and its callers see that."""
+    """One engine, as an actor. It ends when its engine dies, and its callers see that."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         """:param arguments: of vLLM's `AsyncEngineArgs`."""
@@ -57,6 +50,7 @@ class VllmWorker:
             arguments = {"distributed_executor_backend": SLEEPING_EXECUTOR, **arguments}
         self._dead_error = EngineDeadError
         imported = time.monotonic()
+        self._streams = RowStreams()
         self._guard = ProcessGuard()
         # With the defaults of vLLM's offline engine, whose batches are larger than its server's.
         self._engine = AsyncLLM.from_engine_args(
@@ -75,42 +69,36 @@ class VllmWorker:
         process = {"node_id": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
         return {"process": process, "startup_seconds": self.startup_seconds}
 
-    async def generate(self, batch: pa.Table, user: str = "") -> AsyncGenerator[pa.Table]:
-        """Yields groups of `GROUP_SCHEMA` as the rows of a batch finish, with the `gpus` of the engine.
+    async def wait_forever(self) -> None:
+        """Ends, with an error, when the worker does."""
+        await asyncio.Event().wait()
 
-        :param batch: `tokens` (list of int32) and `params` (JSON text of vLLM's sampling parameters).
+    async def is_alive(self) -> bool:
+        """Returns when vLLM's own process answers, which it does between two steps."""
+        await self._engine.is_sleeping()
+        return True
+
+    async def generate(self, rows: pa.Table, feeder: str = "", user: str = "") -> AsyncGenerator[pa.Table]:
+        """Yields groups of `GROUP_SCHEMA`, with the `gpus` of the engine, as the rows of a feeder finish,
+        until all are or its next call takes over (`RowStreams`).
+
+        :param rows: `row` (its id with this feeder), `tokens` (list of int32) and `params` (JSON text of
+            vLLM's sampling parameters).
         :param user: who shares the engine's slots with others.
         """
-        finished: list[tuple[Any, ...]] = []
-        any_finished = asyncio.Event()
-
-        async def generate_row(row: int, tokens: list[int], params: str) -> None:
-            finished.append((row, *await self._generate_row(tokens, params, user)))
-            any_finished.set()
-
-        rows = zip(batch.column("tokens").to_pylist(), batch.column("params").to_pylist(), strict=True)
-        tasks = [
-            asyncio.create_task(generate_row(row, tokens, params))
-            for row, (tokens, params) in enumerate(rows)
+        columns = (rows.column(name).to_pylist() for name in ("row", "tokens", "params"))
+        started = [
+            (row, partial(self._generate_row, tokens, params, user))
+            for row, tokens, params in zip(*columns, strict=True)
         ]
-        try:
-            remaining, last_group = len(tasks), time.monotonic()
-            while remaining:
-                await any_finished.wait()
-                enough = min(remaining, max(_GROUP_ROWS, int(len(tasks) * _GROUP_SHARE)))
-                await asyncio.sleep(last_group + GROUP_SECONDS - time.monotonic())
-                while len(finished) < enough and time.monotonic() < last_group + _SLOW_GROUP_SECONDS:
-                    await asyncio.sleep(GROUP_SECONDS / 5)
-                group, finished[:] = list(finished), []
-                any_finished.clear()
-                remaining -= len(group)
-                last_group = time.monotonic()
-                columns = zip(*group, strict=True)
-                table = pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
-                yield table.append_column("gpus", pa.array([held_gpus()] * len(group), pa.string()))
-        finally:
-            for task in tasks:
-                task.cancel()
+        async for group in self._streams.groups(feeder, started):
+            answers = zip(*((row, *answer) for row, answer in group), strict=True)
+            table = pa.table(dict(zip(GROUP_SCHEMA.names, answers, strict=True)), schema=GROUP_SCHEMA)
+            yield table.append_column("gpus", pa.array([held_gpus()] * len(group), pa.string()))
+
+    async def cancel(self, feeder: str, rows: list[int]) -> None:
+        """Cancels rows that another worker has answered."""
+        self._streams.cancel(feeder, rows)
 
     async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
         """The columns of `GROUP_SCHEMA` after `row`."""
@@ -131,7 +119,7 @@ class VllmWorker:
                 answer.finish_reason, time.time() - began, time.time(), None, None,
             )  # fmt: skip
         except self._dead_error as e:
-            # Ray restarts an actor that dies, not one whose call fails.
+            # Callers of an actor that dies know that all its rows are lost.
             print(f"the engine died: {e}", file=sys.stderr, flush=True)
             os._exit(1)
         except Exception as e:

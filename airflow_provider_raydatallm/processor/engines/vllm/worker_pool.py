@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,95 +13,145 @@ if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.actor import ActorHandle
 
+#: Seconds between two looks for a worker that was started again, and between two questions whether one lives.
+_LOOKUP_SECONDS = 1.0
+_PING_SECONDS = 5.0
+#: What Ray says of an actor whose process ended by itself, not by `ray.kill`, with its node or its owner.
+_PROCESS_DIED = "worker process has died"
+
+
+class WorkerDiedError(Exception):
+    """A worker ended before it answered all its rows. `by_itself`: its rows may be the reason."""
+
+    def __init__(self, by_itself: bool) -> None:
+        super().__init__()
+        self.by_itself = by_itself
+
+    @classmethod
+    def of(cls, error: Exception) -> WorkerDiedError:
+        """:param error: Ray's."""
+        return cls(_PROCESS_DIED in str(error))
+
 
 class Worker(Protocol):
-    @property
-    def process(self) -> Mapping[str, Any]:
-        """`node_id` and `pid`, where they are known."""
+    name: str
+    #: `node_id` and `pid`, where they are known.
+    process: Mapping[str, Any]
+    #: Whether one stream carries the answers to all of a feeder's calls, so that they end together.
+    has_one_stream: bool
+    #: Rows that it takes at once, at most.
+    largest_call: int
 
-    def generate(self, batch: pa.Table) -> Iterator[pa.Table]:
-        """Yields groups of answers (`GROUP_SCHEMA` and `worker`, its name) until the batch is finished or the
-        worker dies."""
+    def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Yields groups of answers (`GROUP_SCHEMA` and `worker`, its name) until the rows are finished, or
+        the next call takes over.
+
+        :raises WorkerDiedError: when it died.
+        """
+
+    def cancel(self, rows: Sequence[int]) -> None:
+        """Cancels rows that another worker has answered."""
+
+    def silent_s(self) -> float:
+        """Seconds for which it has not answered whether it lives."""
 
 
 class WorkerPool(Protocol):
-    def least_busy(self, rows: int) -> contextlib.AbstractContextManager[Worker]:
-        """Waits for the least busy worker and reserves `rows` on it.
-
-        :raises RayActorError: when the last one has died for good.
-        """
+    def ready(self) -> Sequence[Worker]:
+        """The workers that can take rows now. Never waits."""
 
 
-#: Opens the pool in a feeder; picklable.
-OpenWorkerPool = Callable[[], WorkerPool]
+#: Opens the pool for a feeder, by its name; picklable.
+OpenWorkerPool = Callable[[str], WorkerPool]
 
 
 def add_worker_name(group: pa.Table, name: str) -> pa.Table:
     return group.append_column("worker", pa.array([name] * group.num_rows))
 
 
-def ready_ref(worker: ActorHandle[Any]) -> ObjectRef[Any]:
-    """The result of `VllmWorker.ready`; an error when the engine will never start. A worker that dies before
-    is restarted."""
-    ref: ObjectRef[Any] = worker.ready.options(max_task_retries=-1).remote()
-    return ref
-
-
 class OwnWorkerPool:
-    """The slice's own workers. Each feeder picks the one that has the fewest of its rows."""
+    """The slice's own workers: actors that the driver names, and starts again under their names."""
 
-    def __init__(self, handles: Sequence[ActorHandle[Any]]) -> None:
-        # Names stay the same when the engine is started again for the remaining rows.
-        self._workers = [_OwnWorker(str(number), handle) for number, handle in enumerate(handles)]
-        # Shuffled, so that feeders do not all pick the same idle worker.
-        random.shuffle(self._workers)
-        self._lock = threading.Lock()
+    def __init__(self, actors: Sequence[str], feeder: str) -> None:
+        """:param actors: their names."""
+        self._actors = list(actors)
+        self._feeder = feeder
+        self._workers: dict[str, OwnWorker] = {}
+        self._looked_up_at = -_LOOKUP_SECONDS
 
-    @contextlib.contextmanager
-    def least_busy(self, rows: int) -> Iterator[_OwnWorker]:
-        worker = self._reserve(rows)
-        try:
-            yield worker
-        finally:
-            with self._lock:
-                worker.rows -= rows
+    def ready(self) -> Sequence[OwnWorker]:
+        self._look_up()
+        return [worker for worker in self._workers.values() if worker.is_ready()]
 
-    def _reserve(self, rows: int) -> _OwnWorker:
+    def _look_up(self) -> None:
         import ray
-        from ray.exceptions import RayActorError
 
-        while True:
-            workers = {w.ready: w for w in self._workers}
-            ray.wait(list(workers), num_returns=1)
-            ready, _ = ray.wait(list(workers), num_returns=len(workers), timeout=0)
-            with self._lock:
-                worker = min((workers[ref] for ref in ready), key=lambda w: w.rows)
-                worker.rows += rows
+        if time.monotonic() - self._looked_up_at < _LOOKUP_SECONDS:
+            return
+        self._looked_up_at = time.monotonic()
+        for number, actor in enumerate(self._actors):
+            known = self._workers.get(actor)
+            if known is not None and not known.is_dead:
+                continue
             try:
-                worker.process = ray.get(worker.ready)["process"]
-                return worker
-            except RayActorError:
-                with self._lock:
-                    worker.rows -= rows
-                    if self._workers == [worker]:
-                        raise
-                    self._workers = [w for w in self._workers if w is not worker]
+                handle = ray.get_actor(actor)
+            except ValueError:  # it is not started again yet
+                continue
+            if known is None or handle._actor_id != known.actor_id:
+                # Names stay the same when a worker is started again.
+                self._workers[actor] = OwnWorker(str(number), handle, self._feeder)
 
 
-class _OwnWorker:
-    def __init__(self, name: str, handle: ActorHandle[Any]) -> None:
+class OwnWorker:
+    has_one_stream = True
+    largest_call = 512
+
+    def __init__(self, name: str, handle: ActorHandle[Any], feeder: str) -> None:
         self.name = name
+        self.actor_id = handle._actor_id
+        self.is_dead = False
+        self.process: Mapping[str, Any] = {}
         self._handle = handle
-        self.process: dict[str, Any] = {}
-        self.rows = 0
-        self.ready = ready_ref(handle)
+        self._feeder = feeder
+        self._ready: ObjectRef[Any] | None = handle.ready.remote()
+        self._ping: ObjectRef[Any] | None = None
+        # Feeders do not all ask at the same time.
+        self._pinged_at = time.monotonic() - random.uniform(0, _PING_SECONDS)
 
-    def generate(self, batch: pa.Table) -> Iterator[pa.Table]:
+    def is_ready(self) -> bool:
+        import ray
+
+        if self.is_dead or self._ready is None:
+            return not self.is_dead
+        done, _ = ray.wait([self._ready], timeout=0)
+        if done:
+            try:
+                self.process, self._ready = ray.get(self._ready)["process"], None
+            except Exception:  # the driver reports why it did not start
+                self.is_dead = True
+        return self._ready is None and not self.is_dead
+
+    def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
         import ray
         from ray.exceptions import RayActorError
 
         try:
-            for group in self._handle.generate.options(num_returns="streaming").remote(batch):
+            for group in self._handle.generate.options(num_returns="streaming").remote(rows, self._feeder):
                 yield add_worker_name(ray.get(group), self.name)
-        except RayActorError:
-            self.ready = ready_ref(self._handle)  # Ray restarts it
+        except RayActorError as e:
+            self.is_dead = True
+            raise WorkerDiedError.of(e) from e
+
+    def cancel(self, rows: Sequence[int]) -> None:
+        self._handle.cancel.remote(self._feeder, list(rows))
+
+    def silent_s(self) -> float:
+        import ray
+
+        if self._ping is not None:
+            if not ray.wait([self._ping], timeout=0)[0]:
+                return time.monotonic() - self._pinged_at
+            self._ping = None  # an error counts as an answer: the stream tells of a death
+        if time.monotonic() - self._pinged_at >= _PING_SECONDS:
+            self._ping, self._pinged_at = self._handle.is_alive.remote(), time.monotonic()
+        return 0.0

@@ -91,7 +91,8 @@ def test_overlaps_are_decided_by_name_whoever_reads(
         put_fragment(store, "c", "rows", table([(0, o) for o in offsets], f" {number}"), IDS, 1)
         [name] = set(store.names("c")) - before
         for o in offsets:
-            first_by_name[o] = min(first_by_name.get(o, (name, "")), (name, f"0-{o} {number}"))
+            answer = (name, f"0-{o} {number}")
+            first_by_name[o] = min(first_by_name.get(o, answer), answer)
     wanted = [(0, o, answer) for o, (_, answer) in sorted(first_by_name.items())]
     assert read_all(store, step) == wanted
 

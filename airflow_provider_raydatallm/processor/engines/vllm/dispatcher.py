@@ -1,0 +1,307 @@
+"""Keeps workers full: sends a feeder's rows to them as others finish, whatever block a row is of.
+
+Blocks hand in their rows and wait. A thread sends waiting rows wherever a worker has room, the longest first
+where their `max_tokens` differ, so that a row that takes long holds one place, not its block's. What a worker
+did not answer when it died is sent again, and so are the rows of a silent worker: the first answer counts. A
+row that was in two engines when they died is left for an engine of its own (`isolation`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor.engines.vllm.row import Row, RowsInWork, call_table
+from airflow_provider_raydatallm.processor.engines.vllm.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.vllm.row_deadlines import RowDeadlines
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import Worker, WorkerDiedError
+
+#: A row that was in so many engines when they died by themselves is a suspect.
+SUSPECT_DEATHS = 2
+#: A row that came back so often without an answer for other reasons is left unanswered.
+_MOST_RETURNS = 4
+#: Rows that wait to be sent, at most: the window in which the longest go first.
+_WINDOW_ROWS = 4096
+#: Fewer rows wait for more room in a worker, unless there are no more.
+_SMALLEST_CALL = 16
+_TICK_SECONDS = 0.5
+
+#: The ready workers that a feeder uses, and its share of each.
+ReadyWorkers = Callable[[], tuple[Sequence[Worker], RowBudget]]
+
+
+@dataclass(eq=False)
+class _Link:
+    """Rows that end together: all that a feeder has in a worker with one stream, else those of a call."""
+
+    worker: Worker
+    rows: dict[int, Row] = field(default_factory=dict)
+    tokens: int = 0
+    open_calls: int = 0
+    is_dead: bool = False
+    died_by_itself: bool = False
+
+
+class Dispatcher:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        workers: ReadyWorkers,
+        *,
+        on_group: Callable[[Sequence[Row], pa.Table], None],
+        on_death: Callable[[Sequence[Row]], None],
+        silent_after_s: float,
+    ) -> None:
+        """
+        :param workers: never waits.
+        :param on_group: delivers finished rows, with their columns of `GROUP_SCHEMA`.
+        :param on_death: records rows that were in an engine that died by itself.
+        :param silent_after_s: without a sign of life, after which a worker's rows are asked elsewhere.
+        """
+        self._workers, self._on_group, self._on_death = workers, on_group, on_death
+        self._silent_after_s = silent_after_s
+        self._numbers = itertools.count()
+        self._queue: list[tuple[int, int, list[Row]]] = []  # longest first, then in the order of numbers
+        self._queued_rows = 0
+        self._links: list[_Link] = []
+        self._silent: set[Worker] = set()
+        self._unsettled: set[RowsInWork] = set()
+        self._deadlines = RowDeadlines()
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="ray-llm-dispatch", daemon=True).start()
+
+    def wait_for_room(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or self._queued_rows < _WINDOW_ROWS)
+            self._raise_error()
+
+    def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> RowsInWork:
+        together = RowsInWork(len(rows))
+        if not rows:
+            together.are_settled.set()
+            return together
+        with self._changed:
+            self._raise_error()
+            self._unsettled.add(together)
+            for row in rows:
+                row.together = together
+            for group in [list(rows)] if as_batch else ([row] for row in rows):
+                self._push(group)
+            self._changed.notify_all()
+        return together
+
+    def wait(self, rows: RowsInWork) -> list[Row]:
+        rows.are_settled.wait()
+        with self._changed:
+            self._raise_error()
+        return rows.left
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # The queue, under the lock
+
+    def _push(self, rows: list[Row], *, first: bool = False) -> None:
+        order = -(1 << 62) if first else -max(row.max_tokens for row in rows)
+        heapq.heappush(self._queue, (order, next(self._numbers), rows))
+        self._queued_rows += len(rows)
+        for row in rows:
+            row.is_queued = True
+
+    def _take(self, worker: Worker, room: int, tokens: int) -> list[Row]:
+        """Takes waiting rows for a worker: about so many, with so many tokens, and at least one entry."""
+        taken: list[Row] = []
+        avoided = []
+        while self._queue and len(taken) < room and tokens > 0:
+            entry = heapq.heappop(self._queue)
+            rows = [row for row in entry[2] if not row.is_done]
+            if any(row.avoid is worker for row in rows):
+                avoided.append(entry)
+                continue
+            self._queued_rows -= len(entry[2])
+            tokens -= sum(len(row.tokens) for row in rows)
+            taken += rows
+            for row in entry[2]:
+                row.is_queued = False
+        for entry in avoided:
+            heapq.heappush(self._queue, entry)
+        return taken
+
+    # Sending
+
+    def _run(self) -> None:
+        try:
+            checked_at = time.monotonic()
+            while True:
+                workers, share = self._workers()
+                with self._changed:
+                    if self._error is not None:
+                        return
+                    if time.monotonic() - checked_at >= _TICK_SECONDS:
+                        checked_at = time.monotonic()
+                        self._ask_again(workers)
+                    in_work = {worker: self._rows_in(worker) for worker in workers}
+                    has_sent = [self._send(w, share) for w in sorted(workers, key=in_work.__getitem__)]
+                    if not any(has_sent):
+                        self._changed.wait(_TICK_SECONDS)
+        except BaseException as e:
+            self._fail(e)
+
+    def _rows_in(self, worker: Worker) -> int:
+        return sum(len(link.rows) for link in self._links if link.worker is worker)
+
+    def _send(self, worker: Worker, share: RowBudget) -> bool:
+        """Sends waiting rows to a worker that has room. Returns whether it did."""
+        links = [link for link in self._links if link.worker is worker]
+        is_dead = worker.has_one_stream and any(link.is_dead for link in links)
+        if not self._queue or is_dead or worker in self._silent:
+            return False
+        in_work = [row for link in links for row in link.rows.values()]
+        if share.batches is not None:
+            batches = {id(row.block) for row in in_work}
+            rows = self._take(worker, 1, share.tokens) if len(batches) < share.batches else []
+        else:
+            room = min(worker.largest_call, share.rows - len(in_work))
+            tokens = share.tokens - sum(link.tokens for link in links)
+            enough = max(
+                1,
+                min(self._queued_rows, worker.largest_call, share.rows, max(_SMALLEST_CALL, share.rows // 8)),
+            )
+            rows = self._take(worker, room, tokens) if room >= enough else []
+        if not rows:
+            return False
+        link = links[0] if worker.has_one_stream and links else _Link(worker)
+        if link not in self._links:
+            self._links.append(link)
+        self._start_call(link, rows)
+        return True
+
+    def _start_call(self, link: _Link, rows: Sequence[Row]) -> None:
+        numbers = [next(self._numbers) for _ in rows]
+        sent = dict(zip(numbers, rows, strict=True))
+        call = call_table(sent)
+        now = time.monotonic()
+        for number, row in sent.items():
+            row.sent_at = now
+            link.rows[number] = row
+            link.tokens += len(row.tokens)
+        link.open_calls += 1
+        threading.Thread(target=self._read, args=(link, call), name="ray-llm-answers", daemon=True).start()
+
+    def _ask_again(self, workers: Sequence[Worker]) -> None:
+        """Has rows of silent workers, and overdue rows, answered by others too."""
+        all_workers = {*workers, *(link.worker for link in self._links)}
+        self._silent = {worker for worker in all_workers if worker.silent_s() >= self._silent_after_s}
+        limits, now = self._deadlines.seconds(), time.monotonic()
+        for link in self._links:
+            if not set(workers) - self._silent - {link.worker}:
+                continue
+            is_silent = link.worker in self._silent
+            for row in link.rows.values():
+                is_overdue = limits is not None and now - row.sent_at > limits[0] + limits[1] * row.max_tokens
+                if (is_silent or is_overdue) and not row.asked_again:
+                    row.asked_again, row.avoid = True, link.worker
+                    self._push([row], first=True)
+
+    # Answers
+
+    def _read(self, link: _Link, call: pa.Table) -> None:
+        """Delivers what a call brings."""
+        try:
+            try:
+                for group in link.worker.generate(call):
+                    self._deliver(link, group)
+            except WorkerDiedError as e:
+                with self._changed:
+                    link.is_dead, link.died_by_itself = True, link.died_by_itself or e.by_itself
+            self._end_call(link)
+        except BaseException as e:
+            self._fail(e)
+
+    def _deliver(self, link: _Link, group: pa.Table) -> None:
+        """Delivers the rows of a group that were asked and have no answer yet."""
+        answered: dict[Row, int] = {}
+        with self._changed:
+            for place, number in enumerate(group.column("row").to_pylist()):
+                row = self._drop(link, number)
+                if row is not None and not row.is_done:
+                    row.is_done = True
+                    answered[row] = place
+            self._cancel_elsewhere(answered)
+            self._deadlines.add(*(group.column(n).to_pylist() for n in ("engine_seconds", "output_tokens")))
+            self._changed.notify_all()
+        if answered:
+            is_whole = len(answered) == group.num_rows
+            places = pa.array(answered.values(), pa.int64())
+            self._on_group(list(answered), group if is_whole else group.take(places))
+            with self._changed:
+                self._settle(answered)
+
+    def _drop(self, link: _Link, number: int) -> Row | None:
+        row = link.rows.pop(number, None)
+        if row is not None:
+            link.tokens -= len(row.tokens)
+        return row
+
+    def _cancel_elsewhere(self, answered: dict[Row, int]) -> None:
+        if not any(row.asked_again for row in answered):
+            return
+        for link in self._links:
+            numbers = [number for number, row in link.rows.items() if row in answered]
+            for number in numbers:
+                self._drop(link, number)
+            if numbers:
+                link.worker.cancel(numbers)
+
+    def _settle(self, rows: Sequence[Row] | dict[Row, int]) -> None:
+        for row in rows:
+            assert row.together is not None
+            row.together.unsettled -= 1
+            if not row.is_done:
+                row.together.left.append(row)
+            if not row.together.unsettled:
+                self._unsettled.discard(row.together)
+                row.together.are_settled.set()
+
+    def _end_call(self, link: _Link) -> None:
+        """Sends again what is unanswered, once no other call has more of the link's answers."""
+        with self._changed:
+            link.open_calls -= 1
+            if link.open_calls:
+                return
+            self._links.remove(link)
+            rows = [row for row in link.rows.values() if not row.is_done]
+        if rows and link.died_by_itself:
+            self._on_death(rows)
+        with self._changed:
+            elsewhere = {row for other in self._links for row in other.rows.values() if row.asked_again}
+            left = []
+            for row in rows:
+                row.deaths += link.died_by_itself
+                row.returns += not link.died_by_itself
+                if row.is_done or row.is_queued or row in elsewhere:
+                    continue
+                if row.deaths >= SUSPECT_DEATHS or row.returns >= _MOST_RETURNS:
+                    left.append(row)
+                else:
+                    row.avoid = None
+                    self._push([row], first=True)
+            self._settle(left)
+            self._changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends all waits with this error."""
+        with self._changed:
+            self._error = self._error or error
+            for together in self._unsettled:
+                together.are_settled.set()
+            self._changed.notify_all()

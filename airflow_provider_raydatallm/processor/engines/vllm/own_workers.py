@@ -1,0 +1,150 @@
+"""The workers of one slice: started, and started again when they die, each for itself.
+
+A slice goes on with the workers that it has. One that died is started again at once, then after longer and
+longer pauses, and given up after some deaths in a row. The run ends only when no worker is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
+#: Seconds before each further start of a worker, as many as it has; what took its memory may need as long.
+RESTARTS = (0.0, 10.0, 60.0)
+#: Deaths of a worker that lived for so long begin to count anew.
+_LONG_LIFE_SECONDS = 600.0
+#: What Ray says of an actor whose constructor raised.
+_START_RAISED = "creation task"
+#: A worker that is still starting does not respond.
+_STOP_SECONDS = 5.0
+
+
+class OwnWorkers:
+    """In the driver."""
+
+    def __init__(self, actor: Any, arguments: Any, count: int, restarts: Sequence[float] | None) -> None:
+        """
+        :param actor: the remote class, with its options.
+        :param restarts: seconds before each further start; None: at once, as often as it takes.
+        """
+        run = uuid.uuid4().hex[:12]
+        self._workers = [
+            _Worker(actor, arguments, f"ray-llm-worker {run} {number}", restarts) for number in range(count)
+        ]
+        #: Of the first worker that started.
+        self.startup_seconds: Mapping[str, float] = {}
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of their actors; they stay the same when a worker is started again."""
+        return [worker.name for worker in self._workers]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether one of them has ever been ready."""
+        return any(worker.was_ready for worker in self._workers)
+
+    def check(self) -> None:
+        """Notices which are ready and which died, and starts those again whose time has come.
+
+        :raises Exception: what ended the last one, when none is left.
+        """
+        for worker in self._workers:
+            worker.check()
+            if worker.was_ready and not self.startup_seconds:
+                self.startup_seconds = worker.startup_seconds
+        # Where all raise at their first start, later starts would, too.
+        if all(w.is_given_up or (w.cannot_start and not self.is_ready) for w in self._workers):
+            raise next(w.error for w in reversed(self._workers) if w.error is not None)
+        for worker in self._workers:
+            worker.start_again()
+
+    def stop(self) -> None:
+        import ray
+
+        handles = [worker.handle for worker in self._workers if worker.handle is not None]
+        stopped = [handle.stop.remote() for handle in handles]
+        if stopped:
+            ray.wait(stopped, num_returns=len(stopped), timeout=_STOP_SECONDS)
+        for handle in handles:
+            ray.kill(handle)
+
+
+class _Worker:
+    def __init__(self, actor: Any, arguments: Any, name: str, restarts: Sequence[float] | None) -> None:
+        self.name = name
+        self._actor, self._arguments, self._restarts = actor, arguments, restarts
+        self.handle: ActorHandle[Any] | None = None
+        self.was_ready = False
+        self.startup_seconds: Mapping[str, float] = {}
+        #: What ended it, while it is not started again.
+        self.error: Exception | None = None
+        self._deaths = 0
+        self._next_start = 0.0
+        self._ready_at: float | None = None
+        self._process: Mapping[str, Any] = {}
+        self._start()
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.error is not None and self._restarts is not None and self._deaths > len(self._restarts)
+
+    @property
+    def cannot_start(self) -> bool:
+        return self.error is not None and _START_RAISED in str(self.error)
+
+    def _start(self) -> None:
+        self.handle = self._actor.options(name=self.name).remote(self._arguments)
+        self.error, self._ready_at = None, None
+        self._ready: ObjectRef[Any] = self.handle.ready.remote()
+        self._ended: ObjectRef[Any] = self.handle.wait_forever.remote()
+
+    def check(self) -> None:
+        import ray
+
+        if self.error is not None:
+            return
+        done, _ = ray.wait([self._ready, self._ended], num_returns=2, timeout=0)
+        try:
+            if self._ready in done and self._ready_at is None:
+                ready = ray.get(self._ready)
+                self._process, self.startup_seconds = ready["process"], ready["startup_seconds"]
+                self._ready_at, self.was_ready = time.monotonic(), True
+            if self._ended in done:
+                ray.get(self._ended)
+        except Exception as e:
+            self._die(e)
+
+    def _die(self, error: Exception) -> None:
+        was_ready, ready_at = self._ready_at is not None, self._ready_at
+        if ready_at is not None and time.monotonic() - ready_at >= _LONG_LIFE_SECONDS:
+            self._deaths = 0
+        self._deaths += 1
+        self.error = error
+        if was_ready:
+            self.error = SliceError(
+                f"an engine worker died {self._deaths} time(s) in a row, and no other is left",
+                kind="engine",
+                log=self._process,
+            )
+        pause = self._restarts[self._deaths - 1] if self._restarts and not self.is_given_up else 0.0
+        self._next_start = time.monotonic() + pause
+        what = "it is not started again" if self.is_given_up else f"it is started again in {pause:g} s"
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        print(f"warning: engine worker {self.name.rpartition(' ')[2]} died: {what}: {reason}",
+              file=sys.stderr, flush=True)  # fmt: skip
+
+    def start_again(self) -> None:
+        if self.error is not None and not self.is_given_up and time.monotonic() >= self._next_start:
+            with contextlib.suppress(ValueError):  # the name is not free yet
+                self._start()

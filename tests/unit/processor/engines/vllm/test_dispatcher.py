@@ -1,0 +1,312 @@
+"""Which rows are in which worker, when, and that each is answered once, whatever workers do."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
+from airflow_provider_raydatallm.processor.engines.vllm import dispatcher as module
+from airflow_provider_raydatallm.processor.engines.vllm.dispatcher import Dispatcher
+from airflow_provider_raydatallm.processor.engines.vllm.row import Row
+from airflow_provider_raydatallm.processor.engines.vllm.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import WorkerDiedError
+from tests.support.waiting import wait_for
+
+
+class Worker:
+    """Answers when it is told to; its calls are one stream, as an own worker's."""
+
+    has_one_stream = True
+    process: dict[str, Any] = {}
+
+    def __init__(self, name: str = "0", largest_call: int = 512) -> None:
+        self.name, self.largest_call = name, largest_call
+        self.calls: list[list[int]] = []  # lengths of the rows' prompts
+        self.numbers: dict[int, int] = {}  # of rows, by the lengths of their prompts
+        self.cancelled: list[int] = []
+        self.silence = 0.0
+        self.streams: list[queue.Queue[Any]] = []
+
+    def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
+        if self.has_one_stream and self.streams:
+            self.end()
+        stream: queue.Queue[Any] = queue.Queue()
+        self.streams.append(stream)
+        lengths = [len(tokens) for tokens in rows.column("tokens").to_pylist()]
+        self.numbers |= dict(zip(lengths, rows.column("row").to_pylist(), strict=True))
+        self.calls.append(lengths)
+        while (said := stream.get()) is not None:
+            if isinstance(said, Exception):
+                raise said
+            yield said
+
+    def answer(self, *lengths: int, numbers: Sequence[int] = (), stream: int = -1) -> None:
+        rows = [*(self.numbers[length] for length in lengths), *numbers]
+        n = len(rows)
+        columns = [rows, ["x"] * n, [1] * n, [1] * n, [0] * n, ["stop"] * n, [0.1] * n, [0.0] * n]
+        columns += [[None] * n] * (len(GROUP_SCHEMA) - len(columns))
+        table = pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
+        self.streams[stream].put(table)
+
+    def end(self, error: Exception | None = None, stream: int = -1) -> None:
+        self.streams[stream].put(error)
+
+    def cancel(self, rows: Sequence[int]) -> None:
+        self.cancelled += rows
+
+    def silent_s(self) -> float:
+        return self.silence
+
+
+class Desk:
+    """A dispatcher and what it delivered, by the lengths of the rows' prompts."""
+
+    def __init__(
+        self, *workers: Worker, rows: int = 100, tokens: int = 10_000, batches: int | None = None
+    ) -> None:
+        self.workers = list(workers)
+        self.delivered: list[int] = []
+        self.deaths: list[list[int]] = []
+        budget = RowBudget(rows, tokens, batches)
+        self.dispatcher = Dispatcher(
+            lambda: (self.workers, budget),
+            on_group=lambda rows, group: self.delivered.extend(len(row.tokens) for row in rows),
+            on_death=lambda rows: self.deaths.append(sorted(len(row.tokens) for row in rows)),
+            silent_after_s=60,
+        )
+
+
+def rows(*lengths: int, max_tokens: int | dict[int, int] = 16) -> list[Row]:
+    """Rows that differ by the lengths of their prompts."""
+    block = object()
+    return [
+        Row(
+            block, i, tokens=np.zeros(n, np.int32), params="{}",
+            max_tokens=max_tokens if isinstance(max_tokens, int) else max_tokens[n],
+        )
+        for i, n in enumerate(lengths)
+    ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.02)
+    monkeypatch.setattr(module, "_SMALLEST_CALL", 1)
+
+
+def called(worker: Worker, *calls: list[int]) -> None:
+    wait_for(lambda: worker.calls == list(calls), 30)
+
+
+def test_place_of_a_finished_row_is_taken_while_its_block_waits_for_a_long_one() -> None:
+    worker = Worker()
+    desk = Desk(worker, rows=2)
+    block = desk.dispatcher.hand_in(rows(1, 2, 3, 4))
+    called(worker, [1, 2])
+    worker.answer(1)
+    called(worker, [1, 2], [3])
+    worker.answer(3)
+    called(worker, [1, 2], [3], [4])
+    worker.answer(4)
+    wait_for(lambda: desk.delivered == [1, 3, 4], 30)
+    assert not block.are_settled.is_set()
+    worker.answer(2)
+    assert desk.dispatcher.wait(block) == []
+    assert desk.delivered == [1, 3, 4, 2]
+
+
+def test_fixed_batch_keeps_its_place_until_its_last_row_and_goes_as_a_whole() -> None:
+    worker = Worker()
+    desk = Desk(worker, batches=1)
+    first = desk.dispatcher.hand_in(rows(1, 2), as_batch=True)
+    second = desk.dispatcher.hand_in(rows(3, 4), as_batch=True)
+    called(worker, [1, 2])
+    worker.answer(1)
+    time.sleep(0.1)
+    assert worker.calls == [[1, 2]]
+    worker.answer(2)
+    called(worker, [1, 2], [3, 4])
+    worker.answer(3, 4)
+    assert desk.dispatcher.wait(first) == desk.dispatcher.wait(second) == []
+
+
+def test_longest_go_first_and_equal_ones_in_their_order() -> None:
+    worker = Worker()
+    desk = Desk(worker, rows=3)
+    desk.workers.clear()
+    desk.dispatcher.hand_in(rows(1, 2, 3, 4, 5, max_tokens={1: 5, 2: 9, 3: 5, 4: 5, 5: 7}))
+    desk.workers.append(worker)
+    called(worker, [2, 5, 1])
+    worker.answer(2, 5, 1)
+    called(worker, [2, 5, 1], [3, 4])
+
+
+def test_long_prompts_are_admitted_by_their_tokens_and_at_least_one() -> None:
+    worker = Worker()
+    desk = Desk(worker, tokens=100)
+    desk.dispatcher.hand_in(rows(60, 61, 62, 500))
+    called(worker, [60, 61])
+    worker.answer(60)
+    called(worker, [60, 61], [62])
+    worker.answer(61)
+    called(worker, [60, 61], [62], [500])
+
+
+def test_rows_of_a_worker_that_died_go_to_another_and_its_answers_count_once() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one, rows=4)
+    block = desk.dispatcher.hand_in(rows(1, 2, 3))
+    called(one, [1, 2, 3])
+    one.answer(1)
+    wait_for(lambda: desk.delivered == [1], 30)
+    desk.workers[:] = [two]
+    one.end(WorkerDiedError(by_itself=True))
+    called(two, [2, 3])
+    assert desk.deaths == [[2, 3]]
+    two.answer(2, 3)
+    assert desk.dispatcher.wait(block) == []
+    assert sorted(desk.delivered) == [1, 2, 3]
+
+
+def test_row_that_was_in_two_engines_when_they_died_is_left_and_others_are_not() -> None:
+    worker = Worker()
+    desk = Desk(worker)
+    block = desk.dispatcher.hand_in(rows(1, 2))
+    called(worker, [1, 2])
+    second = desk.workers[0] = Worker()
+    worker.end(WorkerDiedError(by_itself=True))
+    called(second, [1, 2])
+    second.answer(1)
+    wait_for(lambda: desk.delivered == [1], 30)
+    second.end(WorkerDiedError(by_itself=True))
+    [left] = desk.dispatcher.wait(block)
+    assert len(left.tokens) == 2
+    assert desk.deaths == [[1, 2], [2]]
+
+
+def test_death_for_which_no_row_can_be_the_reason_makes_no_suspects() -> None:
+    desk = Desk(Worker())
+    block = desk.dispatcher.hand_in(rows(1))
+    for _ in range(2):
+        [worker] = desk.workers
+        called(worker, [1])
+        desk.workers[0] = Worker()
+        worker.end(WorkerDiedError(by_itself=False))
+    [worker] = desk.workers
+    called(worker, [1])
+    worker.answer(1)
+    assert desk.dispatcher.wait(block) == []
+    assert desk.deaths == []
+
+
+def test_rows_of_a_silent_worker_are_asked_elsewhere_and_the_first_answer_counts() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one)
+    handed_in = rows(1, 2)
+    block = desk.dispatcher.hand_in(handed_in)
+    called(one, [1, 2])
+    desk.workers.append(two)
+    one.silence = 61
+    called(two, [1, 2])
+    assert all(row.asked_again for row in handed_in)
+    two.answer(1)
+    wait_for(lambda: one.cancelled == [one.numbers[1]], 30)
+    one.answer(1, 2)  # it wakes up
+    wait_for(lambda: two.cancelled == [two.numbers[2]], 30)
+    assert desk.dispatcher.wait(block) == []
+    assert desk.delivered == [1, 2]
+    assert one.calls == [[1, 2]]  # and gets no more rows while it is silent
+
+
+def test_silence_of_the_only_worker_is_waited_out() -> None:
+    worker = Worker()
+    desk = Desk(worker)
+    block = desk.dispatcher.hand_in(rows(1))
+    called(worker, [1])
+    worker.silence = 61
+    time.sleep(0.1)
+    worker.silence = 0
+    worker.answer(1)
+    assert desk.dispatcher.wait(block) == []
+    assert worker.calls == [[1]]
+
+
+def test_answers_to_rows_that_were_not_asked_or_are_answered_already_are_ignored() -> None:
+    worker = Worker()
+    desk = Desk(worker)
+    block = desk.dispatcher.hand_in(rows(1, 2))
+    called(worker, [1, 2])
+    worker.answer(1, numbers=[4711])
+    worker.answer(1)
+    worker.answer(2)
+    assert desk.dispatcher.wait(block) == []
+    assert desk.delivered == [1, 2]
+
+
+def test_row_that_no_worker_ever_answers_is_left() -> None:
+    worker = Worker()
+    desk = Desk(worker)
+    block = desk.dispatcher.hand_in(rows(1))
+    for calls in range(1, 5):
+        called(worker, *[[1]] * calls)
+        worker.end()
+    [left] = desk.dispatcher.wait(block)
+    assert len(left.tokens) == 1
+    assert desk.deaths == []
+
+
+def test_calls_that_are_no_stream_end_each_for_itself() -> None:
+    worker = Worker(largest_call=1)
+    worker.has_one_stream = False
+    desk = Desk(worker)
+    block = desk.dispatcher.hand_in(rows(1, 2))
+    wait_for(lambda: sorted(worker.calls) == [[1], [2]], 30)
+    [died] = worker.calls[0]
+    worker.streams[0].put(WorkerDiedError(by_itself=False))
+    wait_for(lambda: worker.calls[2:] == [[died]], 30)  # the other call goes on
+    for length, stream in ((died, 2), (3 - died, 1)):
+        worker.answer(length, stream=stream)
+        worker.end(stream=stream)
+    assert desk.dispatcher.wait(block) == []
+    assert sorted(desk.delivered) == [1, 2]
+
+
+def test_what_keeps_an_answer_from_being_delivered_is_raised_to_all_that_wait() -> None:
+    worker = Worker()
+    desk = Desk(worker)
+
+    def fail(rows: Sequence[Row], group: pa.Table) -> None:
+        raise OSError("the disk is full")
+
+    desk.dispatcher._on_group = fail
+    blocks = [desk.dispatcher.hand_in(rows(1)), desk.dispatcher.hand_in(rows(2))]
+    wait_for(lambda: len(worker.numbers) == 2, 30)
+    worker.answer(1)
+    for block in blocks:
+        with pytest.raises(OSError, match="the disk is full"):
+            desk.dispatcher.wait(block)
+    with pytest.raises(OSError, match="the disk is full"):
+        desk.dispatcher.hand_in(rows(3))
+
+
+def test_window_of_waiting_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WINDOW_ROWS", 2)
+    worker = Worker()
+    desk = Desk(worker, rows=1)
+    desk.dispatcher.hand_in(rows(1, 2, 3))
+    called(worker, [1])
+    waiting = threading.Thread(target=desk.dispatcher.wait_for_room)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    worker.answer(1)
+    waiting.join(30)
+    assert not waiting.is_alive()

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field, create_model
+
+from airflow_provider_raydatallm.contract.counters import Section, counters_of
 from airflow_provider_raydatallm.contract.spec import Contract
 
 
-class Counts(Contract):
-    """Numbers of rows. `planned = succeeded + quarantined`; the others overlap these. None: not measured."""
+def _declared_in(section: Section) -> type[Contract]:
+    """A model with a field for each counter of the section."""
+    fields: dict[str, Any] = {
+        c.report_field: (int | None, Field(None, description=c.help)) for c in counters_of(section)
+    }
+    return create_model(f"Declared{section.title()}", __base__=Contract, **fields)
 
+
+class _Rows(Contract):
     planned: int
     succeeded: int
     resumed: int | None = None
     quarantined: int = 0
     invalid_output: int | None = None
-    truncated: int | None = None
-    shortened: int | None = None
-    deduplicated: int | None = None
-    cached: int | None = None
 
 
-class Tokens(Contract):
+class Counts(_declared_in("counts"), _Rows):  # type: ignore[misc]
+    """Numbers of rows, with those of `counters`. `planned = succeeded + quarantined`; the others overlap
+    these. None: not measured."""
+
+
+class Tokens(_declared_in("tokens")):  # type: ignore[misc]
     """`cached` is the part of `input` that the engine had computed before. `saved`, in neither `input` nor
     `output`, is what the `Counts.cached` rows took when they were inferred."""
-
-    input: int | None = None
-    output: int | None = None
-    cached: int | None = None
-    saved: int | None = None
 
 
 class StartupSeconds(Contract):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.counters import COUNTERS
 
 _MAX_MESSAGE_CHARS = 2000
 
@@ -15,32 +19,48 @@ CARRIED_ROW_FIELD = pa.field("__row", pa.string())
 #: Why a row failed; null in an answered row.
 ERROR_FIELDS = [pa.field("error_type", pa.string()), pa.field("error", pa.string())]
 
-ANSWER_FIELDS = [
-    pa.field("text", pa.string()),
-    pa.field("input_tokens", pa.int64()),
-    pa.field("output_tokens", pa.int64()),
-    pa.field("cached_tokens", pa.int64()),  # input tokens that the engine had in its prefix cache
-    pa.field("shortened", pa.bool_()),  # whether the prompt was cut to the engine's limit
-    pa.field("deduplicated", pa.bool_()),  # whether it is a copy of the answer to an identical request
-    pa.field("cached", pa.bool_()),  # whether it is another slice's answer, from `answer_cache`
-    pa.field("saved_tokens", pa.int64()),  # prompt and answer tokens of such a copy; else 0
-    pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
-    pa.field("worker", pa.string()),  # the engine's worker that answered
-    pa.field("gpus", pa.string()),  # ids of the worker's GPUs, comma-separated, where they are known
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked of a model, by the columns of its answer.
+
+    :param answer: what was asked for.
+    :param details: what the model says about it.
+    """
+
+    answer: tuple[pa.Field, ...]
+    details: tuple[pa.Field, ...] = ()
+
+    @property
+    def columns(self) -> tuple[pa.Field, ...]:
+        return (*self.answer, *self.details)
+
+
+GENERATE = Task(
+    answer=(pa.field("text", pa.string()),),
+    details=(pa.field("finish_reason", pa.string()),),  # "length" for an answer that max_tokens cut
+)
+
+_COUNTER_FIELDS = {
+    c.name: pa.field(c.name, {"int": pa.int64(), "bool": pa.bool_()}[c.type]) for c in COUNTERS
+}
+_TIME_FIELDS = [
     pa.field("engine_seconds", pa.float64()),  # time the request spent in the engine
     pa.field("finished_at", pa.float64()),  # epoch seconds
+]
+
+ANSWER_FIELDS = [
+    *GENERATE.answer,
+    *(_COUNTER_FIELDS[c.name] for c in COUNTERS if c.source != "parser"),
+    *GENERATE.details,
+    pa.field("worker", pa.string()),  # the engine's worker that answered
+    pa.field("gpus", pa.string()),  # ids of the worker's GPUs, comma-separated, where they are known
+    *_TIME_FIELDS,
     *ERROR_FIELDS,
 ]
 
-#: Columns of answered rows that the report sums up and that are not published; null where an engine does not
-#: report them.
-COUNT_FIELDS = [
-    pa.field(f"__{name}", pa.int64())
-    for name in (
-        "input_tokens", "output_tokens", "cached_tokens", "saved_tokens",
-        "shortened", "deduplicated", "cached", "truncated",
-    )
-]  # fmt: skip
+#: Counters of answered rows, as fragments hold them; they are not published.
+COUNT_FIELDS = [pa.field(f"__{c.name}", pa.int64()) for c in COUNTERS]
 
 FAILED_FIELDS = [*ROW_ID_FIELDS, *ERROR_FIELDS]
 
@@ -55,18 +75,23 @@ QUARANTINE_FIELDS = [
 
 #: Finished rows, as a vLLM worker returns them; `row` is the id that their feeder gave them.
 GROUP_SCHEMA = pa.schema([
-    ("row", pa.int32()), ("text", pa.string()),
-    ("input_tokens", pa.int64()), ("output_tokens", pa.int64()), ("cached_tokens", pa.int64()),
-    ("finish_reason", pa.string()), ("engine_seconds", pa.float64()), ("finished_at", pa.float64()),
+    pa.field("row", pa.int32()),
+    *GENERATE.answer,
+    *(_COUNTER_FIELDS[c.name] for c in COUNTERS if c.source == "worker"),
+    *GENERATE.details,
+    *_TIME_FIELDS,
     *ERROR_FIELDS,
 ])  # fmt: skip
 
+#: Columns that are equal for all rows with the same request.
+SHARED_FIELDS = [*GENERATE.columns, _COUNTER_FIELDS["shortened"], *ERROR_FIELDS]
+
 #: An entry of the answer cache.
 ENTRY_SCHEMA = pa.schema([
-    ("key", pa.binary(16)),  # `request_key` of its request
-    ("text", pa.string()), ("finish_reason", pa.string()), ("shortened", pa.bool_()),
-    ("input_tokens", pa.int64()), ("output_tokens", pa.int64()),  # as counted when it was inferred
-    ("answered_at", pa.int64()),  # epoch seconds
+    pa.field("key", pa.binary(16)),  # `request_key` of its request
+    *GENERATE.columns,
+    *(_COUNTER_FIELDS[name] for name in ("shortened", "input_tokens", "output_tokens")),  # once inferred
+    pa.field("answered_at", pa.int64()),  # epoch seconds
 ])  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_raydatallm.contract.counters import Counter, Section, counters_of
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.report import Counts, Report, Tokens
 from airflow_provider_raydatallm.contract.spec import SliceJob
@@ -11,9 +12,6 @@ from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.metrics.advice import RunFacts, advise
 from airflow_provider_raydatallm.processor.metrics.meter import Meter
 from airflow_provider_raydatallm.processor.publish.parts import Totals
-
-_CARRIED_COUNTS = ("truncated", "shortened", "deduplicated", "cached")
-_CARRIED_TOKENS = ("input", "output", "cached", "saved")
 
 
 def published_report(
@@ -36,12 +34,16 @@ def published_report(
     :param late_s: how much later than `finish_by` the slice is finished.
     """
 
-    def total(section: str, name: str, value: int | None) -> int | None:
-        """A count plus that of the rows taken over; None when either is unknown."""
+    def total(counter: Counter) -> int | None:
+        """Its total plus that of the rows taken over; None when either is unknown."""
+        value = totals.counters[counter.name]
         if carried_over is None or value is None:
             return value
-        carried = carried_over[section].get(name)
+        carried = carried_over[counter.section].get(counter.report_field)
         return None if carried is None else carried + value
+
+    def totals_of(section: Section) -> dict[str, int | None]:
+        return {c.report_field: total(c) for c in counters_of(section)}
 
     counts = Counts(
         planned=planned_rows,
@@ -49,9 +51,8 @@ def published_report(
         resumed=meter.resumed_rows,
         quarantined=totals.quarantined,
         invalid_output=totals.invalid,
-        **{name: total("counts", name, getattr(totals, name)) for name in _CARRIED_COUNTS},
+        **totals_of("counts"),
     )
-    tokens = {name: total("tokens", name, getattr(totals, f"{name}_tokens")) for name in _CARRIED_TOKENS}
     sections = (
         meter.report_sections(engine.gpus_held, {**startup_s, **engine.startup_seconds})
         if engine is not None
@@ -72,7 +73,7 @@ def published_report(
         "published" if planned_rows else "empty",
         published_version=number,
         counts=counts,
-        tokens=Tokens(**tokens) if totals.rows else Tokens(),
+        tokens=Tokens(**totals_of("tokens")) if totals.rows else Tokens(),
         **sections,
         advice=advise(run),
     )

@@ -24,8 +24,8 @@ from tests.support.waiting import wait_for
 OURS = {f"{NAMESPACE}_{name}" for name, _ in METRICS.values()}
 #: What the stub engine has no word of.
 UNTOLD = {
-    "ray_llm_rows_truncated", "ray_llm_rows_cached", "ray_llm_cached_tokens", "ray_llm_workers",
-    "ray_llm_workers_busy_ratio", "ray_llm_least_busy_worker_ratio",
+    "ray_llm_rows_truncated", "ray_llm_rows_cached", "ray_llm_rows_asked_again", "ray_llm_cached_tokens",
+    "ray_llm_workers", "ray_llm_workers_busy_ratio", "ray_llm_least_busy_worker_ratio",
 }  # fmt: skip
 
 

@@ -85,6 +85,20 @@ def answer_fixed(batch: pa.Table, bad: str = "fail", good: str = "fine") -> pa.T
     return stub_engine.answer(batch.set_column(index, "__request", pa.array(texts)))
 
 
+def answer_with(**values: Any) -> Callable[[pa.Table], pa.Table]:
+    """The stub engine, with these values in columns of all its answers."""
+
+    def answer(batch: pa.Table) -> pa.Table:
+        answers = stub_engine.answer(batch)
+        for name, value in values.items():
+            field = answers.schema.field(name)
+            column = pa.array([value] * answers.num_rows, field.type)
+            answers = answers.set_column(answers.schema.get_field_index(name), field, column)
+        return answers
+
+    return answer
+
+
 def job_of(**given: Any) -> SliceJob:
     least = {"slice_key": "2026-01-31", "model_source": "m/m", "engine": STUB}
     if given.get("preprocess") is None:

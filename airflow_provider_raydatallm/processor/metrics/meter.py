@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.contract.counters import COUNTERS, Counter
 from airflow_provider_raydatallm.contract.report import Balance, Seconds, StartupSeconds, Throughput
 from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample, NodeUsage
-from airflow_provider_raydatallm.processor.request.answer_shape import TRUNCATED_ANSWER
 
 #: Window of recent rates: longer than a batch takes, short enough to show a change.
 RECENT_SECONDS = 300.0
 
-#: Null where the engine does not report them.
-_COUNTS = ("truncated", "cached", "input_tokens", "output_tokens", "cached_tokens")
+_SHOWN = {counter.name: counter for counter in COUNTERS if counter.metric is not None}
 _SUMMARY = pa.struct(
     [
-        ("rows", pa.int64()), ("failed", pa.int64()), *((name, pa.int64()) for name in _COUNTS),
+        ("rows", pa.int64()), ("failed", pa.int64()), *((name, pa.int64()) for name in _SHOWN),
         ("worker", pa.string()), ("gpus", pa.string()),
         ("first_request", pa.float64()), ("last_row", pa.float64()), ("schema", pa.binary()),
     ]
@@ -37,8 +36,7 @@ def summarize_group(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.T
     entered = pc.subtract(answers.column("finished_at"), answers.column("engine_seconds"))
     fields = pa.schema([f for f in rows.schema if not f.name.startswith("__")])
     values = [
-        rows.num_rows, failed.num_rows, _truncated(answers, rows, failed),
-        *(pc.sum(answers.column(name)).as_py() for name in _COUNTS[1:]),
+        rows.num_rows, failed.num_rows, *(_sum(c, answers, rows, failed) for c in _SHOWN.values()),
         answers.column("worker")[0].as_py(), answers.column("gpus")[0].as_py(),
         pc.min(entered).as_py(), pc.max(answers.column("finished_at")).as_py(),
         fields.serialize().to_pybytes() if rows.num_rows else None,
@@ -47,13 +45,14 @@ def summarize_group(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.T
     return pa.Table.from_struct_array(pa.array([summary], _SUMMARY))
 
 
-def _truncated(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> int | None:
-    """Counts answers that max_tokens truncated, also those that failed for it; None when the engine does not
-    report it."""
-    if answers.column("finish_reason").null_count == answers.num_rows:
-        return None
-    failed_for_it = pc.sum(pc.equal(failed.column("error_type"), TRUNCATED_ANSWER)).as_py()
-    return (pc.sum(rows.column("__truncated")).as_py() or 0) + (failed_for_it or 0)
+def _sum(counter: Counter, answers: pa.Table, rows: pa.Table, failed: pa.Table) -> int | None:
+    """The sum of what is known; None where nothing is."""
+    known = answers.column(counter.name) if counter.source != "parser" else rows.column(f"__{counter.name}")
+    total: int | None = pc.sum(known).as_py()
+    if counter.failed_as is not None:
+        failed_for_it = pc.sum(pc.equal(failed.column("error_type"), counter.failed_as)).as_py()
+        total = (total or 0) + failed_for_it if failed_for_it else total
+    return total
 
 
 class WriterUpdate(NamedTuple):
@@ -87,7 +86,7 @@ class Meter:
         self.resumed_rows = resumed_rows
         self.failed_rows = 0
         self.finished_rows = 0
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
         self._began = time.time()
         self._queue_s = 0.0
         self._publish_s: float | None = None
@@ -103,7 +102,8 @@ class Meter:
         self._node_usage.add(update.samples)
         for group in (group for summary in update.summaries for group in summary.to_pylist()):
             self.finished_rows += group["rows"] + group["failed"]
-            self._counts.update({name: group[name] for name in _COUNTS if group[name] is not None})
+            known = {name: group[name] for name in _SHOWN if group[name] is not None}
+            self._counts |= {name: self._counts.get(name, 0) + count for name, count in known.items()}
             if (entered := group["first_request"]) is not None:
                 self._first_request = min(entered, self._first_request or entered)
             if (finished := group["last_row"]) is not None:
@@ -143,7 +143,7 @@ class Meter:
             "rows": min(done, self.planned_rows),  # retried rows count again
             "planned": self.planned_rows,
             "failed": self.failed_rows,
-            **{name: self._counts.get(name) for name in _COUNTS},
+            **{name: self._counts.get(name) for name in _SHOWN},
             "rows_per_s": _rounded(rate),
             "tokens_per_s": _rounded(self._tokens / elapsed) if rate and elapsed else None,
             "recent_rows_per_s": _rounded(recent_rate),
@@ -188,8 +188,8 @@ class Meter:
             ),
             "throughput": Throughput(
                 rows_per_s=_rounded(self.finished_rows / inference_s) if inference_s else None,
-                input_tokens_per_s=_rate(self._counts["input_tokens"], inference_s),
-                output_tokens_per_s=_rate(self._counts["output_tokens"], inference_s),
+                input_tokens_per_s=_rate(self._counts.get("input_tokens"), inference_s),
+                output_tokens_per_s=_rate(self._counts.get("output_tokens"), inference_s),
                 tokens_per_s_per_gpu=_rate(self._tokens, (inference_s or 0) * (gpus or 0)),
             ),
             "utilisation": self._node_usage.utilisation(),
@@ -201,7 +201,7 @@ class Meter:
 
     @property
     def _tokens(self) -> int:
-        return self._counts["input_tokens"] + self._counts["output_tokens"]
+        return self._counts.get("input_tokens", 0) + self._counts.get("output_tokens", 0)
 
     @property
     def _inference_s(self) -> float | None:
@@ -252,7 +252,7 @@ class _BusyTime:
         self._until = max(self._until, stop)
 
 
-def _rate(tokens: int, seconds: float | None) -> float | None:
+def _rate(tokens: int | None, seconds: float | None) -> float | None:
     return _rounded(tokens / seconds) if seconds and tokens else None
 
 

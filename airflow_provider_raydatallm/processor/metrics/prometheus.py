@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from airflow_provider_raydatallm.contract.counters import COUNTERS
 from airflow_provider_raydatallm.contract.spec import SliceJob
 
 #: Ray's prefix of the names.
@@ -25,11 +26,7 @@ METRICS = {
     "planned": ("llm_rows_planned", "Rows of the slice"),
     "rows": ("llm_rows_finished", "Rows that are answered or have failed, including earlier runs"),
     "failed": ("llm_rows_failed", "Rows that have failed, including those that will be retried"),
-    "truncated": ("llm_rows_truncated", "Rows of this run whose answer max_tokens truncated"),
-    "cached": ("llm_rows_cached", "Rows of this run answered from answer_cache"),
-    "input_tokens": ("llm_input_tokens", "Prompt tokens of this run's rows"),
-    "output_tokens": ("llm_output_tokens", "Tokens of this run's answers"),
-    "cached_tokens": ("llm_cached_tokens", "Prompt tokens of this run found in the engine's cache"),
+    **{c.name: (c.metric, f"{c.help}, in this run") for c in COUNTERS if c.metric is not None},
     "recent_rows_per_s": ("llm_rows_per_second", "Rows a second in the last 5 minutes"),
     "recent_tokens_per_s": ("llm_tokens_per_second", "Tokens a second, in and out, in the last 5 minutes"),
     "eta_s": ("llm_eta_seconds", "Seconds until all rows are answered, at that rate"),

@@ -19,15 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_provider_raydatallm.contract.counters import COUNTERS, TRUNCATED_ANSWER, Counter
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ERROR_FIELDS, QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
-from airflow_provider_raydatallm.processor.request.answer_shape import (
-    INVALID_ANSWER,
-    PROMPT_TOO_LONG,
-    TRUNCATED_ANSWER,
-)
+from airflow_provider_raydatallm.processor.request.answer_shape import INVALID_ANSWER, PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.fragments import FragmentReader
 from airflow_provider_raydatallm.processor.store.ledger import Fragment
@@ -39,23 +36,22 @@ _ROW_GROUP_BYTES = 64 << 20
 
 @dataclass
 class Totals:
-    """Counts of parts; None where the engine does not report a figure."""
+    """Counts of parts. `counters`: by name; None where the engine does not report it."""
 
     rows: int = 0
     quarantined: int = 0
     invalid: int = 0
-    input_tokens: int | None = 0
-    output_tokens: int | None = 0
-    cached_tokens: int | None = 0
-    saved_tokens: int | None = 0
-    truncated: int | None = 0
-    shortened: int | None = 0
-    deduplicated: int | None = 0
-    cached: int | None = 0
     too_long: int = 0
+    counters: dict[str, int | None] = field(default_factory=lambda: {c.name: 0 for c in COUNTERS})
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(**{name: _sum(count, vars(other)[name]) for name, count in vars(self).items()})
+        return Totals(
+            self.rows + other.rows,
+            self.quarantined + other.quarantined,
+            self.invalid + other.invalid,
+            self.too_long + other.too_long,
+            {name: _sum(count, other.counters[name]) for name, count in self.counters.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -166,18 +162,20 @@ def _quarantined(
 
 
 def _totals(answered: pa.Table, failures: pa.Table) -> Totals:
-    columns = {f.name.removeprefix("__"): answered.column(f.name) for f in COUNT_FIELDS}
-    sums = {n: pc.sum(c, min_count=0).as_py() if not c.null_count else None for n, c in columns.items()}
-    invalid, cut, too_long = (
-        pc.sum(pc.equal(failures.column("error_type"), kind), min_count=0).as_py()
-        for kind in (INVALID_ANSWER, TRUNCATED_ANSWER, PROMPT_TOO_LONG)
-    )
+    def failed_as(kind: str) -> int:
+        return int(pc.sum(pc.equal(failures.column("error_type"), kind), min_count=0).as_py())
+
+    def total(counter: Counter) -> int | None:
+        failed = failed_as(counter.failed_as) if counter.failed_as is not None else 0
+        column = answered.column(f"__{counter.name}")
+        return None if column.null_count else int(pc.sum(column, min_count=0).as_py()) + failed
+
     return Totals(
         rows=answered.num_rows,
         quarantined=failures.num_rows,
-        invalid=invalid + cut,
-        too_long=too_long,
-        **sums | {"truncated": _sum(sums["truncated"], cut)},
+        invalid=failed_as(INVALID_ANSWER) + failed_as(TRUNCATED_ANSWER),
+        too_long=failed_as(PROMPT_TOO_LONG),
+        counters={c.name: total(c) for c in COUNTERS},
     )
 
 
@@ -226,5 +224,5 @@ class _ParquetFile:
             self._writer.close()
 
 
-def _sum(one: int | None, other: int | None) -> Any:
+def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.contract.counters import TRUNCATED_ANSWER
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import (
@@ -43,8 +44,8 @@ from airflow_provider_raydatallm.processor.value_types import (
     typed,
 )
 
-#: Error types of invalid answers; the second of those that max_tokens cut.
-INVALID_ANSWER, TRUNCATED_ANSWER = "InvalidAnswer", "TruncatedAnswer"
+#: Error type of answers that are invalid, but were not cut.
+INVALID_ANSWER = "InvalidAnswer"
 #: Error type of prompts that the engine refuses for their length, in vLLM's words.
 PROMPT_TOO_LONG = "PromptTooLong"
 #: Error type of postprocess results that do not fit the columns.
@@ -156,9 +157,9 @@ class AnswerParser:
         # An answer of a valid shape is whole, even when max_tokens came with its last character.
         shaped = self._choices is not None or self._schema is not None
         truncated = pc.and_(pc.equal(answered.column("finish_reason"), "length"), not shaped)
+        counted = answered.append_column("truncated", truncated)
         for field in COUNT_FIELDS:
-            counts = truncated if field.name == "__truncated" else answered.column(field.name[2:])
-            parsed[field.name] = counts.cast(field.type)
+            parsed[field.name] = counted.column(field.name.removeprefix("__")).cast(field.type)
         return pa.table(parsed), failed_table(answers, failures)
 
     def _parse(self, text: str | None) -> Any:

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
+from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, SHARED_FIELDS
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace
 
 #: Columns that are equal for all rows with the same request.
-ANSWER_COLUMNS = ("text", "finish_reason", "shortened", "error_type", "error")
+ANSWER_COLUMNS = tuple(f.name for f in SHARED_FIELDS)
 #: Columns that feeders add for an inferred answer, and those that they copy.
 ADDED_COLUMNS = (*ANSWER_COLUMNS, "input_tokens", "output_tokens")
 COPIED_COLUMNS = (*ANSWER_COLUMNS, "cached", "saved_tokens")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raydatallm.contract.counters import TRUNCATED_ANSWER
 from airflow_provider_raydatallm.contract.report import Balance, Throughput, Utilisation
 from airflow_provider_raydatallm.processor.columns import failed_table
 from airflow_provider_raydatallm.processor.engines.base import answer_table
@@ -17,7 +18,6 @@ from airflow_provider_raydatallm.processor.metrics.meter import (
     summarize_group,
 )
 from airflow_provider_raydatallm.processor.metrics.node_usage import GpuSample, NodeSample
-from airflow_provider_raydatallm.processor.request.answer_shape import TRUNCATED_ANSWER
 
 
 def group(
@@ -31,7 +31,7 @@ def group(
         gpus=[gpus] * rows, cached=[cached] * rows, finish_reason=[tokens and "stop"] * rows,
         cached_tokens=[tokens and 4] * rows,
     )  # fmt: skip
-    truncated = pa.array([i < cut for i in range(rows - failed)]).cast("int64")
+    truncated = pa.array([tokens and i < cut for i in range(rows - failed)], pa.bool_()).cast("int64")
     good = pa.table({"__truncated": truncated, "answer": ["a"] * (rows - failed)})
     bad = failed_table(answers, [(i, TRUNCATED_ANSWER, "max_tokens cut it") for i in range(failed)])
     return summarize_group(answers, good, bad)

@@ -185,7 +185,7 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         check()
     except BaseException:
         try:
-            writers.flush(_LAST_FLUSH_SECONDS)
+            writers.flush(min(_LAST_FLUSH_SECONDS, inference.job.stall_timeout))
         except Exception as e:
             print(f"warning: the last finished rows could not be kept: {e}", file=sys.stderr, flush=True)
         raise

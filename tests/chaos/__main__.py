@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--ray", type=int, default=60, metavar="N", help="kills on Ray with a stub engine")
     parser.add_argument("--pauses", type=int, default=16, metavar="N", help="pauses on Ray, of mode ray")
     parser.add_argument("--vllm", type=int, default=30, metavar="N", help="kills on Ray with vLLM")
-    parser.add_argument("--shared", type=int, default=16, metavar="N", help="trials on shared engines")
+    parser.add_argument("--shared", type=int, default=20, metavar="N", help="trials on shared engines")
     parser.add_argument("--fresh", action="store_true", help="forget what is done of this seed")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="run these trials, done or not")
     args = parser.parse_args()

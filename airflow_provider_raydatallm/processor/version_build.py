@@ -203,10 +203,11 @@ class _Run:
                     check_columns(build.job, build.plan, fields)
                     checked_schemas.add(schema)
             meter.add(update)
-            meter.failed_rows = state.rows_quarantined + update.failed
+            meter.failed_rows += update.failed
             if build.job.max_row_attempts == 1 and build.exceeds_quarantine(meter.failed_rows):
-                # Nothing that is answered from here on could be published.
-                raise SliceError(f"{update.failed:,} rows failed", kind="input")
+                # Nothing that is answered from here on could be published. The ledger has the last word: here
+                # a row that a task delivered again counts twice.
+                raise SliceError(f"{meter.failed_rows:,} rows failed", kind="transient")
             progress = {"step": "answer" if meter.finished_rows else "start", **meter.progress()}
             if build.finish_by is not None:
                 progress |= lateness(build.finish_by, time.time(), progress)

@@ -19,7 +19,7 @@ from typing import Any
 from tests import conftest  # noqa: F401  Airflow's home, before anything imports Airflow
 from tests.chaos.journal import Journal
 from tests.chaos.life import Outcome
-from tests.chaos.on_ray import OnRay, ray_trials, vllm_trials
+from tests.chaos.on_ray import OnRay, pause_trials, ray_trials, vllm_trials
 from tests.chaos.on_shared import OnShared, shared_trials
 from tests.chaos.processes import Processes
 from tests.chaos.storage import S3
@@ -38,8 +38,9 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1000, metavar="N", help="slices in plain processes")
     parser.add_argument("--storage", default="disk,s3", help="of the slices in plain processes")
     parser.add_argument("--ray", type=int, default=60, metavar="N", help="kills on Ray with a stub engine")
+    parser.add_argument("--pauses", type=int, default=16, metavar="N", help="pauses on Ray, of mode ray")
     parser.add_argument("--vllm", type=int, default=30, metavar="N", help="kills on Ray with vLLM")
-    parser.add_argument("--shared", type=int, default=16, metavar="N", help="trials on shared engines")
+    parser.add_argument("--shared", type=int, default=20, metavar="N", help="trials on shared engines")
     parser.add_argument("--fresh", action="store_true", help="forget what is done of this seed")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="run these trials, done or not")
     args = parser.parse_args()
@@ -53,6 +54,7 @@ def main() -> int:
         _run_processes(trials, args.seed, folder, journal, args.only)
     on_ray = [
         *(ray_trials(args.ray) if "ray" in args.modes.split(",") else ()),
+        *(pause_trials(args.pauses) if "ray" in args.modes.split(",") else ()),
         *(vllm_trials(args.vllm) if "vllm" in args.modes.split(",") else ()),
     ]
     on_shared = list(shared_trials(args.shared)) if "shared" in args.modes.split(",") else []

@@ -1,9 +1,11 @@
 """Trials on a real Ray: jobs that the operator's own submission sends to an embedded head, of which processes
-are killed.
+are killed or paused (SIGSTOP).
 
-With the stub engine a trial is one kill. With vLLM, whose start is most of the time, one slice is killed
-several times before it is published, and each kill is a trial of its own in the table; the audit is at the
-end.
+A process that is paused goes on after a while, and the slice is published as if nothing had happened; or it
+never does: then the run ends in time, by `stall_timeout`, and the next one publishes. With the stub engine,
+or the provider's own engine with stub workers, a trial is one kill or pause. With vLLM, whose start is most
+of the time, one slice is killed several times before it is published, and each kill is a trial of its own in
+the table; the audit is at the end.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from airflow.sdk import DAG
 
+from airflow_provider_raydatallm.contract.log_lines import decode_line
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -35,18 +38,26 @@ from tests.chaos.audit import Promise, audit
 from tests.chaos.head import Head, command_of
 from tests.chaos.life import Outcome
 from tests.support.context import context_of
+from tests.support.paths import ROOT
 from tests.support.tiny_model import tiny_model
 
-Engine = Literal["stub", "vllm"]
+#: `workers`: the provider's own engine, whose workers run no model.
+Engine = Literal["stub", "workers", "vllm"]
+Action = Literal["kill", "pause", "pause for good"]
 When = Literal["starting", "answering", "publishing"]
 
-#: What is killed, by what its process is called. Engines, writers and workers are replaced by Ray within the
-#: job.
+#: What is killed or paused, by what its process is called. Engines, writers and workers that die are replaced
+#: by Ray within the job.
 TARGETS: dict[str, Callable[[str], bool]] = {
-    "engine actor": lambda c: c.startswith("ray::") and ("SlowEngineActor" in c or "VllmWorker" in c),
+    "engine actor": lambda c: (
+        c.startswith("ray::") and any(n in c for n in ("SlowEngineActor", "VllmWorker", "_StubWorker"))
+    ),
     "engine core": lambda c: "EngineCore" in c,
     "fragment writer": lambda c: c.startswith("ray::_Writer"),
     "worker": lambda c: c.startswith("ray::") and ("MapBatches(" in c or "MapWorker" in c or "Map(" in c),
+    "feeder": lambda c: c.startswith("ray::") and "MapBatches(Feeder)" in c,
+    "coordinator": lambda c: c.startswith("ray::DedupCoordinator"),
+    "reader": lambda c: c.startswith("ray::") and "MapBatches(__call__)" in c,
     "driver": lambda c: "airflow_provider_raydatallm.processor run" in c,
     "raylet": lambda c: "raylet/raylet" in c,
     "head": lambda c: True,
@@ -54,15 +65,21 @@ TARGETS: dict[str, Callable[[str], bool]] = {
 #: A head that lost one of these is no head any more.
 _ENDS_HEAD = ("raylet", "head")
 _MOST_RUNS = 8
+#: Not imported here: they import each other as the cluster has them.
+_STUB_WORKERS = [str(ROOT / "tests" / "support" / name) for name in ("stub_worker.py", "stub_engine.py")]
+#: Of a run in which something is paused for good, and how much longer it may take to end: for what waits for
+#: Ray's answers to describe the stall, for the last rows, and for the machine.
+_STALL_SECONDS, _END_SECONDS = 15, 120
 
 
 @dataclass(frozen=True)
 class RayTrial:
-    """Kills (target, step) in the life of one slice; each has an id and a line of the table."""
+    """Kills (target, step) in the life of one slice, or pauses; each has an id and a line of the table."""
 
     ids: tuple[str, ...]
     engine: Engine
     kills: tuple[tuple[str, When], ...]
+    action: Action = "kill"
 
 
 class OnRay:
@@ -81,13 +98,13 @@ class OnRay:
         life = _Life(self, trial)
         kills = trial.kills
         outcomes = [
-            Outcome(id, (f"ray, {trial.engine}", *kill), "new")
+            Outcome(id, (f"ray, {trial.engine}" + _named(trial.action), *kill), "new")
             for id, kill in zip(trial.ids, kills, strict=True)
         ]
         began = time.monotonic()
         try:
             for outcome, (target, when) in zip(outcomes, kills, strict=True):
-                life.kill(target, when, outcome)
+                life.strike(target, when, outcome)
             life.finish(outcomes[-1])
         except Exception as e:
             outcomes[-1].faults.append(f"{type(e).__name__}: {e}")
@@ -103,15 +120,17 @@ class _Life:
     """One slice, from its input to its audit."""
 
     def __init__(self, on_ray: OnRay, trial: RayTrial) -> None:
-        self.ray, self.engine = on_ray, trial.engine
+        self.ray, self.engine, self.action = on_ray, trial.engine, trial.action
+        self.reads_slowly = any(target == "reader" for target, _ in trial.kills)
         self.rng = random.Random(f"{on_ray.seed} {trial.ids[0]}")
         self.folder = on_ray.folder / trial.ids[0]
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "in").mkdir(parents=True)
         self.notes = self.folder / "notes.txt"
         self.notes.touch()
-        self.rows = self._write_input(600 if self.engine == "stub" else 4000)
+        self.rows = self._write_input(4000 if self.engine == "vllm" else 600)
         self.job_id: str | None = None
+        self.nonce = ""
         self.submitted = 0.0
         self.operator = self._operator()
         self.spec: SliceJob | None = None
@@ -136,8 +155,19 @@ class _Life:
             "slice_key": "2026-01-31", "prompt": "{name}", "code_paths": [shipped.__file__],
             "runtime_env": {"env_vars": variables},
         }  # fmt: skip
+        if self.reads_slowly:
+            arguments |= {"prompt": None, "preprocess": "shipped:slow_request"}
+        if self.action == "pause for good":
+            arguments |= {"stall_timeout": _STALL_SECONDS}
         if stub:
             arguments |= {"engine": "shipped:SlowEngine", "model_source": "stub/stub"}
+        elif self.engine == "workers":
+            arguments |= {
+                "engine": "stub_worker:StubWorkers", "model_source": str(tiny_model()),
+                "code_paths": [shipped.__file__, *_STUB_WORKERS],
+                "postprocess": "shipped:note_answer", "batch_size": 20,
+                "sampling_params": {"temperature": 0, "max_tokens": 10},
+            }  # fmt: skip
         else:
             arguments |= {
                 "model_source": str(tiny_model()), "choices": list(CHOICES),
@@ -155,7 +185,8 @@ class _Life:
         submission = self._submission()
         self.spec = submission.job
         self.job_id = f"chaos-{uuid.uuid4().hex[:12]}"
-        submission.submit(RayHook("ray_default"), "run", self.job_id, uuid.uuid4().hex)
+        self.nonce = uuid.uuid4().hex
+        submission.submit(RayHook("ray_default"), "run", self.job_id, self.nonce)
         self.submitted = time.monotonic()
 
     def _noted(self) -> int:
@@ -177,8 +208,8 @@ class _Life:
         assert self.spec is not None
         return current_report(self.spec) is not None
 
-    def kill(self, target: str, when: When, outcome: Outcome) -> None:
-        """Have the slice at work, kill the target in that step, and count what a kill cost so far."""
+    def strike(self, target: str, when: When, outcome: Outcome) -> None:
+        """Have the slice at work, and kill or pause the target in that step."""
         wanted = self._wanted() if when == "answering" else 0
         hold = Path(f"{self.notes}.hold")
         if wanted:  # the last rows would come faster than a kill, at times
@@ -194,20 +225,57 @@ class _Life:
         victims = victims or self._victims(target)
         for process in victims:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+                process.kill() if self.action == "kill" else process.suspend()
                 outcome.kills = 1
         hold.unlink(missing_ok=True)
         if not victims:
-            outcome.faults.append(f"no {target} was there to be killed")
+            outcome.faults.append(f"no {target} was there to be killed or paused")
+        if self.action == "pause":
+            self._resume(victims, outcome)
+        elif self.action == "pause for good":
+            self._ends_in_time(victims, outcome)
         if target in _ENDS_HEAD:
             self.job_id = None
         elif target == "driver":
             self._wait(self._ended, 240)
 
+    def _resume(self, victims: list[psutil.Process], outcome: Outcome) -> None:
+        """After a while; then the same run publishes."""
+        time.sleep(self.rng.uniform(2.0, 8.0))
+        for process in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+        self._wait(self._ended, 240)
+        if not self._published():
+            outcome.faults.append(f"a run of which a process was paused failed: {self._error()}")
+
+    def _ends_in_time(self, victims: list[psutil.Process], outcome: Outcome) -> None:
+        """The run ends by itself, with an error that is retried, and leaves no process behind."""
+        self._wait(self._ended, _STALL_SECONDS + _END_SECONDS)
+        if not self._published():  # a process may be paused that has nothing more to do
+            error = self._error()
+            if error.get("kind") != "engine" or "stall_timeout" not in str(error.get("root")):
+                outcome.faults.append(f"a run of which a process was paused for good ended with {error}")
+        with contextlib.suppress(TimeoutError):
+            self._wait(lambda: not any(p.is_running() for p in victims), 60)
+        outcome.faults += [f"{command_of(p)} is paused and lives on" for p in victims if p.is_running()]
+
+    def _error(self) -> dict[str, Any]:
+        """What the job that ended last says of its end."""
+        assert self.job_id is not None
+        hook = RayHook("ray_default")
+        info = hook.call(jobs_api.get_status(self.job_id))
+        assert info is not None
+        lines = hook.call(jobs_api.read_log_tail(self.job_id, info, 200)).splitlines()
+        marked = [m for m in (decode_line(line, self.nonce) for line in lines) if m is not None]
+        return next((error for kind, error in reversed(marked) if kind == "error"), {})
+
     def _wanted(self) -> int:
         """Rows after which somebody is killed."""
         done = self._distinct()
-        share = 0.8 if self.engine == "stub" else 0.3  # of what is left: more kills are to come
+        share = 0.3 if self.engine == "vllm" else 0.8  # of what is left: more kills are to come
+        if self.reads_slowly:
+            share = 0.3  # later all may be read
         return done + self.rng.randint(1, max(2, int((len(self.rows) - done) * share)))
 
     def _wait_for(self, when: When, wanted: int) -> None:
@@ -238,7 +306,7 @@ class _Life:
             found = [p for p in self.ray.head.processes() if TARGETS[target](command_of(p))]
             if not found:
                 time.sleep(0.1)
-        if target == "worker" and found:
+        if target in ("worker", "reader") and found:
             return [self.rng.choice(found)]
         return found
 
@@ -256,9 +324,10 @@ class _Life:
         assert self.spec is not None
         stub = self.engine == "stub"
         wanted = [{**row, "answer": row["name"]} for row in self.rows] if stub else self.rows
+        answers = CHOICES if self.engine == "vllm" else ("a",)
         promise = Promise(
             wanted, tokens=(7, 3) if stub else None, answer=None if stub else "answer",
-            is_answer=lambda value: value in CHOICES,
+            is_answer=lambda value: value in answers,
         )  # fmt: skip
         outcome.take(audit(self.spec.slice_path, promise).to_json())
         outcome.again = self._noted() - len(self.rows)
@@ -273,6 +342,10 @@ class _Life:
             time.sleep(every)
 
 
+def _named(action: Action) -> str:
+    return "" if action == "kill" else f", {action}"
+
+
 CHOICES = ("Law Firm", "Healthcare", "Technology", "Retail", "Finance", "Other")
 
 
@@ -285,6 +358,22 @@ def ray_trials(count: int) -> Iterator[RayTrial]:
         target = turn[index % len(turn)]
         when = next(steps) if target in ("driver", *_ENDS_HEAD) else "answering"
         yield RayTrial((f"r{index:03}",), "stub", ((target, when),))
+
+
+#: Every process of a run that can be paused without its node, with the engine that has it.
+_PAUSED: tuple[tuple[str, Engine], ...] = (
+    ("fragment writer", "stub"), ("feeder", "workers"), ("coordinator", "workers"),
+    ("engine actor", "workers"), ("reader", "stub"), ("engine actor", "stub"), ("reader", "workers"),
+    ("fragment writer", "workers"),
+)  # fmt: skip
+
+
+def pause_trials(count: int) -> Iterator[RayTrial]:
+    """One pause a slice: every process that goes on, then every one that never does."""
+    for index in range(count):
+        target, engine = _PAUSED[index % len(_PAUSED)]
+        action: Action = "pause for good" if index // len(_PAUSED) % 2 else "pause"
+        yield RayTrial((f"w{index:03}",), engine, ((target, "answering"),), action)
 
 
 def vllm_trials(count: int) -> Iterator[RayTrial]:

@@ -28,7 +28,7 @@ from tests.chaos.life import Outcome
 from tests.chaos.nodes import Node, taken
 from tests.chaos.shared_slice import SharedSlice
 
-#: What is killed, by what its process is called; one of those that there are.
+#: What is killed or paused, by what its process is called; one of those that there are.
 _TARGETS: dict[str, Callable[[str], bool]] = {
     "engine core": lambda c: "EngineCore" in c,
     "replica": lambda c: c.startswith("ray::ServeReplica:ray-llm-"),
@@ -47,13 +47,16 @@ _CPUS, _NEEDED = 8, 4
 _LIMIT = 600.0
 #: Serve sees after so many seconds, about, that an engine is idle.
 _IDLE_SECONDS = 45.0
+#: Of slices for which something is paused for good.
+_STALL_SECONDS = 60.0
 _PROGRAM = Path(sys.executable).parent / "airflow-ray-llm"
 
 #: In turn: what happens, and to how many slices at once.
 _TURN = (
     ("node", 1), ("place lost", 2), ("idle end", 3), ("controller", 2), ("stopped by force", 2), ("head", 1),
     ("driver", 2), ("replica", 2), ("two engines", 3), ("engine core", 2), ("feeder", 1), ("controller", 1),
-    ("driver", 1), ("engine core", 1), ("stopped by force", 1), ("replica", 1),
+    ("driver", 1), ("engine core", 1), ("stopped by force", 1), ("replica", 1), ("controller paused", 2),
+    ("replica paused", 2), ("controller paused for good", 1), ("replica paused for good", 1),
 )  # fmt: skip
 
 
@@ -133,8 +136,9 @@ class _Life:
     def _one_thing(self) -> None:
         """To slices that are started at once, when so many of their rows are answered."""
         by_command = self.trial.what == "stopped by force"  # which takes seconds to begin
+        given = {"stall_timeout": _STALL_SECONDS} if self.trial.what.endswith("for good") else {}
         for number in range(self.trial.slices):
-            self._slice(number, rows=_MANY_ROWS if by_command else _ROWS)
+            self._slice(number, rows=_MANY_ROWS if by_command else _ROWS, **given)
         if not self._wait_for_rows(0.05 if by_command else 0.6):
             return
         if by_command:
@@ -143,6 +147,8 @@ class _Life:
                 self.outcome.kills = said.count("ended ")
         elif self.trial.what == "head":
             self._kill(self.head.processes())
+        elif " paused" in self.trial.what:
+            self._pause(*self.trial.what.split(" paused"))
         else:
             self._kill_target(self.trial.what)
 
@@ -222,6 +228,24 @@ class _Life:
             yield {}
 
     def _kill_target(self, target: str, *, newest: bool = False) -> None:
+        self._kill(self._find(target, newest=newest))
+
+    def _pause(self, target: str, for_how_long: str) -> None:
+        """Of what is paused for good, each slice is published or fails in time; then somebody kills it."""
+        victims = self._find(target)
+        for process in victims:
+            process.suspend()
+            self.outcome.kills = 1
+        if for_how_long:
+            for one in self.slices:
+                one.wait()
+            self._kill(victims)
+        else:
+            time.sleep(self.rng.uniform(2.0, 8.0))
+            for process in victims:
+                process.resume()
+
+    def _find(self, target: str, *, newest: bool = False) -> list[psutil.Process]:
         found: list[psutil.Process] = []
 
         def are_there() -> bool:
@@ -230,7 +254,7 @@ class _Life:
 
         self._until(are_there)
         found.sort(key=lambda p: p.create_time())
-        self._kill([found[-1] if newest else self.rng.choice(found)] if found else [])
+        return [found[-1] if newest else self.rng.choice(found)] if found else []
 
     def _kill(self, victims: list[psutil.Process]) -> None:
         for process in victims:

@@ -76,6 +76,12 @@ def _is_held() -> bool:
     return len(set(notes.read_bytes().splitlines())) >= most
 
 
+def slow_request(row: dict[str, Any]) -> dict[str, Any]:
+    """A preprocess function: rows are read for as long as they are answered."""
+    time.sleep(0.03)
+    return {"prompt": row["name"]}
+
+
 def note_answer(row: dict[str, Any]) -> dict[str, Any]:
     """A postprocess function."""
     while _is_held():

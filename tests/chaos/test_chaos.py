@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.audit import Findings, Promise, compare
 from tests.chaos.failpoints import FailPoint, When
 from tests.chaos.life import Outcome
-from tests.chaos.on_ray import OnRay, RayTrial
+from tests.chaos.on_ray import Engine, OnRay, RayTrial
 from tests.chaos.processes import Processes
 from tests.chaos.storage import S3
 from tests.chaos.trials import (
@@ -191,6 +191,14 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
 @pytest.mark.parametrize("target", ["driver", "fragment writer", "engine actor"])
 def test_kill_on_a_cluster_loses_no_row(on_ray: OnRay, target: str) -> None:
     [outcome] = on_ray.run(RayTrial((target.replace(" ", "-"),), "stub", ((target, "answering"),)))
+    assert outcome.kills == 1
+    assert_clean(outcome)
+
+
+@pytest.mark.parametrize(("target", "engine"), [("fragment writer", "stub"), ("engine actor", "workers")])
+def test_pause_on_a_cluster_loses_no_row(on_ray: OnRay, target: str, engine: Engine) -> None:
+    trial = RayTrial((f"paused-{engine}",), engine, ((target, "answering"),), "pause")
+    [outcome] = on_ray.run(trial)
     assert outcome.kills == 1
     assert_clean(outcome)
 

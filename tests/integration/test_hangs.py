@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
+from tests.support.engine_processes import processes
 from tests.support.marks import long
 from tests.support.paths import ROOT
 from tests.support.slices import Ask, fragments, rows_in
@@ -73,6 +75,26 @@ def test_worker_that_dies_more_often_than_it_may_start_ends_the_job(
     assert isinstance(error, RayEngineDiedError)
     assert "ActorDiedError: The actor is dead because its worker process has died" in str(error)
     assert len(killed) == 4
+
+
+def test_fragment_writer_that_is_paused_ends_the_job_and_says_so(
+    ask: Ask, asked: dict[str, Any], ray_head: LocalHead, tmp_path: Path
+) -> None:
+    asked |= {"engine": "stub_worker:PatientWorkers", "stall_timeout": 4}
+    results: list[Any] = []
+    thread = in_thread(ask, results, **asked)
+    wait_for(lambda: fragments(tmp_path / "out"))
+    [writer] = processes(ray_head, "ray::_Writer")
+    writer.suspend()
+    (tmp_path / "out.gate").touch()
+    thread.join(120)
+    assert not thread.is_alive()
+    [error] = results
+    assert isinstance(error, RayEngineDiedError)
+    assert re.search(
+        r"no row finished for 4 s .* rows wait\. No answer from the fragment writer on node", str(error)
+    )
+    wait_for(lambda: not writer.is_running())
 
 
 _ASK = """

@@ -46,13 +46,12 @@ class InProcess:
         writer = FragmentWriter(run.url, run.folder, [u.id for u in inference.plan.units], run.epoch)
         parser = run.parser
         reader = RequestReader(inference.plan, inference.builder, carry_row=parser.needs_row)
-        batches = failed = 0
+        batches = 0
         try:
             for index, spans in run.missing:
                 for requests, bad in reader(index, spans):
                     writer.add("failed", bad)
-                    failed += bad.num_rows
-                    on_update(WriterUpdate(failed=failed))
+                    on_update(WriterUpdate(failed=bad.num_rows))
                     for start in range(0, requests.num_rows, self.batch):
                         batch = requests.slice(start, self.batch)
                         self.before_batch(batch)
@@ -64,7 +63,7 @@ class InProcess:
                         batches += 1
                         if batches % self.flush_every == 0:
                             writer.flush()
-                        on_update(WriterUpdate([summarize_group(answers, rows, bad)], failed))
+                        on_update(WriterUpdate([summarize_group(answers, rows, bad)]))
         finally:
             writer.close()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
+from airflow_provider_raydatallm.processor.cluster.fragment_writers import NodeWriter
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import summarize_group
@@ -33,32 +33,32 @@ _BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 class _RequestStage:
     """Reads units and yields their requests; rows without a request go to the writers at once."""
 
-    def __init__(self, reader: RequestReader, writers: FragmentWriters) -> None:
+    def __init__(self, reader: RequestReader, writer: NodeWriter) -> None:
         self._reader = reader
-        self._writers = writers
+        self._writer = writer
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
         for item in batch.to_pylist():
             for requests, failed in self._reader(item["index"], item["spans"]):
-                self._writers.add(None, failed, None)
+                self._writer.add(None, failed, None)
                 yield requests
 
 
 class _WriterSink:
     """Parses answers and hands them to the node's writer."""
 
-    def __init__(self, parser: AnswerParser, writers: FragmentWriters, tasks: int) -> None:
+    def __init__(self, parser: AnswerParser, writer: NodeWriter, tasks: int) -> None:
         self._parser = parser
-        self._writers = writers
+        self._writer = writer
         self._tasks = tasks
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         rows, failed = self._parser(answers)
-        self._writers.add(rows, failed, summarize_group(answers, rows, failed))
+        self._writer.add(rows, failed, summarize_group(answers, rows, failed))
         return pa.table({"rows": [answers.num_rows]})
 
     def record_death(self, rows: pa.Table) -> None:
-        self._writers.add_died(rows)
+        self._writer.add_died(rows)
 
     def deliver_blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
         from ray.data import TaskPoolStrategy
@@ -72,7 +72,7 @@ def run_inference(
     builder: RequestBuilder,
     engine: Engine,
     parser: AnswerParser,
-    writers: FragmentWriters,
+    writer: NodeWriter,
 ) -> None:
     """Answers the missing rows and hands them to the writers."""
     import ray
@@ -90,12 +90,12 @@ def run_inference(
     items = [{"index": index, "spans": list(spans)} for index, spans in missing]
     reader = RequestReader(plan, builder, carry_row=parser.needs_row)
     requests = ray.data.from_items(items, override_num_blocks=tasks).map_batches(
-        _RequestStage(reader, writers).__call__,
+        _RequestStage(reader, writer).__call__,
         compute=TaskPoolStrategy(min(tasks, light_tasks(cpus))),
         **_BLOCKS,
     )
     # A stage takes and releases whole blocks: one batch, unless the job sets blocks.
     requests = requests.repartition(target_num_rows_per_block=engine.block_rows)
-    delivered = engine.answer_requests(requests, _WriterSink(parser, writers, light_tasks(cpus)))
+    delivered = engine.answer_requests(requests, _WriterSink(parser, writer, light_tasks(cpus)))
     for _ in delivered.iter_batches(prefetch_batches=0, **_BLOCKS):
         pass

@@ -34,6 +34,8 @@ from airflow_provider_raydatallm.processor.store.past_speed import newest_throug
 #: Seconds for the writers' last flush after an error or a stop.
 _LAST_FLUSH_SECONDS = 20.0
 _CHECK_SECONDS = 1.0
+#: More than the limits of what a check asks add up to.
+_CHECK_LIMIT_SECONDS = 150.0
 
 
 @dataclass(frozen=True)
@@ -140,22 +142,26 @@ class RayCluster:
         connect_to_ray()
         remote: Any = ray.remote(build)
         tasks = left = [remote.remote(part) for part in parts]
+        built: dict[Any, Part] = {}
         with _errors_of_tasks(Exception):
             while left:
                 done, left = ray.wait(left, timeout=timeout)
                 if not done:
                     event, waiting = f"no part was built for {timeout:g} s", f"{len(left):,} wait"
                     raise stall_error(event, waiting, describe_waiting())
-                ray.get(done)
-            return list(ray.get(tasks))
+                built |= zip(done, ray.get(done, timeout=timeout), strict=True)
+        return [built[task] for task in tasks]
 
 
 def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdate], None]) -> None:
     inference, engine = run.inference, run.inference.engine
     unit_ids = [unit.id for unit in inference.plan.units]
-    writers = FragmentWriters.start(run.url, run.folder, unit_ids, run.epoch)
-    timeout_s = inference.job.stall_timeout
-    stall = StallWatch(_count(run.missing), timeout_s, engine.is_starting, describe_waiting)
+    writers = FragmentWriters(run.url, run.folder, unit_ids, run.epoch)
+
+    def describe() -> str:
+        return ". ".join(filter(None, (writers.describe_silent(), describe_waiting())))
+
+    stall = StallWatch(_count(run.missing), inference.job.stall_timeout, engine.is_starting, describe)
 
     def check() -> None:
         engine.raise_if_broken()
@@ -168,18 +174,18 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
 
     try:
         try:
-            with InterruptibleWait(check, _CHECK_SECONDS):
+            with InterruptibleWait(check, _CHECK_SECONDS, _CHECK_LIMIT_SECONDS):
                 pipeline.run_inference(
-                    inference.plan, run.missing, inference.builder, engine, run.parser, writers
+                    inference.plan, run.missing, inference.builder, engine, run.parser, writers.for_tasks()
                 )
+                writers.flush()
         except Exception:
             engine.raise_if_broken()  # its own error names the cause; errors of its callers do not
             raise
         check()
-        writers.flush()
     except BaseException:
         try:
-            writers.flush(_LAST_FLUSH_SECONDS)
+            writers.flush(min(_LAST_FLUSH_SECONDS, inference.job.stall_timeout))
         except Exception as e:
             print(f"warning: the last finished rows could not be kept: {e}", file=sys.stderr, flush=True)
         raise
@@ -195,12 +201,17 @@ def _count(missing: MissingRows) -> int:
 def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLengthSample:
     """Runs on a node, to keep the driver small."""
     import ray
+    from ray.exceptions import GetTimeoutError
 
+    timeout_s = inference.job.stall_timeout
     remote: Any = ray.remote(num_cpus=0)(sample_token_lengths)
+    task = remote.remote(inference.job, inference.plan, missing, inference.builder)
     with _errors_of_tasks(SliceError):
-        sample: TokenLengthSample = ray.get(
-            remote.remote(inference.job, inference.plan, missing, inference.builder)
-        )
+        try:
+            sample: TokenLengthSample = ray.get(task, timeout=timeout_s)
+        except GetTimeoutError as e:
+            event = f"the lengths of a sample of rows were not known after {timeout_s:g} s"
+            raise stall_error(event, "the run starts", describe_waiting()) from e
     return sample
 
 

@@ -8,9 +8,13 @@ from collections.abc import Callable
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 
+#: How long an engine may start, unless the timeout is longer: loading the largest models takes less.
+START_SECONDS = 2 * 3600.0
+
 
 class StallWatch:
-    """Raises when no row finished for too long. The time in which an engine starts does not count."""
+    """Raises when no row finished for too long, also after the last one: then the run must end. The time in
+    which an engine starts does not count, up to `START_SECONDS`."""
 
     def __init__(
         self,
@@ -27,7 +31,7 @@ class StallWatch:
         self._is_starting = is_starting
         self._describe_waiting = describe_waiting
         self._clock = clock
-        self._since = clock()
+        self._since = self._began = clock()
         self._engine_started = False
 
     def observe(self, finished_rows: int, engine_started: bool) -> None:
@@ -39,12 +43,14 @@ class StallWatch:
         if finished_rows or (engine_started and not self._engine_started):
             self._since = self._clock()
         self._engine_started = self._engine_started or engine_started
-        if self._rows_left <= 0 or self._clock() - self._since < self._timeout_s:
+        now = self._clock()
+        if now - self._since < self._timeout_s:
             return
-        if not self._engine_started and self._is_starting():
-            self._since = self._clock()
+        if not self._engine_started and now - self._began < START_SECONDS and self._is_starting():
+            self._since = now
             return
-        event, waiting = f"no row finished for {self._timeout_s:g} s", f"{self._rows_left:,} rows wait"
+        waiting = f"{self._rows_left:,} rows wait" if self._rows_left > 0 else "the run is to end"
+        event = f"no row finished for {self._timeout_s:g} s"
         raise stall_error(event, waiting, self._describe_waiting())
 
 

@@ -56,8 +56,8 @@ def _sum(counter: Counter, answers: pa.Table, rows: pa.Table, failed: pa.Table) 
 
 
 class WriterUpdate(NamedTuple):
-    """The writers' counts: summaries of finished groups and samples of the nodes, both since the last update,
-    and the failed rows of the run so far."""
+    """The writers' counts since the last update: summaries of finished groups, failed rows, and samples of
+    the nodes."""
 
     summaries: Sequence[pa.Table] = ()
     failed: int = 0

@@ -11,11 +11,15 @@ import time
 from types import FrameType
 from typing import Any
 
+from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
+
 #: Lines of a dead process's log that may hold its reason, and seconds for one request.
 _LOG_LINES = 1000
 _LOG_TIMEOUT_S = 60
 #: Seconds before each try: a busy node may not answer at once, and only failed runs read logs.
 _LOG_BACKOFF_S = (0, 1, 2, 4, 8)
+#: Seconds for all of it: Ray's requests for a log's text have no limit.
+_LOGS_TIMEOUT_S = 180
 #: Instead of a job's id, in names of logs.
 _NO_JOB = "ffffffff"
 
@@ -54,6 +58,12 @@ def connect_to_ray() -> None:
 def process_log(**process: Any) -> str:
     """Returns the last log lines of an actor (`actor_id`) or process (`node_id`, `pid`) of this job; "" if
     they cannot be read."""
+    with contextlib.suppress(TimeoutError):
+        return call_within(_LOGS_TIMEOUT_S, lambda: _read_log(**process))
+    return ""
+
+
+def _read_log(**process: Any) -> str:
     from ray.util.state import get_log
 
     for seconds in _LOG_BACKOFF_S:

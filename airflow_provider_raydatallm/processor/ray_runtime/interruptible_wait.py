@@ -10,7 +10,11 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from types import FrameType, TracebackType
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import start_call
 
 _SIGNAL = signal.SIGUSR1
 
@@ -20,15 +24,16 @@ class _Interrupted(BaseException):
 
 
 class InterruptibleWait:
-    """`with InterruptibleWait(check, interval_s): wait()` calls `check` periodically; its error ends the
-    wait.
+    """`with InterruptibleWait(check, interval_s, limit_s): wait()` calls `check` periodically; its error ends
+    the wait, and so does a check that takes longer than `limit_s`.
 
     Only the main thread can be interrupted: in any other, the wait ends by itself before the error is raised.
     """
 
-    def __init__(self, check: Callable[[], None], interval_s: float) -> None:
+    def __init__(self, check: Callable[[], None], interval_s: float, limit_s: float) -> None:
         self._check = check
         self._interval_s = interval_s
+        self._limit_s = limit_s
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -56,12 +61,20 @@ class InterruptibleWait:
         while not self._ended.wait(self._interval_s) and not self._raised:
             try:
                 if self._error is None:
-                    self._check()
+                    self._check_within_limit()
             except BaseException as e:
                 self._error = e
             with self._lock:
                 if self._error is not None and self._in_main and not self._ended.is_set():
                     signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+
+    def _check_within_limit(self) -> None:
+        call = start_call(self._check)
+        if not futures.wait([call], self._limit_s).done:
+            raise SliceError(
+                f"the run could not be checked for {self._limit_s:g} s: a part of Ray hangs", kind="engine"
+            )
+        call.result()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         # Interrupts only the wait itself, once. Inside __enter__ the next signal interrupts; __exit__ raises

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raydatallm.contract.errors import SliceError
+
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
@@ -45,11 +47,20 @@ def named_actors(prefix: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def cluster_lock(name: str) -> Iterator[None]:
-    """Holds a lock that one job on the cluster can have at a time."""
+def cluster_lock(name: str, timeout_s: float) -> Iterator[None]:
+    """Holds a lock that one job on the cluster can have at a time.
+
+    :raises SliceError: of kind `engine`, when others hold it all the time: one of them may hang.
+    """
     import ray
 
+    deadline = time.monotonic() + timeout_s
     while (lock := create_named_actor(name)) is None:
+        if time.monotonic() > deadline:
+            raise SliceError(
+                f"other jobs hold the lock {name!r} for more than {timeout_s:g} s: does one of them hang?",
+                kind="engine",
+            )
         time.sleep(_LOOK_SECONDS)
     try:
         yield

@@ -108,7 +108,7 @@ def _call_on(function: Callable[[], T], nodes: list[dict[str, Any]]) -> list[T]:
     places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
     tasks = [probe.options(scheduling_strategy=place).remote() for place in places]
     done, _ = ray.wait(tasks, num_returns=len(tasks), timeout=_PROBE_TIMEOUT_S) if tasks else ([], [])
-    return [ray.get(task) for task in done]
+    return ray.get(done, timeout=_PROBE_TIMEOUT_S) if done else []
 
 
 def _max_resources() -> dict[str, float] | None:

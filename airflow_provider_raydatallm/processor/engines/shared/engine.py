@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -23,6 +22,7 @@ from airflow_provider_raydatallm.processor.engines.shared.replica import SharedV
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool, WorkerDiedError
+from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import Poll
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
 from airflow_provider_raydatallm.processor.sizing.facts import Resources, SizingInputs
 from airflow_provider_raydatallm.processor.sizing.sizes import BATCH, default_workers
@@ -37,6 +37,10 @@ _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
 #: Options of a worker's actor that Serve does not set itself.
 _RESOURCE_OPTIONS = ("num_cpus", "num_gpus", "accelerator_type")
 
+#: Seconds that a check waits for news of the engine; without any, it goes on.
+_NEWS_SECONDS = 1.0
+#: The same where the news decides whether a run ends: longer than a restart of Serve's controller.
+_LAST_NEWS_SECONDS = 40.0
 #: Polls, a second apart, after which an engine that cannot be seen counts as stopped.
 _ABSENT_POLLS = 3
 #: Polls after which a worker without resources counts as blocked: where there is room, it has started.
@@ -48,12 +52,16 @@ _READY_SECONDS = 10
 
 @dataclass
 class _Observations:
-    """State of the shared engine as seen in this round; other jobs may stop it between rounds."""
+    """State of the shared engine as seen in this round; other jobs may stop it between rounds.
 
+    poll: whether this slice had deployed the engine when the poll began, and the engine: the poll could see
+    a failed one that is then restarted.
+    """
+
+    poll: Poll[tuple[bool, SharedEngine | None]]
     deployed: bool = False
     was_running: bool = False
     was_polled: bool = False
-    engine: SharedEngine | None = None
     absent_polls: int = 0
     workerless_polls: int = 0
     failed_starts: set[str] = field(default_factory=set)
@@ -63,7 +71,7 @@ class SharedVllmEngine(VllmEngine):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         self._user: tuple[ActorHandle[Any], str] | None = None
-        self._seen = _Observations()
+        self._seen = _Observations(Poll(self._look))
 
     @property
     def needs_past_throughput(self) -> bool:
@@ -176,8 +184,10 @@ class SharedVllmEngine(VllmEngine):
 
     def raise_if_broken(self) -> None:
         seen = self._seen
-        deployed = seen.deployed  # before the poll, which could see a failed engine that is then restarted
-        engine = self._poll()
+        try:
+            deployed, engine = seen.poll.news(_NEWS_SECONDS)
+        except Exception:  # Serve's controller restarts or hangs: the stall watch decides
+            return
         if not seen.was_running and engine is not None and engine.workers.get("RUNNING"):
             seen.was_running = True
             if seen.was_polled:
@@ -187,7 +197,7 @@ class SharedVllmEngine(VllmEngine):
             serve_apps.SERVE.stop_engine(engine.name, force=True, only_failed=True)
             # The message is searched for the cause, as those of Ray's own errors are.
             raise RuntimeError(f"the shared engine could not be started: {engine.message}")
-        is_there = not seen.deployed or (engine is not None and engine.is_alive)
+        is_there = not deployed or (engine is not None and engine.is_alive)
         seen.absent_polls = 0 if is_there else seen.absent_polls + 1
         if seen.absent_polls >= _ABSENT_POLLS:  # requests to it would wait forever
             raise SliceError(
@@ -218,14 +228,15 @@ class SharedVllmEngine(VllmEngine):
             serve_apps.SERVE.stop_idle_engine()
 
     def is_starting(self) -> bool:
-        engine = self._poll()
+        try:
+            _, engine = self._seen.poll.news(_LAST_NEWS_SECONDS)
+        except Exception:
+            return False
         return engine is not None and serve_apps.SERVE.has_workers(engine)
 
-    def _poll(self) -> SharedEngine | None:
-        """The engine as it is, or as it was seen last if Serve's controller does not respond."""
-        with contextlib.suppress(Exception):
-            self._seen.engine = serve_apps.SERVE.engine(self.name)
-        return self._seen.engine
+    def _look(self) -> tuple[bool, SharedEngine | None]:
+        deployed = self._seen.deployed
+        return deployed, serve_apps.SERVE.engine(self.name)
 
     def stop(self) -> None:
         import ray
@@ -234,7 +245,7 @@ class SharedVllmEngine(VllmEngine):
         if self._user is not None:
             ray.kill(self._user[0])
             self._user = None
-        self._seen = _Observations()
+        self._seen = _Observations(Poll(self._look))
 
 
 class SharedWorkerPool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime import named_actors
+from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -43,8 +44,10 @@ _START_SERVE = (
     "{'RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS': '1'}}); from ray import serve; "
     "serve.start(proxy_location='Disabled')"
 )
-#: How long a restart of Serve's controller may take.
+#: How long a restart of Serve's controller may take, and how long it may take to answer.
 _CONTROLLER_SECONDS = 30
+#: More than a job needs to stop an engine, start Serve and deploy another engine.
+_LOCK_SECONDS = 600.0
 _HEALTH_SECONDS = 5.0
 _UPSCALE_SECONDS = 10.0
 
@@ -193,10 +196,8 @@ class ServeApps:
                 ray_actor_options=options,
                 logging_config={"enable_access_log": False, "log_level": "WARNING"},
             )
-            run_many(
-                [RunTarget(target=deployment.bind(name, *arguments), name=name, route_prefix=None)],
-                wait_for_applications_running=False,
-            )
+            target = RunTarget(target=deployment.bind(name, *arguments), name=name, route_prefix=None)
+            _within_limit(lambda: run_many([target], wait_for_applications_running=False))
 
     def stop_engine(self, name: str, *, force: bool = False, only_failed: bool = False) -> bool:
         """Stops an engine that no slice uses. Returns whether it is gone.
@@ -231,7 +232,7 @@ class ServeApps:
                     return
 
     def _lock(self) -> contextlib.AbstractContextManager[None]:
-        return named_actors.cluster_lock(_LOCK)
+        return named_actors.cluster_lock(_LOCK, _LOCK_SECONDS)
 
     def _status(self) -> Any:
         from ray import serve
@@ -244,7 +245,7 @@ class ServeApps:
         from ray import serve
         from ray.util import list_named_actors
 
-        serve.delete(name, _blocking=False)
+        _within_limit(lambda: serve.delete(name, _blocking=False))
         if force:
             for actor in list_named_actors(all_namespaces=True):
                 if actor["namespace"] == _SERVE_NAMESPACE and actor["name"].startswith(actor_prefix(name)):
@@ -274,13 +275,16 @@ class ServeApps:
         context = ray.get_runtime_context()
         own = {*dict(context.runtime_env).get("env_vars", {}), "RAY_JOB_CONFIG_JSON_ENV_VAR"}
         environment = {name: value for name, value in os.environ.items() if name not in own}
-        process = subprocess.run(
-            [sys.executable, "-c", _START_SERVE],
-            env=environment | {"RAY_ADDRESS": context.gcs_address},
-            capture_output=True,
-            text=True,
-            timeout=_START_SECONDS,
-        )
+        try:
+            process = subprocess.run(
+                [sys.executable, "-c", _START_SERVE],
+                env=environment | {"RAY_ADDRESS": context.gcs_address},
+                capture_output=True,
+                text=True,
+                timeout=_START_SECONDS,
+            )
+        except subprocess.TimeoutExpired as e:
+            raise SliceError(f"Ray Serve did not start within {_START_SECONDS:g} s", kind="engine") from e
         if process.returncode:
             raise SliceError(f"Ray Serve could not be started: {process.stderr[-1000:]}", kind="cluster")
 
@@ -307,11 +311,25 @@ def _ask_controller(ask: Callable[[], T]) -> T:
     deadline = time.monotonic() + _CONTROLLER_SECONDS
     while True:
         try:
-            return ask()
+            return _within_limit(ask)
         except (RayError, RayServeException):
             if time.monotonic() > deadline:
                 raise
             time.sleep(1)
+
+
+def _within_limit(ask: Callable[[], T]) -> T:
+    """Calls Serve's client, which waits for ever for a controller that hangs.
+
+    :raises SliceError: when it does.
+    """
+    try:
+        return call_within(_CONTROLLER_SECONDS, ask)
+    except TimeoutError as e:
+        raise SliceError(
+            f"Ray Serve's controller did not answer within {_CONTROLLER_SECONDS} s: does it hang?",
+            kind="engine",
+        ) from e
 
 
 def _is_serve_running() -> bool:

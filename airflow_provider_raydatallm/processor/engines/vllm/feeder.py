@@ -170,7 +170,8 @@ class Feeder:
 
     def _deliver_new(self, ids: pa.Table, **columns: Any) -> pa.Table:
         no, zeros = np.zeros(ids.num_rows, bool), np.zeros(ids.num_rows, np.int64)
-        answers = answer_table(ids, deduplicated=no, cached=no, saved_tokens=zeros, **columns)
+        counters = {"deduplicated": no, "cached": no, "asked_again": no, "saved_tokens": zeros}
+        answers = answer_table(ids, **{**counters, **columns})
         self._deliver(answers)
         return answers
 
@@ -183,6 +184,7 @@ class Feeder:
                 input_tokens=zeros,
                 output_tokens=zeros,
                 cached_tokens=zeros,
+                asked_again=[False] * ids.num_rows,
                 finished_at=[time.time()] * ids.num_rows,
                 **{name: answers.column(name).combine_chunks() for name in COPIED_COLUMNS},
             )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.cluster.stall import StallWatch
+from airflow_provider_raydatallm.processor.cluster.stall import START_SECONDS, StallWatch
 
 
 class Clock:
@@ -49,22 +49,34 @@ def test_rows_without_an_engine_do_not_count_as_its_start(clock: Clock) -> None:
         watch.observe(0, engine_started=True)
 
 
-def test_each_row_restarts_the_stall_time_and_the_last_ends_it(clock: Clock) -> None:
+def test_each_row_restarts_the_stall_time_and_after_the_last_the_run_ends_in_time(clock: Clock) -> None:
     watch = stall_watch(clock, 3)
     for _ in range(3):
         clock.now += 59
         watch.observe(1, engine_started=False)
-    clock.now += 1000
-    watch.observe(0, engine_started=True)  # nothing is left to wait for
+    watch.observe(0, engine_started=True)
+    clock.now += 60
+    with pytest.raises(SliceError, match=r"no row finished for 60 s .* while the run is to end"):
+        watch.observe(0, engine_started=True)
 
 
 def test_engine_without_a_ready_signal_counts_from_its_first_row(clock: Clock) -> None:
     watch = stall_watch(clock, 3)
-    clock.now = 1e6
+    clock.now = 1000.0
     watch.observe(0, engine_started=False)
     watch.observe(1, engine_started=True)
     clock.now += 60
     with pytest.raises(SliceError, match=r"while 2 rows wait\. Finished rows are kept"):
+        watch.observe(0, engine_started=False)
+
+
+def test_start_of_an_engine_has_a_limit(clock: Clock) -> None:
+    watch = stall_watch(clock, 3)
+    while clock.now < START_SECONDS - 60:
+        clock.now += 60
+        watch.observe(0, engine_started=False)
+    clock.now += 60
+    with pytest.raises(SliceError, match="while 3 rows wait"):
         watch.observe(0, engine_started=False)
 
 

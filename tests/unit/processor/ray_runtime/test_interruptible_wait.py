@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 
 
@@ -16,7 +17,7 @@ def wait(seconds: float = 300.0) -> None:
 
 def test_check_runs_during_the_wait_only() -> None:
     checks: list[float] = []
-    with InterruptibleWait(lambda: checks.append(time.monotonic()), 0.02):
+    with InterruptibleWait(lambda: checks.append(time.monotonic()), 0.02, 60):
         while len(checks) < 5:
             time.sleep(0.01)
     count = len(checks)
@@ -36,14 +37,24 @@ def test_error_of_a_check_ends_the_wait_in_order() -> None:
         finally:
             steps.append("in order")
 
-    with pytest.raises(ValueError, match="stuck"), InterruptibleWait(check, 0.05):
+    with pytest.raises(ValueError, match="stuck"), InterruptibleWait(check, 0.05, 60):
         work()
     assert steps == ["in order"]
 
 
 def test_error_of_the_work_itself_is_raised() -> None:
-    with pytest.raises(KeyError), InterruptibleWait(lambda: None, 0.01):
+    with pytest.raises(KeyError), InterruptibleWait(lambda: None, 0.01, 60):
         raise KeyError("own")
+
+
+def test_check_that_hangs_ends_the_wait() -> None:
+    resumed = threading.Event()
+    with (
+        pytest.raises(SliceError, match=r"could not be checked for 0\.05 s"),
+        InterruptibleWait(lambda: resumed.wait() or None, 0.01, 0.05),
+    ):
+        wait()
+    resumed.set()
 
 
 def test_work_in_another_thread_ends_first() -> None:
@@ -56,7 +67,7 @@ def test_work_in_another_thread_ends_first() -> None:
 
     def run() -> None:
         try:
-            with InterruptibleWait(check, 0.01):
+            with InterruptibleWait(check, 0.01, 60):
                 checked.wait()
         except ValueError as e:
             errors.append(e)
@@ -73,7 +84,7 @@ def test_error_at_the_end_of_the_work_disturbs_nothing_later() -> None:
 
     for _ in range(200):
         try:
-            with InterruptibleWait(check, 0.001):
+            with InterruptibleWait(check, 0.001, 60):
                 time.sleep(0.001)
         except ValueError:
             pass

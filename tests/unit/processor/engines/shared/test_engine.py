@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -339,16 +340,40 @@ def test_engine_is_not_missed_before_it_is_deployed(serve: FakeServe, make: Make
         engine.raise_if_broken()
 
 
-def test_last_observation_holds_while_serve_is_unreachable(
-    serve: FakeServe, started: Make, monkeypatch: pytest.MonkeyPatch
+def test_serve_that_is_unreachable_is_no_news_and_no_engine_that_starts(
+    serve: FakeServe, started: Make
 ) -> None:
     engine = started()
-    serve.present = [ENGINE]
+    serve.present = [STARTING]
     engine.raise_if_broken()
+    assert engine.is_starting()
     serve.is_reachable = False
     for _ in range(5):
         engine.raise_if_broken()
-    assert engine.is_starting()
+    assert not engine.is_starting()  # the stall watch would wait for ever
+
+
+def test_serve_that_hangs_is_asked_once_and_delays_no_check(
+    serve: FakeServe, started: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_NEWS_SECONDS", 0.02)
+    monkeypatch.setattr(engine_module, "_LAST_NEWS_SECONDS", 0.02)
+    engine = started()
+    resumed, calls = threading.Event(), list[int]()
+
+    def engines() -> list[SharedEngine]:
+        calls.append(1)
+        resumed.wait()
+        return [ENGINE]
+
+    monkeypatch.setattr(serve, "engines", engines)
+    for _ in range(5):
+        engine.raise_if_broken()
+    assert (engine.is_ready, engine.is_starting(), len(calls)) == (False, False, 1)
+    resumed.set()
+    monkeypatch.setattr(engine_module, "_NEWS_SECONDS", 60)
+    engine.raise_if_broken()
+    assert engine.is_ready
 
 
 def test_end_of_a_slice_does_not_stop_the_engine(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -254,11 +256,37 @@ def test_lock_waits_for_its_holder_and_is_released_after_a_failure(monkeypatch: 
     monkeypatch.setattr(named_actors, "create_named_actor", lambda name: claims.pop(0))
     monkeypatch.setattr(named_actors, "_LOOK_SECONDS", 0)
     monkeypatch.setattr("ray.kill", killed.append)
-    with named_actors.cluster_lock("x"):
+    with named_actors.cluster_lock("x", 60):
         assert (claims, killed) == (["lock"], [])
-    with pytest.raises(ValueError, match="broken"), named_actors.cluster_lock("x"):
+    with pytest.raises(ValueError, match="broken"), named_actors.cluster_lock("x", 60):
         raise ValueError("broken")
     assert killed == ["lock", "lock"]
+
+
+def test_lock_that_others_never_release_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_actors, "create_named_actor", lambda name: None)
+    monkeypatch.setattr(named_actors, "_LOOK_SECONDS", 0.01)
+    with (
+        pytest.raises(SliceError, match=r"hold the lock 'x' for more than 0\.05 s"),
+        named_actors.cluster_lock("x", 0.05),
+    ):
+        pass
+
+
+def test_controller_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    resumed = threading.Event()
+    monkeypatch.setattr(serve_apps, "_CONTROLLER_SECONDS", 0.02)
+    monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: True)
+    monkeypatch.setattr(named_actors, "named_actors", lambda prefix: [])
+    monkeypatch.setattr("ray.serve.status", resumed.wait)
+    monkeypatch.setattr("ray.serve.get_app_handle", lambda name: resumed.wait())
+    monkeypatch.setattr("ray.serve.delete", lambda name, _blocking: resumed.wait())
+    for ask in (serve_apps.SERVE.engines, partial(serve_apps.SERVE.handle, "a"),
+                partial(serve_apps.SERVE._delete, "a")):  # fmt: skip
+        with pytest.raises(SliceError, match=r"controller did not answer within 0\.02 s") as e:
+            ask()
+        assert e.value.kind == "engine"
+    resumed.set()
 
 
 def test_engine_that_does_not_stop_is_an_error_and_force_kills_no_other(

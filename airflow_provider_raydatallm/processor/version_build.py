@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from airflow_provider_raydatallm.processor.store.checkpoint import (
 )
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
+from airflow_provider_raydatallm.processor.store.ledger import count_rows
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
@@ -68,7 +69,7 @@ class VersionBuild:
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
-        missing = self.load_state().missing
+        missing = self.load_state().missing  # suspects run on an engine that differs in numbers only
         if self.inference is not None and missing:
             self.progress({"step": "check", "rows": 0, "planned": self.plan.rows})
             for finding in cluster.preflight(self.inference, missing):
@@ -163,24 +164,26 @@ class _Run:
         build = self.build
         build.check_quarantine(state)
         limit_raised = False
-        while state.missing:
+        while state.missing or state.suspects:
             self.meter.failed_rows = state.rows_quarantined
             self.reporter.report({"step": "start", **self.meter.progress()})
             self._infer_once(state, limit_raised)
             previous, state = state, build.load_state(self.lease)
             build.check_quarantine(state)
             is_stuck = len(state.fragments) <= len(previous.fragments)
-            if state.missing and is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
+            unanswered = state.missing or state.suspects
+            if unanswered and is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
-            if state.missing and is_stuck and (limit_raised or build.job.on_too_long != "raise_limit"):
-                unit, spans = state.missing[0]
+            can_raise_limit = bool(previous.missing) and build.job.on_too_long == "raise_limit"
+            if unanswered and is_stuck and (limit_raised or not can_raise_limit):
+                unit, spans = unanswered[0]
                 raise SliceError(
                     f"{state.rows_missing:,} row(s) came back from the engine neither answered nor failed, "
                     f"the first of them {build.plan.locate(unit, spans[0][0])}",
                     kind="transient",
                 )
             # The missing rows were longer than the engine's limit.
-            limit_raised = build.job.on_too_long == "raise_limit"
+            limit_raised = can_raise_limit
         return state
 
     def _infer_once(self, state: CheckpointState, limit_raised: bool) -> None:
@@ -213,9 +216,14 @@ class _Run:
                 progress |= lateness(build.finish_by, time.time(), progress)
             self.reporter.report(progress, PROGRESS_SECONDS if update.summaries else math.inf)
 
+        inference, rows = build.inference, state.missing
+        if not rows:  # last, on an engine that they may kill
+            rows, limit_raised = state.suspects, False
+            engine = inference.engine.for_suspects(sum(count_rows(spans) for _, spans in rows))
+            inference = replace(inference, engine=engine)
         task = InferenceRun(
-            build.inference,
-            state.missing,
+            inference,
+            rows,
             build.checkpoint.store.url,
             build.checkpoint.folder,
             self.lease.epoch,

@@ -18,10 +18,11 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -164,8 +165,7 @@ class _Read:
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
         for item in batch.to_pylist():
-            spans: Sequence[Any] = item["spans"]
-            for requests, _ in self._make_requests(item["index"], spans):
+            for requests, _ in self._make_requests(item["index"], np.array(item["spans"])):
                 yield requests
 
 

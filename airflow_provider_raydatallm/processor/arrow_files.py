@@ -51,14 +51,23 @@ def encode(table: pa.Table, *, compress: bool = True) -> bytes:
     return b"".join((head, schema, body))
 
 
+def schema_end(content: bytes) -> int:
+    """Returns with how many bytes a file's schema is read.
+
+    :param content: a file's beginning.
+    :raises ValueError: when it is not that.
+    """
+    _, schema_size, _ = _read_head(content)
+    return _HEAD.size + schema_size
+
+
 def decode_schema(content: bytes) -> pa.Schema:
     """
     :param content: a file's beginning.
     :raises ValueError: when it is not that, or not long enough.
     """
-    _, schema_size, _ = _read_head(content)
-    message = content[_HEAD.size : _HEAD.size + schema_size]
-    _check(len(message) == schema_size, "it is cut short")
+    message = content[_HEAD.size : schema_end(content)]
+    _check(_HEAD.size + len(message) == schema_end(content), "it is cut short")
     _check(_EXTENSION not in message, "it has an extension type")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(message))

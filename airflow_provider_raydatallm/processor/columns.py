@@ -10,6 +10,8 @@ from airflow_provider_raydatallm.contract.counters import COUNTERS
 
 _MAX_MESSAGE_CHARS = 2000
 
+#: The ledger keeps offsets as 32-bit numbers.
+MAX_UNIT_ROWS = 2**31 - 1
 ROW_ID_FIELDS = [pa.field("__unit", pa.int32()), pa.field("__offset", pa.int64())]
 
 #: A request, as JSON; and its input row, as JSON, where postprocess needs it.

@@ -12,7 +12,10 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import (
+    sample_rows,
+    sample_token_lengths,
+)
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, preflight_findings
@@ -80,7 +83,9 @@ def _token_lengths(build: VersionBuild) -> facts.TokenLengthSample | None:
     if inference is None or not inference.engine.needs_token_lengths(raised=False):
         return None
     try:
-        return sample_token_lengths(build.job, build.plan, build.load_state().missing, inference.builder)
+        state = build.load_state()
+        rows = sample_rows(state.missing or state.suspects)
+        return sample_token_lengths(build.job, build.plan, rows, inference.builder)
     except (ImportError, SliceError):  # the tokenizer is not on this machine
         return None
 

@@ -36,7 +36,6 @@ from airflow_provider_raydatallm.processor.store.checkpoint import (
 )
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
-from airflow_provider_raydatallm.processor.store.ledger import count_rows
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
@@ -69,10 +68,10 @@ class VersionBuild:
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
-        missing = self.load_state().missing  # suspects run on an engine that differs in numbers only
-        if self.inference is not None and missing:
+        state = self.load_state()
+        if self.inference is not None and not state.is_finished:
             self.progress({"step": "check", "rows": 0, "planned": self.plan.rows})
-            for finding in cluster.preflight(self.inference, missing):
+            for finding in cluster.preflight(self.inference, state.missing or state.suspects):
                 print(f"warning: {finding}", file=sys.stderr, flush=True)
 
     def run(self, lease: Lease, cluster: Cluster) -> Report:
@@ -128,14 +127,15 @@ class VersionBuild:
         if self.job.retry_quarantined:
             # Failures of earlier runs do not count. Without a lease, this run has not failed any row yet.
             since_epoch = lease.epoch if lease is not None else sys.maxsize
-        return CheckpointState(self.plan, self.checkpoint.fragments(), self.job.max_row_attempts, since_epoch)
+        ledger = self.checkpoint.read_ledger(self.plan)
+        return CheckpointState(self.plan, ledger, self.job.max_row_attempts, since_epoch)
 
     def check_quarantine(self, state: CheckpointState) -> None:
         """:raises SliceError: when more rows failed than the slice may lose."""
         failed = state.rows_quarantined
         if self.exceeds_quarantine(failed):
             summary = summarize_quarantine(
-                self.checkpoint.store, self.checkpoint.folder, self.plan, state.fragments
+                self.checkpoint.store, self.checkpoint.folder, self.plan, state.ledger.failed
             )
             raise SliceError(
                 f"{failed:,} of {self.plan.rows:,} rows failed, which is more than max_quarantine_fraction "
@@ -164,22 +164,21 @@ class _Run:
         build = self.build
         build.check_quarantine(state)
         limit_raised = False
-        while state.missing or state.suspects:
+        while not state.is_finished:
             self.meter.failed_rows = state.rows_quarantined
             self.reporter.report({"step": "start", **self.meter.progress()})
             self._infer_once(state, limit_raised)
             previous, state = state, build.load_state(self.lease)
             build.check_quarantine(state)
-            is_stuck = len(state.fragments) <= len(previous.fragments)
-            unanswered = state.missing or state.suspects
-            if unanswered and is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
+            is_stuck = not state.is_finished and state.ledger.fragments <= previous.ledger.fragments
+            if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
             can_raise_limit = bool(previous.missing) and build.job.on_too_long == "raise_limit"
-            if unanswered and is_stuck and (limit_raised or not can_raise_limit):
-                unit, spans = unanswered[0]
+            if is_stuck and (limit_raised or not can_raise_limit):
+                unit, spans = (state.missing or state.suspects)[0]
                 raise SliceError(
                     f"{state.rows_missing:,} row(s) came back from the engine neither answered nor failed, "
-                    f"the first of them {build.plan.locate(unit, spans[0][0])}",
+                    f"the first of them {build.plan.locate(unit, int(spans[0, 0]))}",
                     kind="transient",
                 )
             # The missing rows were longer than the engine's limit.
@@ -219,7 +218,7 @@ class _Run:
         inference, rows = build.inference, state.missing
         if not rows:  # last, on an engine that they may kill
             rows, limit_raised = state.suspects, False
-            engine = inference.engine.for_suspects(sum(count_rows(spans) for _, spans in rows))
+            engine = inference.engine.for_suspects(rows.rows)
             inference = replace(inference, engine=engine)
         task = InferenceRun(
             inference,
@@ -268,13 +267,13 @@ class _Run:
         fields = build.shape.fields
         if fields is None:
             store, folder = build.checkpoint.store, build.checkpoint.folder
-            fields = fragment_fields(store, folder, state.fragments) if build.plan.rows else []
+            fields = fragment_fields(store, folder, state.ledger.rows) if build.plan.rows else []
         return Publication(
             build.folders,
             build.job,
             build.plan,
             build.checkpoint,
-            state.fragments,
+            state.ledger,
             fields,
             build.number,
             build.base,

@@ -117,7 +117,7 @@ def next_version(
     checkpoint = Checkpoint(folders.metadata, question(job, mode, base), base if carries_over else None)
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned
-    if has_changed and job.on_input_change == "fail" and checkpoint.has_fragments():
+    if has_changed and job.on_input_change == "fail" and checkpoint.has_finished_rows():
         raise SliceError(
             f"slice {job.slice_key!r} is half finished, and {job.resolved_input_path} changed since. Set "
             "on_input_change='recompute' or 'extend' to continue with what it holds now: the finished rows "

@@ -3,7 +3,7 @@ Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -68,7 +68,7 @@ class InProcess:
             writer.close()
 
     def build_parts(
-        self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
+        self, build: Callable[[PartPlan], Part], parts: Iterable[PartPlan], timeout: float
     ) -> Iterable[Part]:
         return [build(p) for p in parts]
 

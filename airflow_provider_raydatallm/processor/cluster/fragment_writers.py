@@ -51,9 +51,6 @@ class _Writer(FragmentWriter):
             self._failed_rows += failed.num_rows if failed is not None else 0
             self._summaries += [summary] if summary is not None else []
 
-    def receive_died(self, rows: pa.Table) -> None:
-        self.add("died", rows)
-
     def update(self) -> WriterUpdate:
         with self._lock:
             summaries, self._summaries = self._summaries, []
@@ -90,7 +87,7 @@ class NodeWriter:
         import ray
 
         ids = rows.select([field.name for field in ROW_ID_FIELDS])
-        ray.get(self._writer().receive_died.remote(ids))
+        ray.get(self._writer().put_died.remote(ids))
 
     def _writer(self) -> ActorHandle[Any]:
         import ray

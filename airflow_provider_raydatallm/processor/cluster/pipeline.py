@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.cluster.fragment_writers import NodeWriter
@@ -39,7 +40,8 @@ class _RequestStage:
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
         for item in batch.to_pylist():
-            for requests, failed in self._reader(item["index"], item["spans"]):
+            spans = np.frombuffer(item["spans"], np.int32).reshape(-1, 2)
+            for requests, failed in self._reader(item["index"], spans):
                 self._writer.add(None, failed, None)
                 yield requests
 
@@ -87,7 +89,7 @@ def run_inference(
 
     cpus = ray.cluster_resources().get("CPU", 1)
     tasks = read_tasks(len(missing), cpus)
-    items = [{"index": index, "spans": list(spans)} for index, spans in missing]
+    items = [{"index": index, "spans": spans.tobytes()} for index, spans in missing]
     reader = RequestReader(plan, builder, carry_row=parser.needs_row)
     requests = ray.data.from_items(items, override_num_blocks=tasks).map_batches(
         _RequestStage(reader, writer).__call__,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,10 @@ from airflow_provider_raydatallm.processor.cluster.fragment_writers import Fragm
 from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stall_error
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import (
+    sample_rows,
+    sample_token_lengths,
+)
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
@@ -28,7 +31,7 @@ from airflow_provider_raydatallm.processor.request.requests import RequestBuilde
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs, TokenLengthSample
-from airflow_provider_raydatallm.processor.store.ledger import MissingRows, count_rows
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 
 #: Seconds for the writers' last flush after an error or a stop.
@@ -84,7 +87,7 @@ class Cluster(Protocol):
         """
 
     def build_parts(
-        self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
+        self, build: Callable[[PartPlan], Part], parts: Iterable[PartPlan], timeout: float
     ) -> Iterable[Part]:
         """Calls `build` on each part, in parallel.
 
@@ -100,7 +103,7 @@ class RayCluster:
     ) -> list[Finding]:
         connect_to_ray()
         engine = inference.engine
-        rows, cluster = _count(missing), cluster_probe.probe_cluster()
+        rows, cluster = missing.rows, cluster_probe.probe_cluster()
         checks.raise_errors(checks.preflight_findings(engine.plan, rows, cluster))
         cluster_probe.check_model_folder(inference.job.model_source)
         lengths = None
@@ -135,7 +138,7 @@ class RayCluster:
             slot.release()
 
     def build_parts(
-        self, build: Callable[[PartPlan], Part], parts: Sequence[PartPlan], timeout: float
+        self, build: Callable[[PartPlan], Part], parts: Iterable[PartPlan], timeout: float
     ) -> Iterable[Part]:
         import ray
 
@@ -161,7 +164,7 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
     def describe() -> str:
         return ". ".join(filter(None, (writers.describe_silent(), describe_waiting())))
 
-    stall = StallWatch(_count(run.missing), inference.job.stall_timeout, engine.is_starting, describe)
+    stall = StallWatch(run.missing.rows, inference.job.stall_timeout, engine.is_starting, describe)
 
     def check() -> None:
         engine.raise_if_broken()
@@ -194,10 +197,6 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         writers.stop()
 
 
-def _count(missing: MissingRows) -> int:
-    return sum(count_rows(spans) for _, spans in missing)
-
-
 def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLengthSample:
     """Runs on a node, to keep the driver small."""
     import ray
@@ -205,7 +204,7 @@ def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLeng
 
     timeout_s = inference.job.stall_timeout
     remote: Any = ray.remote(num_cpus=0)(sample_token_lengths)
-    task = remote.remote(inference.job, inference.plan, missing, inference.builder)
+    task = remote.remote(inference.job, inference.plan, sample_rows(missing), inference.builder)
     with _errors_of_tasks(SliceError):
         try:
             sample: TokenLengthSample = ray.get(task, timeout=timeout_s)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import CsvOptions, SliceJob
+from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.input.base import (
     FileFormat,
     FileScan,
@@ -212,6 +213,12 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
             if rows_left is not None:
                 rows = min(rows, rows_left)
                 rows_left -= rows
+            if rows > MAX_UNIT_ROWS:
+                raise SliceError(
+                    f"{file.path} has {rows:,} rows that are read together, from row {part.first_row + 1:,} "
+                    f"on, and may have {MAX_UNIT_ROWS:,}: split the file",
+                    kind="input",
+                )
             if rows:
                 units.append(replace(unit, rows=rows))
     return Plan(

@@ -26,8 +26,8 @@ from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
 from airflow_provider_raydatallm.processor.request.answer_shape import INVALID_ANSWER, PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.fragments import FragmentReader
-from airflow_provider_raydatallm.processor.store.ledger import Fragment
+from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
+from airflow_provider_raydatallm.processor.store.ledger import Pieces
 from airflow_provider_raydatallm.processor.store.versions import PublishedFile, file_name
 
 _ROW_GROUP_ROWS = 65_536
@@ -56,13 +56,14 @@ class Totals:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """All that a task needs to build and stage one published file. `plan` holds only that file's units;
-    `staged` is the version's folder among the staged files."""
+    """All that a task needs to build and stage one published file. `plan` holds only that file's units, and
+    `answered` and `failed` where their rows are; `staged` is the version's folder among the staged files."""
 
     url: str
     plan: Plan
     folder: str
-    fragments: Sequence[Fragment]
+    answered: Pieces
+    failed: Pieces
     fields: Sequence[pa.Field]
     staging_url: str
     staged: str
@@ -123,8 +124,8 @@ def _join_answers(
     plan = part.plan
     ids = {unit.id: i for i, unit in enumerate(plan.units)}
     answers, errors = (
-        FragmentReader(store, part.folder, [f for f in part.fragments if f.kind == kind], ids, fields)
-        for kind, fields in (("rows", [*part.fields, *COUNT_FIELDS]), ("failed", ERROR_FIELDS))
+        FragmentReader(store, part.folder, pieces, ids, fields)
+        for pieces, fields in ((part.answered, [*part.fields, *COUNT_FIELDS]), (part.failed, ERROR_FIELDS))
     )
     for index, unit in enumerate(plan.units):
         offset = 0

@@ -16,7 +16,7 @@ import hashlib
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from airflow_provider_raydatallm.processor.publish.table_schema import check_col
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.lease import Lease
-from airflow_provider_raydatallm.processor.store.ledger import Fragment
+from airflow_provider_raydatallm.processor.store.ledger import Ledger
 from airflow_provider_raydatallm.processor.store.versions import NumberTakenError, SliceFolders, Version
 
 #: A file of `file_per_input` that would be larger becomes several: object stores copy up to 5 GB in one
@@ -41,7 +41,7 @@ from airflow_provider_raydatallm.processor.store.versions import NumberTakenErro
 _MAX_FILE_BYTES = 4 << 30
 
 #: Runs a function on each of some values, anywhere, and returns the results in their order.
-Map = Callable[[Callable[[PartPlan], Part], Sequence[PartPlan]], Iterable[Part]]
+Map = Callable[[Callable[[PartPlan], Part], Iterable[PartPlan]], Iterable[Part]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Publication:
     """Publishes one version.
 
     :param base: the version that it follows, if any.
-    :param fragments: those that count: each row's answer or failure is in them.
+    :param ledger: each row's answer or failure is in its fragments.
     :param fields: the published columns of the answers.
     """
 
@@ -57,7 +57,7 @@ class Publication:
     job: SliceJob
     plan: Plan
     checkpoint: Checkpoint
-    fragments: Sequence[Fragment]
+    ledger: Ledger
     fields: Sequence[pa.Field]
     number: int
     base: Version | None
@@ -74,8 +74,9 @@ class Publication:
         check_columns(self.job, self.plan, self.fields)
         self.lease.check()
         staged = f"{self.number:06}-{uuid.uuid4().hex[:8]}"
-        plans = self._part_plans(f"{versions.STAGED}/{staged}")
-        parts = [stage_part(p) for p in plans] if len(plans) == 1 else list(run_all(stage_part, plans))
+        groups = self._groups()
+        plans = self._part_plans(groups, f"{versions.STAGED}/{staged}")
+        parts = [stage_part(p) for p in plans] if len(groups) == 1 else list(run_all(stage_part, plans))
         totals = sum((p.totals for p in parts), Totals())
         if totals.rows + totals.quarantined != self.plan.rows:
             raise SliceError(
@@ -108,7 +109,7 @@ class Publication:
             "quarantine": [asdict(p.quarantine) for p in parts if p.quarantine],
             "plan": plan_name,
             "question": self.checkpoint.question,
-            "fragments": _count_and_hash(f.name for f in self.fragments),
+            "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
         }
         self.lease.check()
@@ -116,36 +117,36 @@ class Publication:
         reconcile(self.folders)
         return result
 
-    def _part_plans(self, staged: str) -> list[PartPlan]:
-        groups = self._groups()
-        group_of = {self.plan.units[i].id: g for g, units in enumerate(groups) for i in units}
-        fragments: list[list[Fragment]] = [[] for _ in groups]
-        for fragment in self.fragments:
-            for group in dict.fromkeys(group_of[r.unit] for r in fragment.ranges if r.unit in group_of):
-                fragments[group].append(fragment)
-        return [
-            PartPlan(
+    def _fragments(self) -> list[str]:
+        """The names of those that count."""
+        return [*self.ledger.rows.names, *self.ledger.failed.names]
+
+    def _part_plans(self, groups: Sequence[Sequence[int]], staged: str) -> Iterator[PartPlan]:
+        """One after the other: together they would hold the ledger a second time."""
+        units = self.plan.units
+        divided = (kind.divide(groups, len(units)) for kind in (self.ledger.rows, self.ledger.failed))
+        for index, (group, answered, failed) in enumerate(zip(groups, *divided, strict=True)):
+            yield PartPlan(
                 url=self.folders.metadata.url,
-                plan=replace(self.plan, units=tuple(self.plan.units[i] for i in units)),
+                plan=replace(self.plan, units=tuple(units[i] for i in group)),
                 folder=self.checkpoint.folder,
-                fragments=fragments[index],
+                answered=answered,
+                failed=failed,
                 fields=self.fields,
                 staging_url=self.folders.staging.url,
                 staged=staged,
                 number=self.number,
                 index=index,
                 count=len(groups),
-                input=self.plan.units[units[0]].file.path if self.job.file_per_input and units else None,
+                input=units[group[0]].file.path if self.job.file_per_input and group else None,
             )
-            for index, units in enumerate(groups)
-        ]
 
     def _groups(self) -> list[list[int]]:
         """Units of each published file, in plan order. An input without columns has no file."""
         units = self.plan.units
         if not self.plan.columns:
             return []
-        names = {f.name for f in self.fragments}
+        names = set(self._fragments())
         stored = self.folders.metadata.files(self.checkpoint.folder)
         bytes_per_row = sum(f.size for f in stored if f.name in names) / max(self.plan.rows, 1)
         rows_of: Counter[str] = Counter()

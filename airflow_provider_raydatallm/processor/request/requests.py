@@ -15,7 +15,7 @@ from airflow_provider_raydatallm.processor.columns import CARRIED_ROW_FIELD, REQ
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
 from airflow_provider_raydatallm.processor.request.row_function import RowFunction
-from airflow_provider_raydatallm.processor.store.ledger import Span
+from airflow_provider_raydatallm.processor.store.spans import Spans
 
 #: Error type of rows with a value that Python cannot hold: text that is no UTF-8, a date beyond year 9999.
 INVALID_CELL = "InvalidCell"
@@ -118,10 +118,10 @@ class RequestReader:
         self._carry_row = carry_row
         self._schema = pa.schema([*REQUEST_FIELDS, *[CARRIED_ROW_FIELD] * carry_row])
 
-    def __call__(self, index: int, spans: Sequence[Span]) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def __call__(self, index: int, spans: Spans) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Yields tables of requests and of failed rows."""
         first = 0
-        starts, stops = np.array(spans).T
+        starts, stops = spans.T
         for table in self._plan.read(self._plan.units[index], self._builder.columns):
             offsets = np.arange(first, first + table.num_rows)
             span = np.searchsorted(starts, offsets, side="right") - 1

@@ -8,16 +8,23 @@ Damaged files are renamed with a warning; their rows are missing then, and run a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
+from airflow_provider_raydatallm.processor.store.ledger import (
+    Ledger,
+    MissingRows,
+    RowRanges,
+    RowStates,
+    holds_finished_rows,
+    read_ledger,
+    row_states,
+)
 from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PROGRESS, Version
 
 #: A question that is asked again after a version: its number.
@@ -26,43 +33,47 @@ _FOLLOWS = re.compile(r"[0-9a-f]{16}-[a-z]+-(\d{6,})")
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """Which rows of a plan are finished, quarantined and missing, by the fragments that exist.
+    """Which rows of a plan are missing and quarantined, by the fragments that exist.
 
     `max_attempts`: failures that put a row into quarantine; those before the epoch `failed_since` do not
     count.
     """
 
     plan: Plan
-    fragments: Sequence[ledger.Fragment]
+    ledger: Ledger
     max_attempts: int
     failed_since: int = 0
 
-    @cached_property
-    def finished(self) -> Mapping[str, Sequence[ledger.Span]]:
-        return ledger.finished_rows(self.fragments)
+    @property
+    def missing(self) -> MissingRows:
+        """Rows to be answered, without `suspects`."""
+        return self._rows.missing
 
-    @cached_property
-    def quarantined(self) -> Mapping[str, Sequence[ledger.Span]]:
-        counted = [f for f in self.fragments if f.epoch >= self.failed_since]
-        return ledger.quarantined_rows(counted, self.finished, self.max_attempts)
+    @property
+    def suspects(self) -> MissingRows:
+        """Rows to be answered that engines held when they died, more than once."""
+        return self._rows.suspects
 
-    @cached_property
-    def missing(self) -> list[tuple[int, list[ledger.Span]]]:
-        units = [(u.id, u.rows) for u in self.plan.units]
-        return ledger.missing_rows(units, [self.finished, self.quarantined])
+    @property
+    def is_finished(self) -> bool:
+        return not self.rows_missing
 
     @property
     def rows_missing(self) -> int:
-        return sum(ledger.count_rows(spans) for _, spans in self.missing)
+        """Rows to be answered, suspects too."""
+        return self.missing.rows + self.suspects.rows
 
     @property
     def rows_quarantined(self) -> int:
-        """Of this plan only: fragments may hold rows of files that are gone."""
-        return sum(
-            max(0, min(stop, unit.rows) - start)
-            for unit in self.plan.units
-            for start, stop in self.quarantined.get(unit.id, ())
-        )
+        return self._rows.quarantined.rows
+
+    @cached_property
+    def _rows(self) -> RowStates:
+        failed = self.ledger.failed
+        if self.failed_since:
+            failed = failed.filter(failed.epochs >= self.failed_since)
+        counted = replace(self.ledger, failed=failed)
+        return row_states([unit.rows for unit in self.plan.units], counted, self.max_attempts)
 
 
 class Checkpoint:
@@ -84,8 +95,8 @@ class Checkpoint:
         names = self.store.names(self.folder)
         return {n[5:-5] for n in names if n.startswith("plan-") and n.endswith(".json")}
 
-    def has_fragments(self) -> bool:
-        return any(n.endswith(".arrow") for n in self.store.names(self.folder))
+    def has_finished_rows(self) -> bool:
+        return any(map(holds_finished_rows, self.store.names(self.folder)))
 
     def load_plan(self, listing: Listing) -> Plan | None:
         return load_plan(self.store, f"{self.folder}/plan-{listing.hash}.json", listing)
@@ -93,8 +104,18 @@ class Checkpoint:
     def save_plan(self, plan: Plan) -> None:
         self.store.create_document(f"{self.folder}/plan-{plan.input_hash}.json", plan.to_json())
 
-    def fragments(self) -> list[ledger.Fragment]:
-        return ledger.read_ledger(self.store.names(self.folder), self._ranges, self.base)
+    def read_ledger(self, plan: Plan) -> Ledger:
+        units = {unit.id: index for index, unit in enumerate(plan.units)}
+
+        def read_ranges(name: str) -> RowRanges | None:
+            path = f"{self.folder}/{name}"
+            try:
+                return fragment_ranges(self.store, path, units)
+            except CorruptFileError as e:
+                self.keep_damaged_file(path, e)
+                return None
+
+        return read_ledger(self.store.names(self.folder), units, read_ranges, self.base)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
@@ -112,14 +133,6 @@ class Checkpoint:
     @property
     def _carried_over_name(self) -> str:
         return f"{self.folder}/carried-over-{self.base:06}.json"
-
-    def _ranges(self, name: str) -> tuple[ledger.UnitRows, ...] | None:
-        path = f"{self.folder}/{name}"
-        try:
-            return fragment_ranges(self.store, path)
-        except CorruptFileError as e:
-            self.keep_damaged_file(path, e)
-            return None
 
 
 def remove_checkpoints(store: Store, version: Version) -> None:

@@ -1,60 +1,275 @@
-"""The ledger of finished rows: derived from the names of the fragments that exist, never stored separately.
+"""The ledger of finished rows: derived from the fragments that exist, never stored separately.
 
 The name of a fragment that holds one range of one unit contains that range, so that a slice's ledger is one
-listing; the others (`mixed`) hold their ranges in their first bytes. Row ranges are half-open `(start, stop)`
-offsets in a unit. Pure, except for `read_ledger`.
+listing; the others (`mixed`) hold their ranges in their first bytes. A slice whose rows finish in any order
+has about as many ranges as rows, so they are columns of numbers, once in memory. Pure, except for
+`read_ledger`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from itertools import chain
+from typing import Any, Literal, NamedTuple
 
-Span = tuple[int, int]
-#: Rows of a plan: the index of a unit and ranges of its rows.
-MissingRows = Sequence[tuple[int, Sequence[Span]]]
+import numpy as np
 
+from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
+from airflow_provider_raydatallm.processor.store.spans import (
+    Spans,
+    count_rows,
+    covered_at_least,
+    intersect,
+    merge_spans,
+    subtract,
+)
 
-class UnitRows(NamedTuple):
-    """Rows of one unit, named by the unit's id."""
-
-    unit: str
-    start: int
-    stop: int
-
-
-#: `rows`: answered; `failed`: rows that failed for their own reasons, once for each failure.
-FragmentKind = Literal["rows", "failed"]
+#: `rows`: answered; `failed`: rows that failed for their own reasons, once for each failure; `died`: rows
+#: that an engine held when it died, once for each death.
+FragmentKind = Literal["rows", "failed", "died"]
 
 _NAME = re.compile(
-    r"(?:carried(?P<base>\d{6,})-)?(?P<kind>rows|failed)"
+    r"(?:carried(?P<base>\d{6,})-)?(?P<kind>rows|failed|died)"
     r"-(?:(?P<unit>[0-9a-f]{16})-(?P<first>\d+)|mixed)-(?P<count>\d+)-e(?P<epoch>\d{6,})"
     r"-(?P<sha>[0-9a-f]{16})\.arrow"
 )
+#: Fragments that are read at once, and by one task of a thread at most.
+_THREADS, _BATCH = 32, 64
+#: Engine deaths that make the rows which it held suspects.
+_SUSPECT_DEATHS = 2
+#: About so many ranges are looked at together, of at most so many rows: their positions are 32-bit numbers.
+_BLOCK_RANGES, _BLOCK_ROWS = 4 << 20, 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class RowRanges:
+    """Ranges of rows as columns of int32: the index of a unit in the plan, -1 for one of another plan, and
+    half-open offsets in it."""
+
+    units: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def __getitem__(self, some: Any) -> RowRanges:
+        return RowRanges(self.units[some], self.starts[some], self.stops[some])
+
+
+_NO_RANGES = RowRanges(*[np.empty(0, np.int32)] * 3)
+
+
+class Pieces(NamedTuple):
+    """Where rows are: ranges, in the order of their fragments, each in the fragment `numbers` of `names`,
+    from that one's row `rows` on."""
+
+    names: Sequence[str]
+    numbers: np.ndarray
+    ranges: RowRanges
+    rows: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Fragments:
+    """Fragments of one kind, sorted by name: immutable files of rows. The ranges of one, in the order of its
+    rows, stop at its `ends`."""
+
+    names: Sequence[str]
+    epochs: np.ndarray
+    ranges: RowRanges
+    ends: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def filter(self, chosen: np.ndarray) -> Fragments:
+        """:param chosen: a bool for each fragment."""
+        counts = np.diff(self.ends, prepend=0)
+        names = [name for name, is_chosen in zip(self.names, chosen, strict=True) if is_chosen]
+        ranges = self.ranges[np.repeat(chosen, counts)]
+        return Fragments(names, self.epochs[chosen], ranges, np.cumsum(counts[chosen]))
+
+    def divide(self, groups: Sequence[Sequence[int]], units: int) -> Iterator[Pieces]:
+        """Yields where the rows of each group of units are; units are numbered by their place in it.
+
+        :param units: of the plan.
+        """
+        group_of, place = np.full(units + 1, -1, np.int32), np.full(units + 1, -1, np.int32)  # [-1]: no unit
+        for number, group in enumerate(groups):
+            group_of[group], place[group] = number, np.arange(len(group))
+        group_of_range = group_of[self.ranges.units]
+        # Counts rows of all fragments, and may overflow: differences within a fragment are right anyhow.
+        passed = (self.ranges.stops - self.ranges.starts).view(np.uint32)
+        np.add.accumulate(passed, out=passed)
+        for number in range(len(groups)):
+            some = np.flatnonzero(group_of_range == number)
+            ranges = self.ranges[some]
+            fragment = np.searchsorted(self.ends, some, "right")
+            first = np.concatenate([[0], self.ends[:-1]])[fragment]
+            before = np.where(first > 0, passed[first - 1], 0).astype(np.uint32)
+            rows = passed[some] - (ranges.stops - ranges.starts).view(np.uint32) - before
+            held, numbers = np.unique(fragment, return_inverse=True)
+            yield Pieces(
+                [self.names[i] for i in held],
+                numbers.astype(np.int32),
+                RowRanges(place[ranges.units], ranges.starts, ranges.stops),
+                rows.view(np.int32),
+            )
 
 
 @dataclass(frozen=True)
-class Fragment:
-    """An immutable file of finished rows. `ranges` in the order of its rows."""
+class Ledger:
+    """The fragments that exist, by kind."""
 
-    name: str
-    kind: FragmentKind
-    epoch: int
-    ranges: tuple[UnitRows, ...]
+    rows: Fragments
+    failed: Fragments
+    died: Fragments
+
+    @property
+    def fragments(self) -> int:
+        return len(self.rows) + len(self.failed) + len(self.died)
+
+
+@dataclass(frozen=True, eq=False)
+class MissingRows:
+    """Rows of a plan: (index of a unit, spans of its offsets) for each unit that has any, in plan order. The
+    spans of one stop at its `ends`."""
+
+    units: np.ndarray
+    ends: np.ndarray
+    spans: Spans
+
+    @classmethod
+    def of(cls, ranges: RowRanges) -> MissingRows:
+        """:param ranges: in plan order."""
+        ends = np.flatnonzero(np.diff(ranges.units, append=-1)) + 1
+        return cls(ranges.units[ends - 1], ends, np.column_stack([ranges.starts, ranges.stops]))
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def __getitem__(self, i: int) -> tuple[int, Spans]:
+        return int(self.units[i]), self.spans[self.ends[i - 1] if i else 0 : self.ends[i]]
+
+    def __iter__(self) -> Iterator[tuple[int, Spans]]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def rows(self) -> int:
+        return count_rows(self.spans)
+
+
+class RowStates(NamedTuple):
+    """The rows of a plan that are not answered. `suspects`: those that engines held when they died;
+    `missing`: all others that are to be answered."""
+
+    missing: MissingRows
+    suspects: MissingRows
+    quarantined: MissingRows
+
+
+def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int) -> RowStates:
+    """
+    :param unit_rows: of the plan's units.
+    :param max_attempts: failures that put a row into quarantine, unless it is answered.
+    """
+    rows = np.array(unit_rows, np.int64)
+    ranges = sum(len(kind.ranges) for kind in (ledger.rows, ledger.failed, ledger.died))
+    block_rows = min(_BLOCK_ROWS, max(1, int(rows.sum()) * _BLOCK_RANGES // max(ranges, _BLOCK_RANGES)))
+    results: list[list[RowRanges]] = [[], [], []]
+    for block in _blocks(rows, block_rows):
+        answered, failed, died = (
+            block.positions(kind.ranges) for kind in (ledger.rows, ledger.failed, ledger.died)
+        )
+        finished = merge_spans(answered)
+        quarantined = subtract(covered_at_least(failed, max_attempts), finished)
+        left = subtract(subtract(block.all_rows(), finished), quarantined)
+        suspects = intersect(left, covered_at_least(died, _SUSPECT_DEATHS))
+        for result, spans in zip(results, (subtract(left, suspects), suspects, quarantined), strict=True):
+            result.append(block.ranges(spans))
+    return RowStates(*(MissingRows.of(_join(result)) for result in results))
+
+
+class _Block(NamedTuple):
+    """Consecutive units, or the rows of a single one from an offset on, laid end to end. A number between the
+    rows of two units keeps their spans apart."""
+
+    first: int
+    offset: int
+    rows: np.ndarray
+
+    @property
+    def _bases(self) -> Spans:
+        bases: Spans = np.cumsum(self.rows + 1) - (self.rows + 1)
+        return bases.astype(np.int32)
+
+    def all_rows(self) -> Spans:
+        return np.column_stack([self._bases, self._bases + self.rows.astype(np.int32)])
+
+    def positions(self, ranges: RowRanges) -> Spans:
+        """Those of the ranges' rows that are in this block."""
+        units = ranges.units
+        here = (units >= self.first) & (units < self.first + len(self.rows))
+        if len(self.rows) == 1:
+            here &= (ranges.stops > self.offset) & (ranges.starts < self.offset + self.rows[0])
+        some = ranges[np.flatnonzero(here)]
+        unit = some.units - self.first
+        base, rows = self._bases[unit], self.rows.astype(np.int32)[unit]
+        return np.column_stack(
+            [base + np.clip(offsets - self.offset, 0, rows) for offsets in (some.starts, some.stops)]
+        )
+
+    def ranges(self, spans: Spans) -> RowRanges:
+        units = np.searchsorted(self._bases, spans[:, 0], "right").astype(np.int32) - 1
+        starts, stops = (spans - (self._bases[units] - np.int32(self.offset))[:, None]).T
+        return RowRanges(units + self.first, starts, stops)
+
+
+def _blocks(rows: np.ndarray, block_rows: int) -> Iterator[_Block]:
+    ends = np.cumsum(rows + 1)
+    first = 0
+    while first < len(rows):
+        before = ends[first - 1] if first else 0
+        last = int(np.searchsorted(ends, before + block_rows, "right"))
+        if last > first:
+            yield _Block(first, 0, rows[first:last])
+        else:
+            last = first + 1
+            for offset in range(0, int(rows[first]), block_rows):
+                yield _Block(first, offset, np.minimum(rows[first:last] - offset, block_rows))
+        first = last
+
+
+def _join(parts: Sequence[RowRanges]) -> RowRanges:
+    """One after the other; a range that one part ends with and the next one begins with is one."""
+    columns = [[part.units, part.starts, part.stops] for part in (_NO_RANGES, *parts)]
+    units, starts, stops = (np.concatenate(column) for column in zip(*columns, strict=True))
+    is_new = np.ones(len(units) + 1, bool)
+    is_new[1:-1] = (units[1:] != units[:-1]) | (starts[1:] != stops[:-1])
+    return RowRanges(units[is_new[:-1]], starts[is_new[:-1]], stops[is_new[1:]])
 
 
 def fragment_name(
-    kind: FragmentKind, ranges: Sequence[UnitRows], epoch: int, content: bytes, base: int | None = None
+    kind: FragmentKind,
+    place: tuple[str, int] | None,
+    rows: int,
+    epoch: int,
+    content: bytes,
+    base: int | None = None,
 ) -> str:
-    """:param base: the version from which the rows are taken over, if any."""
-    count = sum(stop - start for _, start, stop in ranges)
-    where = f"{ranges[0].unit}-{ranges[0].start}" if len(ranges) == 1 else "mixed"
+    """
+    :param place: unit and first offset of a fragment that holds one range.
+    :param base: the version from which the rows are taken over, if any.
+    """
+    where = f"{place[0]}-{place[1]}" if place is not None else "mixed"
     carried = f"carried{base:06}-" if base is not None else ""
-    return f"{carried}{kind}-{where}-{count}-e{epoch:06}-{content_hash(content)}.arrow"
+    return f"{carried}{kind}-{where}-{rows}-e{epoch:06}-{content_hash(content)}.arrow"
 
 
 def content_hash(content: bytes) -> str:
@@ -73,125 +288,63 @@ def count_from_name(name: str) -> int:
     return int(match["count"]) if match else 0
 
 
+def holds_finished_rows(name: str) -> bool:
+    """Whether the file is a fragment of rows that are answered or have failed."""
+    match = _NAME.fullmatch(name)
+    return match is not None and match["kind"] != "died"
+
+
 def read_ledger(
     names: Iterable[str],
-    read_ranges: Callable[[str], tuple[UnitRows, ...] | None],
+    units: Mapping[str, int],
+    read_ranges: Callable[[str], RowRanges | None],
     base: int | None = None,
-) -> list[Fragment]:
-    """Returns the fragments among `names`, sorted by name.
+) -> Ledger:
+    """Returns the fragments among `names`.
 
+    :param units: plan indices by unit id.
     :param read_ranges: reads the ranges of a mixed fragment; returns None when it is damaged.
     :param base: the version whose carried rows count; those of other versions may have other answers now.
     """
-    fragments: dict[str, Fragment | None] = {}
-    mixed: list[tuple[str, FragmentKind, int]] = []
-    for name in sorted(names):
-        match = _NAME.fullmatch(name)
-        if match is None or (match["base"] is not None and int(match["base"]) != base):
-            continue
-        kind: FragmentKind = "rows" if match["kind"] == "rows" else "failed"
-        epoch = int(match["epoch"])
+    by_kind: dict[str, list[re.Match[str]]] = {"rows": [], "failed": [], "died": []}
+    for match in map(_NAME.fullmatch, sorted(names)):
+        if match is not None and (match["base"] is None or int(match["base"]) == base):
+            by_kind[match["kind"]].append(match)
+    with ThreadPoolExecutor(_THREADS) as pool:
+
+        def read_all(names: Sequence[str]) -> Iterator[RowRanges | None]:
+            # A task for each would take more memory than the ranges.
+            size = max(1, min(_BATCH, len(names) // (4 * _THREADS)))
+            batches = [names[i : i + size] for i in range(0, len(names), size)]
+            return chain.from_iterable(pool.map(lambda batch: [read_ranges(n) for n in batch], batches))
+
+        return Ledger(**{kind: _collect(of_kind, units, read_all) for kind, of_kind in by_kind.items()})
+
+
+def _collect(
+    matches: Sequence[re.Match[str]],
+    units: Mapping[str, int],
+    read_all: Callable[[Sequence[str]], Iterator[RowRanges | None]],
+) -> Fragments:
+    mixed = read_all([m.string for m in matches if m["unit"] is None])
+    names: list[str] = []
+    epochs, ends = array("q"), array("q")
+    columns = [array("i"), array("i"), array("i")]  # grow where they lie
+    for match in matches:
         if match["unit"] is None:
-            mixed.append((name, kind, epoch))
-            fragments[name] = None  # keeps the order
+            ranges = next(mixed)
+            if ranges is None:
+                continue
+            for column, values in zip(columns, (ranges.units, ranges.starts, ranges.stops), strict=True):
+                column.frombytes(values.tobytes())
         else:
-            first = int(match["first"])
-            rows = UnitRows(match["unit"], first, first + int(match["count"]))
-            fragments[name] = Fragment(name, kind, epoch, (rows,))
-    if mixed:
-        with ThreadPoolExecutor(32) as pool:
-            all_ranges = pool.map(read_ranges, (name for name, _, _ in mixed))
-            for (name, kind, epoch), ranges in zip(mixed, all_ranges, strict=True):
-                fragments[name] = Fragment(name, kind, epoch, ranges) if ranges is not None else None
-    return [f for f in fragments.values() if f is not None]
-
-
-def finished_rows(fragments: Iterable[Fragment]) -> dict[str, list[Span]]:
-    """Answered rows of each unit, as sorted ranges that do not touch."""
-    return {unit: merge_spans(spans) for unit, spans in _spans_by_unit(fragments, "rows").items()}
-
-
-def quarantined_rows(
-    fragments: Sequence[Fragment], finished: Mapping[str, Sequence[Span]], max_attempts: int
-) -> dict[str, list[Span]]:
-    """Rows that were never answered and failed at least `max_attempts` times."""
-    quarantined = {
-        unit: subtract(covered_at_least(spans, max_attempts), finished.get(unit, []))
-        for unit, spans in _spans_by_unit(fragments, "failed").items()
-    }
-    return {unit: spans for unit, spans in quarantined.items() if spans}
-
-
-def _spans_by_unit(fragments: Iterable[Fragment], kind: FragmentKind) -> dict[str, list[Span]]:
-    spans: dict[str, list[Span]] = {}
-    for fragment in fragments:
-        if fragment.kind == kind:
-            for unit, start, stop in fragment.ranges:
-                spans.setdefault(unit, []).append((start, stop))
-    return spans
-
-
-def missing_rows(
-    units: Sequence[tuple[str, int]], done: Sequence[Mapping[str, Sequence[Span]]]
-) -> list[tuple[int, list[Span]]]:
-    """Rows still to be answered: (index of the unit, its ranges) for each unit that has any.
-
-    :param units: (id, rows) in plan order.
-    :param done: sorted ranges by unit that need no answer.
-    """
-    missing = []
-    for index, (unit, rows) in enumerate(units):
-        spans: list[Span] = [(0, rows)]
-        for ranges in done:
-            if unit in ranges:
-                spans = subtract(spans, ranges[unit])
-        if spans:
-            missing.append((index, spans))
-    return missing
-
-
-def merge_spans(spans: Iterable[Span]) -> list[Span]:
-    """Sorted ranges that neither overlap nor touch and cover the same rows."""
-    result: list[Span] = []
-    for start, stop in sorted(spans):
-        if result and start <= result[-1][1]:
-            result[-1] = (result[-1][0], max(stop, result[-1][1]))
-        elif start < stop:
-            result.append((start, stop))
-    return result
-
-
-def covered_at_least(spans: Iterable[Span], times: int) -> list[Span]:
-    """Ranges that at least `times` of the spans cover."""
-    edges = sorted(edge for start, stop in spans for edge in ((start, 1), (stop, -1)))
-    result: list[Span] = []
-    depth = begin = 0
-    for at, step in edges:
-        if depth >= times > depth + step:
-            result.append((begin, at))
-        elif depth < times <= depth + step:
-            begin = at
-        depth += step
-    return merge_spans(result)
-
-
-def subtract(spans: Iterable[Span], taken: Sequence[Span]) -> list[Span]:
-    """`spans` less `taken`; both sorted and free of overlaps."""
-    result: list[Span] = []
-    at = 0
-    for start, stop in spans:
-        while at < len(taken) and taken[at][1] <= start:
-            at += 1
-        i = at
-        while i < len(taken) and taken[i][0] < stop:
-            if taken[i][0] > start:
-                result.append((start, taken[i][0]))
-            start = max(start, taken[i][1])
-            i += 1
-        if start < stop:
-            result.append((start, stop))
-    return result
-
-
-def count_rows(spans: Iterable[Span]) -> int:
-    return sum(stop - start for start, stop in spans)
+            first, stop = int(match["first"]), int(match["first"]) + int(match["count"])
+            if not first < stop <= MAX_UNIT_ROWS:
+                continue
+            for column, value in zip(columns, (units.get(match["unit"], -1), first, stop), strict=True):
+                column.append(value)
+        names.append(match.string)
+        epochs.append(min(int(match["epoch"]), 2**63 - 1))
+        ends.append(len(columns[0]))
+    ranges = RowRanges(*(np.frombuffer(column, np.int32) for column in columns))
+    return Fragments(names, np.frombuffer(epochs, np.int64), ranges, np.frombuffer(ends, np.int64))

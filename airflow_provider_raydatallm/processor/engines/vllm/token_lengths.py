@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing.facts import TokenLengthSample
-from airflow_provider_raydatallm.processor.store.ledger import MissingRows, Span, count_rows
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows
+from airflow_provider_raydatallm.processor.store.spans import Spans, count_rows, merge_spans
 
 #: Sampled rows, at most about so many; the units they come from, and the runs of rows in a unit.
 _ROWS = 1000
@@ -18,10 +21,9 @@ _RUNS = 8
 
 
 def sample_token_lengths(
-    job: SliceJob, plan: Plan, missing: MissingRows, builder: RequestBuilder
+    job: SliceJob, plan: Plan, rows: Sequence[tuple[int, Spans]], builder: RequestBuilder
 ) -> TokenLengthSample:
-    """Tokenizes up to about 1,000 rows, evenly spread over the missing ones. Rows whose request fails are
-    left out.
+    """Tokenizes the rows that `sample_rows` chose. Those whose request fails are left out.
 
     :raises SliceError: of kind `model`, when the tokenizer cannot be loaded.
     """
@@ -35,35 +37,31 @@ def sample_token_lengths(
         ) from e
     read_requests = RequestReader(plan, builder, carry_row=False)
     tokens: list[int] = []
-    for index, spans in _sample_rows(missing):
+    for index, spans in rows:
         for requests, _ in read_requests(index, spans):
-            rows = tokenizer(requests.column("__request").to_pylist())
-            tokens += [row.total_tokens for row in rows if row.error is None]
+            tokenized = tokenizer(requests.column("__request").to_pylist())
+            tokens += [row.total_tokens for row in tokenized if row.error is None]
     return TokenLengthSample(tokens, tokenizer.max_positions)
 
 
-def _sample_rows(missing: MissingRows) -> list[tuple[int, list[Span]]]:
-    if sum(count_rows(spans) for _, spans in missing) <= _ROWS:
-        return [(index, list(spans)) for index, spans in missing]
+def sample_rows(missing: MissingRows) -> list[tuple[int, Spans]]:
+    """Chooses about 1,000 rows, evenly spread over the missing ones."""
+    if missing.rows <= _ROWS:
+        return list(missing)
     units = min(_UNITS, len(missing))
     chosen = [missing[i * len(missing) // units] for i in range(units)]
     rows = sum(count_rows(spans) for _, spans in chosen)
     return [(index, _sample_spans(spans, -(-_ROWS * count_rows(spans) // rows))) for index, spans in chosen]
 
 
-def _sample_spans(spans: Sequence[Span], rows: int) -> list[Span]:
+def _sample_spans(spans: Spans, rows: int) -> Spans:
     """So many of their rows, in a few runs at even distances."""
-    total = count_rows(spans)
+    starts, stops = spans.astype(np.int64).T
+    ends = np.cumsum(stops - starts)
+    total = int(ends[-1])
     if total <= rows:
-        return list(spans)
-    run = -(-rows // _RUNS)
-    sample: list[Span] = []
-    passed = 0  # rows of earlier spans
-    for start, stop in spans:
-        for i in range(_RUNS):
-            first = i * total // _RUNS - passed + start
-            low, high = max(first, start), min(first + run, stop)
-            if low < high:
-                sample.append((low, high))
-        passed += stop - start
-    return sample
+        return spans
+    # The n-th missing row is in the span before which fewer are.
+    chosen = (np.arange(_RUNS)[:, None] * total // _RUNS + np.arange(-(-rows // _RUNS))).ravel()
+    offsets = stops[span := np.searchsorted(ends, chosen, "right")] - (ends[span] - chosen)
+    return merge_spans(np.column_stack([offsets, offsets + 1]))

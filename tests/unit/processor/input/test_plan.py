@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.input import plan as plan_module
 from airflow_provider_raydatallm.processor.input import text as text_module
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from tests.support.in_process import job_of
@@ -247,6 +248,22 @@ def test_max_rows_keeps_the_first_rows(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, max_rows=6)
     assert [r["x"] for r in rows_of(plan)] == [0, 1, 2, 3, 4, 5]
     assert plan.rows == 6
+
+
+def test_unit_with_more_rows_than_the_ledger_counts_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "MAX_UNIT_ROWS", 5)
+    for rows, group in ((10, 5), (6, 6)):
+        pq.write_table(
+            pa.table({"name": ["x"] * rows}), tmp_path / f"{rows:02}.parquet", row_group_size=group
+        )
+        if rows == 10:
+            assert len(plan_of(tmp_path).units) == 2
+    with pytest.raises(
+        SliceError, match=r"/06.parquet has 6 rows that are read together, .* may have 5: split"
+    ):
+        plan_of(tmp_path)
 
 
 def test_input_without_files_or_rows_is_an_empty_plan(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.processor.publish import publication
 from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.ledger import Pieces
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
@@ -195,8 +196,13 @@ def test_row_without_an_answer_is_never_published(job: SliceJob) -> None:
     """The last guard: each row of a part has one answer or one error."""
 
     class Forgets(InProcess):
-        def build_parts(self, build: Any, parts: Sequence[Any], timeout: float) -> Iterable[Any]:
-            return super().build_parts(build, [replace(p, fragments=p.fragments[1:]) for p in parts], timeout)
+        def build_parts(self, build: Any, parts: Iterable[Any], timeout: float) -> Iterable[Any]:
+            parts = [replace(part, answered=self.forget_first(part.answered)) for part in parts]
+            return super().build_parts(build, parts, timeout)
+
+        def forget_first(self, pieces: Pieces) -> Pieces:
+            rest = pieces.numbers > 0
+            return Pieces(pieces.names, pieces.numbers[rest], pieces.ranges[rest], pieces.rows[rest])
 
     with pytest.raises(SliceError, match=r"and \d+ answers and 0 failures for them"):
         run(changed(job, file_per_input=True), Forgets())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, given, settings
@@ -172,7 +173,7 @@ def _check_requests(plan: Plan) -> None:
     failures: dict[int, str] = {}
     first = 0
     for index, unit in enumerate(plan.units):
-        for good, bad in reader(index, [(0, unit.rows)]):
+        for good, bad in reader(index, np.array([[0, unit.rows]])):
             for row in good.to_pylist():
                 request = json.loads(row["__request"])
                 offset = first + row["__offset"]

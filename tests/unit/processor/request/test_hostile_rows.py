@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -35,7 +36,7 @@ def read(plan: Plan, *, carry_row: bool = True, **builder: Any) -> tuple[list[An
     )
     good, bad = [], []
     for index, unit in enumerate(plan.units):
-        for requests, failed in reader(index, [(0, unit.rows)]):
+        for requests, failed in reader(index, np.array([[0, unit.rows]])):
             for row in requests.to_pylist():
                 request = json.loads(row["__request"])
                 carried = json.loads(row["__row"]) if carry_row else None

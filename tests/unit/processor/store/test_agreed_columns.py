@@ -21,8 +21,8 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
+from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
 from airflow_provider_raydatallm.processor.store.fragments import (
-    FragmentReader,
     _concat,
     fragment_fields,
     fragment_ranges,
@@ -234,11 +234,13 @@ def test_fragments_of_all_tasks_fit_into_one_table(groups: list[list[Any]], seed
                 put_fragment(store, "c", "rows", rows, [UNIT], 1)
                 answered += rows.num_rows
             start += len(group)
-        fragments = read_ledger(store.names("c"), lambda name: fragment_ranges(store, f"c/{name}"))
-        if not fragments:
+        units = {UNIT: 0}
+        ledger = read_ledger(store.names("c"), units, lambda n: fragment_ranges(store, f"c/{n}", units))
+        if not ledger.fragments:
             return
-        fields = fragment_fields(store, "c", fragments)
-        published = FragmentReader(store, "c", fragments, {UNIT: 0}, fields).window(0, 0, start)
+        fields = fragment_fields(store, "c", ledger.rows)
+        [pieces] = ledger.rows.divide([[0]], 1)
+        published = FragmentReader(store, "c", pieces, units, fields).window(0, 0, start)
         assert [len(published[0]), published[1].num_rows] == [answered, answered]
         for offset, value in zip(published[0], published[1].column("v").to_pylist(), strict=True):
             assert (value is None) == (values[offset] is None), (values[offset], value)

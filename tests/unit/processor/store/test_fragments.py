@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,17 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import fragments as fragments_module
+from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
 from airflow_provider_raydatallm.processor.store.fragments import (
-    FragmentReader,
     FragmentWriter,
     fragment_fields,
     fragment_ranges,
     put_fragment,
 )
-from airflow_provider_raydatallm.processor.store.ledger import Fragment, content_hash, read_ledger
+from airflow_provider_raydatallm.processor.store.ledger import Ledger, content_hash, read_ledger
 
 IDS = [f"{i:016x}" for i in range(4)]
+UNITS = {unit: i for i, unit in enumerate(IDS)}
 FIELDS = [pa.field("answer", pa.string())]
 
 
@@ -38,12 +40,13 @@ def table(rows: list[tuple[int, int]], mark: str = "") -> pa.Table:
     })  # fmt: skip
 
 
-def ledger(store: Store) -> list[Fragment]:
-    return read_ledger(store.names("c"), lambda n: fragment_ranges(store, f"c/{n}"))
+def ledger(store: Store) -> Ledger:
+    return read_ledger(store.names("c"), UNITS, lambda n: fragment_ranges(store, f"c/{n}", UNITS))
 
 
 def reader(store: Store, fields: list[pa.Field] = FIELDS) -> FragmentReader:
-    return FragmentReader(store, "c", ledger(store), {u: i for i, u in enumerate(IDS)}, fields)
+    [pieces] = ledger(store).rows.divide([range(len(IDS))], len(IDS))
+    return FragmentReader(store, "c", pieces, UNITS, fields)
 
 
 def read_all(store: Store, step: int = 7) -> list[tuple[int, int, str]]:
@@ -163,7 +166,64 @@ def test_ranges_that_no_writer_puts_are_damage(tmp_path: Path, ranges: Any, coun
     store = Store(str(tmp_path))
     name = plant(store, planted(ranges), "mixed", count)
     with pytest.raises(CorruptFileError, match=name):
-        fragment_ranges(store, f"c/{name}")
+        fragment_ranges(store, f"c/{name}", UNITS)
+
+
+def packed(ids: str, *numbers: int, units: int = 1) -> bytes:
+    return struct.pack(f"<I8s{len(numbers)}i", units, bytes.fromhex(ids), *numbers)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "count"),
+    [
+        (b"", 3), (b"\x01\0\0", 3), (packed(IDS[0]), 3), (packed(IDS[0], 1, 0, 3)[:-1], 3),
+        (packed(IDS[0], 1, -1, 2), 3), (packed(IDS[0], 1, 0, 3), 4), (packed(IDS[0], 1, 3, 0), 3),
+        (packed(IDS[0], 2, 0, 3), 3), (packed(IDS[0], 0, 0, 3), 3), (packed(IDS[0], -1), 0),
+        (packed(IDS[0], 1, 0, 3, 5), 3), (packed(IDS[0], 1, 0, 3, units=2**32 - 1), 3),
+        (packed(IDS[0], 1, -(2**31), 2**31 - 1), 2**32 - 1), (packed(IDS[0], 2**31 - 1, 0, 3), 3),
+        (packed(IDS[0], 2, 0, 1, 2, 0), 3), (packed(IDS[0], 0), 0),
+    ],
+)  # fmt: skip
+def test_packed_ranges_that_no_writer_puts_are_damage(tmp_path: Path, ranges: bytes, count: int) -> None:
+    store = Store(str(tmp_path))
+    content = arrow_files.encode(pa.table({"answer": ["x"] * 3}, metadata={"row_ranges": ranges}))
+    name = plant(store, content, "mixed", count)
+    with pytest.raises(CorruptFileError, match=name):
+        fragment_ranges(store, f"c/{name}", UNITS)
+
+
+def test_fragments_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    ranges = [[IDS[0], 5, 7], ["of another plan!", 0, 2], [IDS[2], 3, 4]]
+    texts = pa.array(["0-5", "0-6", "-", "-", "2-3"])
+    content = arrow_files.encode(pa.table({"answer": texts}, metadata={"ranges": json.dumps(ranges)}))
+    name = plant(store, content, "mixed", 5)
+    columns = fragment_ranges(store, f"c/{name}", UNITS)
+    assert [c.tolist() for c in vars(columns).values()] == [[0, -1, 2], [5, 0, 3], [7, 2, 4]]
+    assert read_all(store) == [(0, 5, "0-5"), (0, 6, "0-6"), (2, 3, "2-3")]
+
+
+def test_scattered_rows_take_a_few_bytes_each(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    rows = [(unit, offset) for unit in (0, 3) for offset in range(0, 20_000, 2)]
+    put_fragment(store, "c", "rows", table(rows), IDS, 1)
+    [name] = store.names("c")
+    assert arrow_files.schema_end(store.read_start(f"c/{name}", 64)) < 9 * len(rows)
+    columns = fragment_ranges(store, f"c/{name}", UNITS)
+    assert list(zip(columns.units.tolist(), columns.starts.tolist(), strict=True)) == rows
+    assert (columns.stops - columns.starts == 1).all()
+
+
+def test_each_death_of_an_engine_makes_a_fragment_of_row_ids(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    ids = table([(1, 4), (0, 2), (1, 5), (0, 0)]).drop_columns(["answer"])
+    for _ in range(2):
+        put_fragment(store, "c", "died", ids, IDS, 1)
+    put_fragment(store, "c", "died", ids.slice(0, 1), IDS, 1)
+    result = ledger(store)
+    assert (len(result.rows), len(result.failed), len(result.died)) == (0, 0, 3)
+    columns = zip(*(column.tolist() for column in vars(result.died.ranges).values()), strict=True)
+    assert sorted(columns) == [(0, 0, 1)] * 2 + [(0, 2, 3)] * 2 + [(1, 4, 5), (1, 4, 6), (1, 4, 6)]
 
 
 def test_fragment_over_the_limit_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,11 +326,11 @@ def test_types_of_postprocess_columns_are_united(tmp_path: Path) -> None:
     for i, value in enumerate([1, None, 2.5]):
         rows = table([(0, i)]).append_column("n", pa.array([value]))
         put_fragment(store, "c", "rows", rows, IDS, 1)
-    fields = fragment_fields(store, "c", ledger(store))
+    fields = fragment_fields(store, "c", ledger(store).rows)
     assert [(f.name, f.type) for f in fields] == [("answer", pa.string()), ("n", pa.float64())]
     offsets, answers = reader(store, fields).window(0, 0, 3)
     assert answers.column("n").to_pylist() == [1.0, None, 2.5]
     assert np.array_equal(offsets, [0, 1, 2])
     put_fragment(store, "c", "rows", table([(0, 3)]).append_column("n", pa.array(["x"])), IDS, 1)
     with pytest.raises(SliceError, match="different types"):
-        fragment_fields(store, "c", ledger(store))
+        fragment_fields(store, "c", ledger(store).rows)

@@ -3,114 +3,187 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.processor.store import ledger
+from airflow_provider_raydatallm.processor.store import ledger, spans
+from airflow_provider_raydatallm.processor.store.ledger import FragmentKind, Ledger, RowRanges
 
-A, B = "a" * 16, "b" * 16
+A, B, C = "a" * 16, "b" * 16, "c" * 16
+UNITS = {A: 0, B: 1}
+Span = tuple[int, int]
 
-spans = st.lists(
+some_spans = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda p: (p[0], p[0] + p[1])), max_size=12
 )
 
 
-def rows(of: Iterable[ledger.Span]) -> set[int]:
+def array(of: Sequence[Span]) -> spans.Spans:
+    return np.array(of, np.int32).reshape(-1, 2)
+
+
+def rows(of: Iterable[Span]) -> set[int]:
     return {i for start, stop in of for i in range(start, stop)}
 
 
-@given(spans)
-def test_merged_covers_the_same_in_separate_ranges(given: list[ledger.Span]) -> None:
-    result = ledger.merge_spans(given)
-    assert rows(result) == rows(given)
+def separate(result: spans.Spans) -> set[int]:
+    """The rows of a result, which is in order and in as few spans as can be."""
+    assert result.dtype == np.int32
+    assert all(start < stop for start, stop in result)
     assert all(a[1] < b[0] for a, b in itertools.pairwise(result))
-    assert ledger.count_rows(result) == len(rows(given))
+    assert spans.count_rows(result) == len(rows(result))
+    return rows(result)
 
 
-@given(spans, spans)
-def test_without_is_the_difference(one: list[ledger.Span], other: list[ledger.Span]) -> None:
-    assert rows(ledger.subtract(ledger.merge_spans(one), ledger.merge_spans(other))) == rows(one) - rows(
-        other
-    )
+@given(some_spans, some_spans)
+def test_spans_are_sets_of_rows(given: list[Span], others: list[Span]) -> None:
+    one, other = (spans.merge_spans(array(of)) for of in (given, others))
+    assert separate(one) == rows(given)
+    assert separate(spans.subtract(one, other)) == rows(given) - rows(others)
+    assert separate(spans.intersect(one, other)) == rows(given) & rows(others)
 
 
-@given(spans, st.integers(1, 4))
-def test_covered_counts_how_often_a_row_is_there(given: list[ledger.Span], times: int) -> None:
+@given(some_spans, st.integers(1, 4))
+def test_covered_counts_how_often_a_row_is_there(given: list[Span], times: int) -> None:
     wanted = {i for i in rows(given) if sum(a <= i < b for a, b in given) >= times}
-    assert rows(ledger.covered_at_least(given, times)) == wanted
+    assert separate(spans.covered_at_least(array(given), times)) == wanted
 
 
-@given(spans, spans, st.integers(1, 60), st.integers(1, 3))
+def ranges(of: Sequence[tuple[int, int, int]]) -> RowRanges:
+    """:param of: unit, start, stop."""
+    return RowRanges(*np.array(of, np.int32).reshape(-1, 3).T)
+
+
+def ledger_of(fragments: Sequence[tuple[FragmentKind, int, Sequence[tuple[int, int, int]]]]) -> Ledger:
+    """:param fragments: kind, epoch and ranges of each."""
+    by_name = {
+        f"{kind}-mixed-1-e{epoch:06}-{i:016x}.arrow": of for i, (kind, epoch, of) in enumerate(fragments)
+    }
+    return ledger.read_ledger(by_name, UNITS, lambda name: ranges(by_name[name]))
+
+
+#: Ranges of two units of a plan, and of one of another plan.
+one_range = st.tuples(st.integers(-1, 1), st.integers(0, 30), st.integers(1, 12))
+some_ranges = st.lists(one_range.map(lambda r: (r[0], r[1], r[1] + r[2])), max_size=5)
+some_fragments = st.lists(
+    st.tuples(st.sampled_from(["rows", "failed", "died"]), st.just(1), some_ranges), max_size=8
+)
+some_sizes = st.tuples(st.integers(1, 40), st.integers(1, 9))
+#: Ranges and rows that are looked at together.
+some_blocks = st.sampled_from([(4 << 20, 1 << 30), (1, 1 << 30), (4 << 20, 7)])
+
+
+@settings(deadline=None)
+@given(some_blocks, some_fragments, some_sizes, st.integers(1, 3))
 def test_every_row_is_finished_quarantined_or_missing_and_never_two_of_them(
-    answered: list[ledger.Span], failed: list[ledger.Span], size: int, attempts: int
-) -> None:
-    fragments = [
-        ledger.Fragment(f"{kind}{i}", kind, 1, (ledger.UnitRows(A, min(a, size), min(b, size)),))
-        for kind, given in (("rows", answered), ("failed", failed))
-        for i, (a, b) in enumerate(given)
-    ]
-    finished = ledger.finished_rows(fragments)
-    quarantined = ledger.quarantined_rows(fragments, finished, attempts)
-    missing = ledger.missing_rows([(A, size), (B, 3)], [finished, quarantined])
-    sets = [rows(finished.get(A, [])), rows(quarantined.get(A, []))]
-    sets.append(rows(dict(missing).get(0, [])))
-    assert set().union(*sets) == set(range(size))
-    assert sum(map(len, sets)) == size
-    assert dict(missing)[1] == [(0, 3)]
-    assert sets[0] == {i for i in rows(answered) if i < size}
+    block: tuple[int, int], fragments: list[tuple[FragmentKind, int, list[tuple[int, int, int]]]],
+    sizes: tuple[int, int], attempts: int,
+) -> None:  # fmt: skip
+    times: dict[str, Counter[tuple[int, int]]] = {kind: Counter() for kind in ("rows", "failed", "died")}
+    for kind, _, of in fragments:
+        for unit, start, stop in of:
+            times[kind].update((unit, i) for i in range(start, stop))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "_BLOCK_RANGES", block[0])
+        patch.setattr(ledger, "_BLOCK_ROWS", block[1])
+        states = ledger.row_states(sizes, ledger_of(fragments), attempts)
+    left = {(unit, i) for unit, size in enumerate(sizes) for i in range(size)} - set(times["rows"])
+    quarantined = {row for row in left if times["failed"][row] >= attempts}
+    suspects = {row for row in left - quarantined if times["died"][row] >= 2}
+    wanted = (left - quarantined - suspects, suspects, quarantined)
+    for state, expected in zip(states, wanted, strict=True):
+        assert {(unit, i) for unit, of_unit in state for i in separate(of_unit)} == expected
+        assert (state.rows, bool(state)) == (len(expected), bool(expected))
+        assert [unit for unit, _ in state] == sorted({unit for unit, _ in expected})
 
 
 def test_names_say_which_rows_a_fragment_holds() -> None:
-    whole = ledger.fragment_name("rows", [ledger.UnitRows(A, 7, 9)], 3, b"content")
-    holes = ledger.fragment_name("rows", [ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1)], 12, b"other")
-    failed = ledger.fragment_name("failed", [ledger.UnitRows(B, 1, 2)], 3, b"content")
+    whole = ledger.fragment_name("rows", (A, 7), 2, 3, b"content")
+    holes = ledger.fragment_name("rows", None, 3, 12, b"other")
+    failed = ledger.fragment_name("failed", (B, 1), 1, 3, b"content")
+    died = ledger.fragment_name("died", (C, 0), 4, 3, b"content")
     assert whole.startswith(f"rows-{A}-7-2-e000003-")
     assert len(ledger.hash_from_name(whole)) == 16
-    looked: list[str] = []
+    assert [ledger.holds_finished_rows(n) for n in (whole, holes, failed, died, "plan-0.json")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+    read: list[str] = []
 
-    def look(name: str) -> tuple[ledger.UnitRows, ...]:
-        looked.append(name)
-        return (ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1))
+    def read_ranges(name: str) -> RowRanges:
+        read.append(name)
+        return ranges([(0, 7, 9), (1, 0, 1)])
 
-    names = [
-        whole,
-        holes,
-        failed,
-        "plan-0.json",
-        "carried-over-1.json",
-        "_damaged-1-" + whole,
-        whole + ".tmp",
-    ]
-    found = ledger.read_ledger(names, look)
-    assert looked == [holes]
-    assert {(f.name, f.kind, f.ranges) for f in found} == {
-        (whole, "rows", (ledger.UnitRows(A, 7, 9),)),
-        (holes, "rows", (ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1))),
-        (failed, "failed", (ledger.UnitRows(B, 1, 2),)),
+    others = ["plan-0.json", "carried-over-1.json", "_damaged-1-" + whole, whole + ".tmp"]
+    result = ledger.read_ledger([whole, holes, failed, died, *others], UNITS, read_ranges)
+    assert read == [holes]
+    assert result.fragments == 4
+    by_name = {
+        name: [tuple(map(int, r)) for r in zip(*vars(of.ranges[start:stop]).values(), strict=True)]
+        for of in (result.rows, result.failed, result.died)
+        for name, start, stop in zip(of.names, [0, *of.ends], of.ends, strict=False)
     }
-    assert [f.name for f in found] == sorted(f.name for f in found)
+    assert by_name == {
+        whole: [(0, 7, 9)], holes: [(0, 7, 9), (1, 0, 1)], failed: [(1, 1, 2)], died: [(-1, 0, 4)],
+    }  # fmt: skip
+    assert result.rows.names == sorted([whole, holes])
+    assert dict(zip(result.rows.names, result.rows.epochs, strict=True)) == {whole: 3, holes: 12}
 
 
 def test_fragment_that_cannot_be_read_holds_nothing() -> None:
-    holes = ledger.fragment_name("rows", [ledger.UnitRows(A, 7, 9), ledger.UnitRows(B, 0, 1)], 12, b"other")
-    assert ledger.read_ledger([holes], lambda name: None) == []
+    holes = ledger.fragment_name("rows", None, 3, 12, b"other")
+    beyond = ledger.fragment_name("rows", (A, 2**31), 1, 1, b"content")
+    assert ledger.read_ledger([holes, beyond], UNITS, lambda name: None).fragments == 0
 
 
 def test_rows_taken_over_count_for_the_version_that_they_are_of() -> None:
-    rows = [ledger.UnitRows(A, 7, 9)]
-    own = ledger.fragment_name("rows", rows, 3, b"content")
-    carried = {base: ledger.fragment_name("rows", rows, 3, b"content", base) for base in (1, 1_000_002)}
-    names = [own, *carried.values()]
-    assert [f.name for f in ledger.read_ledger(names, lambda name: ())] == [own]
+    own = ledger.fragment_name("rows", (A, 7), 2, 3, b"content")
+    carried = {base: ledger.fragment_name("rows", (A, 7), 2, 3, b"content", base) for base in (1, 1_000_002)}
+
+    def names(base: int | None) -> set[str]:
+        return set(ledger.read_ledger([own, *carried.values()], UNITS, lambda name: None, base).rows.names)
+
+    assert names(None) == names(3) == {own}
     for base, name in carried.items():
-        assert {f.name for f in ledger.read_ledger(names, lambda name: (), base)} == {own, name}
+        assert names(base) == {own, name}
         assert (ledger.count_from_name(name), len(ledger.hash_from_name(name))) == (2, 16)
-    assert [f.name for f in ledger.read_ledger(names, lambda name: (), 3)] == [own]
 
 
 @pytest.mark.parametrize("name", ["rows.arrow", "rows-xyz-1-1-e000001-0.arrow", "plan-0123456789abcdef.json"])
 def test_other_files_are_no_fragments(name: str) -> None:
-    assert ledger.read_ledger([name], lambda name: ()) == []
+    assert ledger.read_ledger([name], UNITS, lambda name: ranges([(0, 0, 1)])).fragments == 0
+
+
+@settings(deadline=None)
+@given(some_fragments, st.lists(st.integers(0, 2), min_size=2, max_size=2))
+def test_parts_get_the_ranges_of_their_units(
+    fragments: list[tuple[FragmentKind, int, list[tuple[int, int, int]]]], group_of: list[int]
+) -> None:
+    groups = [[unit for unit in (0, 1) if group_of[unit] == group] for group in range(3)]
+    of_kind = ledger_of([("rows", 1, of) for _, _, of in fragments]).rows
+    wanted: list[set[tuple[str, int, int, int, int]]] = [set(), set(), set()]
+    for number, name in enumerate(of_kind.names):
+        row = 0
+        for i in range(of_kind.ends[number - 1] if number else 0, of_kind.ends[number]):
+            unit, start, stop = (int(column[i]) for column in vars(of_kind.ranges).values())
+            if unit >= 0:
+                group = group_of[unit]
+                wanted[group].add((name, groups[group].index(unit), start, stop, row))
+            row += stop - start
+    for pieces, expected in zip(of_kind.divide(groups, 2), wanted, strict=True):
+        columns = [column.tolist() for column in (*vars(pieces.ranges).values(), pieces.rows)]
+        assert {*zip([pieces.names[i] for i in pieces.numbers], *columns, strict=True)} == expected
+        assert {*pieces.names} == {name for name, *_ in expected}
+
+
+def test_failures_of_earlier_epochs_can_be_left_out() -> None:
+    failed = ledger_of([("failed", 1, [(0, 0, 3), (1, 2, 4)]), ("failed", 2, [(0, 1, 2)])]).failed
+    late = failed.filter(failed.epochs >= 2)
+    assert (len(late), late.ranges.starts.tolist(), late.ends.tolist()) == (1, [1], [1])
+    only = replace(ledger_of([]), failed=late)
+    assert [of.tolist() for _, of in ledger.row_states([4], only, 1).quarantined] == [[[1, 2]]]

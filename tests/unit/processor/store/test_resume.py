@@ -25,11 +25,11 @@ from airflow_provider_raydatallm.processor.input import text
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
 from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from tests.support.in_process import InProcess, job_of
 from tests.support.in_process import run_in_process as run
-from tests.support.slice_files import answers, shown
+from tests.support.slice_files import answers, newest, shown
 
 
 def checkpoint_of(job: SliceJob) -> Checkpoint:
@@ -46,7 +46,7 @@ def finish(job: SliceJob, plan: Plan, rows: list[tuple[int, int]], kind: Any = "
         table = table.append_column("answer", pa.array([f"kept {u} {o}" for u, o in rows], pa.string()))
         for field in COUNT_FIELDS:
             table = table.append_column(field, pa.array([1] * len(rows), pa.int64()))
-    else:
+    elif kind == "failed":
         for name in ("error_type", "error"):
             table = table.append_column(name, pa.array(["X"] * len(rows), pa.string()))
     checkpoint = checkpoint_of(job)
@@ -197,6 +197,31 @@ def test_rows_that_failed_before_are_not_tried_again_beyond_their_attempts(job: 
     report = run(job, cluster)
     assert cluster.answered == 98
     assert (report.counts.succeeded, report.counts.quarantined) == (98, 2)
+
+
+def test_rows_that_engines_died_of_are_answered_after_all_others(job: SliceJob) -> None:
+    """A death leaves no answer: it is no reason to keep the plan, and a version does not count it."""
+    plan = make_plan(job)
+    for rows in ([(0, 3), (0, 4)], [(0, 4), (2, 1)], [(0, 4), (0, 5), (2, 1), (2, 2)]):
+        finish(job, plan, rows, kind="died")
+    checkpoint = checkpoint_of(job)
+    assert not checkpoint.has_finished_rows()
+    finish(job, plan, [(2, 2)])
+    assert checkpoint.has_finished_rows()
+    state = CheckpointState(plan, checkpoint.read_ledger(plan), max_attempts=1)
+    assert [(unit, spans.tolist()) for unit, spans in state.suspects] == [(0, [[4, 5]]), (2, [[1, 2]])]
+    assert (state.missing.rows, state.rows_missing, state.is_finished) == (97, 99, False)
+    batches: list[list[tuple[int, int]]] = []
+
+    def note(batch: pa.Table) -> None:
+        batches.append(list(zip(*(batch.column(n).to_pylist() for n in ("__unit", "__offset")), strict=True)))
+
+    report = run(job, InProcess(before_batch=note))
+    answered = [row for batch in batches for row in batch]
+    assert (len(answered), answered[-2:]) == (99, [(0, 4), (2, 1)])
+    assert (report.counts.succeeded, report.counts.resumed) == (100, 1)
+    assert newest(job).body["fragments"]["count"] == len(batches) + 1
+    assert not checkpoint.store.names(checkpoint.folder)
 
 
 def test_engine_that_loses_rows_is_told_not_asked_for_ever(job: SliceJob) -> None:

@@ -1,0 +1,125 @@
+"""Reads the rows of fragments by their places in the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_raydatallm.processor import arrow_files
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store import ledger
+from airflow_provider_raydatallm.processor.store.fragments import parse_ranges
+from airflow_provider_raydatallm.processor.value_types import conform
+
+
+class FragmentReader:
+    """Reads answers by position, in windows of rows in plan order.
+
+    Only the fragments of the current window are in memory. Where fragments overlap, the first by name counts.
+
+    :param pieces: where the rows of some units are.
+    :param units: the indices of those units by unit id.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        pieces: ledger.Pieces,
+        units: Mapping[str, int],
+        fields: Sequence[pa.Field],
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._pieces = pieces
+        self._units = units
+        self._schema = pa.schema(fields)
+        self._open: dict[int, pa.Table] = {}
+        ranges = pieces.ranges
+        starts, stops = (_position(ranges.units, offsets) for offsets in (ranges.starts, ranges.stops))
+        self._first_piece = np.searchsorted(pieces.numbers, np.arange(len(pieces.names) + 1))
+        self._last = np.maximum.reduceat(stops, self._first_piece[:-1]) if len(stops) else stops
+        order = np.argsort(starts, kind="stable")
+        self._starts, self._stops = starts[order], stops[order]
+        self._reach = np.maximum.accumulate(self._stops)
+        self._numbers, self._rows = pieces.numbers[order], pieces.rows[order]
+
+    def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, pa.Table]:
+        """Returns the sorted offsets of the rows that exist in `[start, stop)` of a unit, and those rows.
+
+        :raises CorruptFileError: naming the fragment.
+        """
+        first, end = _position(index, start), _position(index, stop)
+        positions, numbers, rows = self._locate(first, end)
+        tables = [self._schema.empty_table()]
+        # Fragments in the order in which the rows meet them: most often the rows are in order then.
+        _, firsts, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(firsts))[inverse]
+        order = np.argsort(rank, kind="stable")
+        for of_fragment in np.split(order, np.flatnonzero(np.diff(rank[order])) + 1):
+            if len(of_fragment):
+                tables.append(_take(self._table(int(numbers[of_fragment[0]])), rows[of_fragment]))
+        for number in [number for number in self._open if self._last[number] <= end]:
+            del self._open[number]
+        return positions - _position(index, 0), _take(pa.concat_tables(tables), np.argsort(order))
+
+    def _locate(self, first: np.int64, end: np.int64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the sorted positions of the rows in `[first, end)`, with the number of the first fragment
+        that holds each and its row there."""
+        some = slice(np.searchsorted(self._reach, first, "right"), np.searchsorted(self._starts, end))
+        begins = np.maximum(self._starts[some], first)
+        counts = np.maximum(np.minimum(self._stops[some], end) - begins, 0)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        positions = np.repeat(begins, counts) + within
+        numbers = np.repeat(self._numbers[some], counts)
+        rows = np.repeat(self._rows[some] + begins - self._starts[some], counts) + within
+        if (np.diff(positions) > 0).all():
+            return positions, numbers, rows
+        order = np.lexsort((numbers, positions))
+        _, firsts = np.unique(positions[order], return_index=True)
+        chosen = order[firsts]
+        return positions[chosen], numbers[chosen], rows[chosen]
+
+    def _table(self, number: int) -> pa.Table:
+        if number not in self._open:
+            path = f"{self._folder}/{self._pieces.names[number]}"
+            try:
+                table = self._read(number, self._store.read_start(path, arrow_files.MAX_FILE_BYTES))
+            except FileNotFoundError as e:
+                raise CorruptFileError(self._store, path, "it is missing") from e
+            except ValueError as e:
+                raise CorruptFileError(self._store, path, str(e)) from e
+            self._open[number] = conform(table, self._schema)
+        return self._open[number]
+
+    def _read(self, number: int, content: bytes) -> pa.Table:
+        if ledger.content_hash(content) != ledger.hash_from_name(self._pieces.names[number]):
+            raise ValueError("its content does not match the hash in its name")
+        table = arrow_files.decode(content)
+        ranges = parse_ranges(table.schema, table.num_rows, self._units)
+        lengths = ranges.stops - ranges.starts
+        rows, known = np.cumsum(lengths) - lengths, ranges.units >= 0
+        here = slice(*self._first_piece[number : number + 2])
+        expected = self._pieces.ranges[here]
+        for one, other in (
+            (rows[known], self._pieces.rows[here]),
+            *((getattr(ranges, name)[known], getattr(expected, name)) for name in vars(expected)),
+        ):
+            if not np.array_equal(one, other):
+                raise ValueError("it holds other rows than its name says")
+        return table
+
+
+def _position(unit: int | np.ndarray, offset: int | np.ndarray) -> Any:
+    """Orders rows by unit and offset."""
+    return (np.int64(unit) << 32) + offset
+
+
+def _take(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """The rows of a table, without a copy where they follow each other."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return table.slice(int(rows[0]), len(rows))
+    return table.take(pa.array(rows))

@@ -24,6 +24,8 @@ _ROWS_PER_SEQUENCE = 4
 _COMPILING_SECONDS = 60.0
 #: The same in rows, while no slice has been measured: any GPU answers these in less time.
 _UNKNOWN_ROWS = 500
+#: Workers for each actor that finds identical requests.
+_WORKERS_PER_SHARD = 16
 #: Lengths are rounded up: a slightly higher limit costs nothing.
 _LENGTH_STEP = 64
 
@@ -123,6 +125,11 @@ def batches_in_flight(batch_size: int, max_num_seqs: int = DEFAULT_MAX_NUM_SEQS)
     """Returns the batches per worker: four times the rows that its engine runs at once, at least 4
     batches."""
     return max(4, math.ceil(_ROWS_PER_SEQUENCE * max_num_seqs / batch_size))
+
+
+def dedup_shards(workers: int) -> int:
+    """Returns the actors that share the keys of identical requests: one for 16 workers."""
+    return math.ceil(max(1, workers) / _WORKERS_PER_SHARD)
 
 
 def read_tasks(units: int, cpus: float) -> int:

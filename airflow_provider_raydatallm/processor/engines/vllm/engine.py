@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
+from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
 from airflow_provider_raydatallm.processor.engines.vllm.feeder import MAX_DEATHS, Feeder, feeder_pool
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
@@ -28,6 +29,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import (
 )
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import is_folder, model_files
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
+from airflow_provider_raydatallm.processor.sizing.sizes import dedup_shards
 
 if TYPE_CHECKING:
     import ray.data
@@ -54,7 +56,7 @@ class VllmEngine(VllmEngineBase):
             check_address(job.answer_cache)
         self._workers: list[ActorHandle[Any]] = []
         self._starting: list[ObjectRef[Any]] = []
-        self._coordinator: ActorHandle[Any] | None = None
+        self._coordinators: list[ActorHandle[Any]] = []
         self._is_retry = False
 
     @property
@@ -79,7 +81,8 @@ class VllmEngine(VllmEngineBase):
         open_workers = self._start()
         if job.deduplicate is not False:
             actor = ray.remote(DedupCoordinator).options(**_COORDINATOR_OPTIONS)
-            self._coordinator = actor.remote(self._next_cache_namespace())
+            namespace, shards = self._next_cache_namespace(), dedup_shards(self.workers[1])
+            self._coordinators = [actor.remote(namespace, Shard(i, shards)) for i in range(shards)]
         limit = self.max_model_len
         threads = math.ceil(self.sizes.batches * self.workers[1] / self.cpu_actors[1])
         return requests.map_batches(
@@ -90,7 +93,7 @@ class VllmEngine(VllmEngineBase):
                 deliver,
                 limit if job.on_too_long == "truncate" else None,
                 limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
-                self._coordinator,
+                self._coordinators,
             ),
             # A batch of several blocks, where `blocks` makes them smaller.
             batch_size=self.batch_size if job.blocks else None,
@@ -153,14 +156,13 @@ class VllmEngine(VllmEngineBase):
     def stop(self) -> None:
         import ray
 
-        coordinators = [self._coordinator] if self._coordinator is not None else []
         stopped = [w.stop.remote() for w in self._workers]
         if self.job.answer_cache is not None:
-            stopped += [actor.close.remote() for actor in coordinators]
+            stopped += [actor.close.remote() for actor in self._coordinators]
         ray.wait(stopped, num_returns=len(stopped), timeout=_STOP_SECONDS)
-        for actor in [*self._workers, *coordinators]:
+        for actor in [*self._workers, *self._coordinators]:
             ray.kill(actor)
-        self._workers, self._starting, self._coordinator = [], [], None
+        self._workers, self._starting, self._coordinators = [], [], []
 
     def _worker_arguments(self) -> dict[str, Any]:
         return {

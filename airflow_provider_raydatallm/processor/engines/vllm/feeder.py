@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error, storable
-from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OnAnswers, answer_table
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDED_COLUMNS, COPIED_COLUMNS
 from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer, TokenizedRequest
@@ -40,38 +40,43 @@ class Feeder:
         deliver: AnswerSink,
         shorten_to: int | None,
         postpone_over: int | None,
-        coordinator: ActorHandle[Any] | None,
+        coordinators: Sequence[ActorHandle[Any]],
     ) -> None:
         """:param shorten_to: tokens of a prompt plus max_tokens; longer prompts are shortened.
         :param postpone_over: rows with more such tokens are left to an engine with a higher limit.
-        :param coordinator: a `DedupCoordinator`, to answer identical requests once.
+        :param coordinators: `DedupCoordinator`s by shard, to answer identical requests once; may be empty.
         """
         self._tokenizer = PromptTokenizer(job, shorten_to)
         self._postpone_over = postpone_over
         self._deliver = deliver
         self._workers = open_workers()
-        self._dedup = (
-            DedupClient(coordinator, always=bool(job.deduplicate)) if coordinator is not None else None
-        )
+        self._dedup = DedupClient(coordinators, always=bool(job.deduplicate)) if coordinators else None
 
     def __call__(self, requests: pa.Table) -> pa.Table:
         """Answers and delivers the requests of a block."""
         texts = requests.column("__request").to_pylist()
 
-        def infer(rows: Sequence[int], on_answers: OnAnswers) -> None:
-            self._infer(requests, {row: texts[row] for row in rows}, on_answers)
+        def infer(rows: Sequence[int], keys: Sequence[bytes | None]) -> Collection[int]:
+            return self._infer(
+                requests, {row: texts[row] for row in rows}, dict(zip(rows, keys, strict=True))
+            )
 
         def copy(rows: Sequence[int], answers: pa.Table) -> None:
             self._deliver_copies(_take(requests, rows), answers)
 
         if self._dedup is None:
-            infer(range(len(texts)), lambda rows, answers: None)
+            infer(range(len(texts)), [None] * len(texts))
         else:
             self._dedup.run(texts, infer, copy)
         return pa.table({"rows": [requests.num_rows]})
 
-    def _infer(self, requests: pa.Table, texts: dict[int, str], on_answers: OnAnswers) -> None:
-        """:param texts: by row."""
+    def _infer(
+        self, requests: pa.Table, texts: dict[int, str], keys: dict[int, bytes | None]
+    ) -> Collection[int]:
+        """Returns the rows that are postponed.
+
+        :param texts: by row.
+        """
         tokenized = dict(zip(texts, self._tokenizer(list(texts.values())), strict=True))
 
         def deliver(rows: Sequence[int], **columns: Any) -> None:
@@ -79,7 +84,11 @@ class Feeder:
             answers = answer_table(
                 _take(requests, rows), deduplicated=no, cached=no, saved_tokens=zeros, **columns
             )
-            on_answers(rows, answers.select(ADDED_COLUMNS))
+            if self._dedup is not None:
+                keyed = {i: key for i, row in enumerate(rows) if (key := keys[row]) is not None}
+                self._dedup.add_answers(
+                    list(keyed.values()), _take(answers.select(ADDED_COLUMNS), list(keyed))
+                )
             self._deliver(answers)
 
         if errors := {row: t.error for row, t in tokenized.items() if t.error is not None}:
@@ -90,7 +99,8 @@ class Feeder:
                 error=[storable(f"{type(e).__name__}: {describe_error(e)}") for e in errors.values()],
             )
         deaths = 0
-        remaining = [row for row, t in tokenized.items() if row not in errors and not self._is_postponed(t)]
+        postponed = {row for row, t in tokenized.items() if row not in errors and self._is_postponed(t)}
+        remaining = [row for row in tokenized if row not in errors and row not in postponed]
         while remaining:
             batch = pa.table(
                 {
@@ -114,6 +124,7 @@ class Feeder:
                     kind="engine",
                     log=process,
                 )
+        return postponed
 
     def _is_postponed(self, request: TokenizedRequest) -> bool:
         return self._postpone_over is not None and request.total_tokens > self._postpone_over

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -27,9 +27,6 @@ from airflow_provider_raydatallm.processor.sizing.facts import EnginePlan, Resou
 
 if TYPE_CHECKING:
     import ray.data
-
-#: Takes some rows of a block, by index, and their answers in the same order.
-OnAnswers = Callable[[Sequence[int], pa.Table], None]
 
 
 def answer_table(requests: pa.Table, **columns: Any) -> pa.Table:

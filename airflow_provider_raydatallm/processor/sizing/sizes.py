@@ -32,6 +32,8 @@ _BLOCK = 2048
 _COMPILING_SECONDS = 60.0
 #: The same in rows, while no slice has been measured: any GPU answers these in less time.
 _UNKNOWN_ROWS = 500
+#: Workers for each actor that finds identical requests.
+_WORKERS_PER_SHARD = 16
 #: Lengths are rounded up: a slightly higher limit costs nothing.
 _LENGTH_STEP = 64
 
@@ -146,6 +148,11 @@ def rows_in_flight(max_num_seqs: int, batches: int | None = None) -> int:
 def block_rows(rows: int, feeders: int) -> int:
     """Returns rows per block where rows are admitted one by one."""
     return max(_SMALLEST_BATCH, min(_BLOCK, math.ceil(rows / (feeders * _BATCHES_PER_WORKER))))
+
+
+def dedup_shards(workers: int) -> int:
+    """Returns the actors that share the keys of identical requests: one for 16 workers."""
+    return math.ceil(max(1, workers) / _WORKERS_PER_SHARD)
 
 
 def read_tasks(units: int, cpus: float) -> int:

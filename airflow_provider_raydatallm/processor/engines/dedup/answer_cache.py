@@ -20,9 +20,10 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
+from airflow_provider_raydatallm.processor.engines.dedup.keys import ALL_KEYS, Shard
 from airflow_provider_raydatallm.processor.storage.store import Store
 
-#: How long new answers wait for a file to fill.
+#: How long new answers wait for a file to fill, for each shard: more shards write no more files.
 _FLUSH_SECONDS = 30.0
 #: New answers that may wait for a slow store; more are dropped.
 _MAX_PENDING_FILES = 4
@@ -40,11 +41,12 @@ def check_address(url: str) -> None:
 
 
 class AnswerCache:
-    """Thread-safe."""
+    """A shard's part of a namespace. Thread-safe."""
 
-    def __init__(self, namespace: CacheNamespace, files: CacheFiles) -> None:
+    def __init__(self, namespace: CacheNamespace, files: CacheFiles, shard: Shard) -> None:
         self._namespace = namespace
         self._files = files
+        self._shard = shard
         self._index = CacheIndex([])
         self._loaded = threading.Event()
         self._pending: list[pa.Table] = []
@@ -56,10 +58,10 @@ class AnswerCache:
             threading.Thread(target=run, name=f"ray-llm-answers{run.__name__}", daemon=True).start()
 
     @classmethod
-    def open(cls, namespace: CacheNamespace) -> AnswerCache | None:
+    def open(cls, namespace: CacheNamespace, shard: Shard = ALL_KEYS) -> AnswerCache | None:
         """Returns None, and logs why, when the store cannot be opened."""
         try:
-            return cls(namespace, CacheFiles(namespace))
+            return cls(namespace, CacheFiles(namespace), shard)
         except Exception as e:
             _warn_of_failure(namespace, e)
             return None
@@ -67,6 +69,9 @@ class AnswerCache:
     @property
     def is_loaded(self) -> bool:
         return self._loaded.is_set()
+
+    def wait_until_loaded(self, timeout_s: float) -> None:
+        self._loaded.wait(timeout_s)
 
     def find(self, keys: Sequence[bytes]) -> np.ndarray:
         """`CacheIndex.find`."""
@@ -106,15 +111,17 @@ class AnswerCache:
         tables: dict[str, pa.Table] = {}
         with self._warn_on_failure():
             if self._namespace.read_existing:
-                tables = self._files.read()
+                tables = self._files.read(self._shard)
                 self._index = CacheIndex(list(tables.values()))
         self._loaded.set()
-        with self._warn_on_failure():
-            self._files.compact(tables)
+        if self._shard.index == 0:
+            with self._warn_on_failure():
+                # Files are merged as a whole, with the entries of all shards.
+                self._files.compact(tables if self._shard.count == 1 else self._files.read())
 
     def _flush_periodically(self) -> None:
         while not self._closed.is_set():
-            self._flush_due.wait(_FLUSH_SECONDS)
+            self._flush_due.wait(_FLUSH_SECONDS * self._shard.count)
             self._flush_due.clear()
             self._flush()
 

@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
-from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
+from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex, key_array
+from airflow_provider_raydatallm.processor.engines.dedup.keys import ALL_KEYS, Shard
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.ledger import content_hash
 
@@ -85,8 +87,8 @@ class CacheFiles:
         self._store.create(f"{self._folder}/{name}", content)
         return name
 
-    def read(self) -> dict[str, pa.Table]:
-        """Entries by file, without expired ones. Files that cannot be read are skipped and logged."""
+    def read(self, shard: Shard = ALL_KEYS) -> dict[str, pa.Table]:
+        """A shard's entries by file, without expired ones. Skips files that it cannot read, and logs them."""
         tables: dict[str, pa.Table] = {}
         skipped: dict[str, str] = {}
         gone: set[str] = set()
@@ -95,10 +97,10 @@ class CacheFiles:
                 live, _, foreign = self._list_files()
                 skipped |= dict.fromkeys(foreign, "its name is not of this cache")
                 new = [n for n in live if n not in tables and n not in skipped and n not in gone]
-                results = dict(zip(new, pool.map(self._try_read, new), strict=True))
+                results = dict(zip(new, pool.map(partial(self._try_read, shard=shard), new), strict=True))
                 for name, result in results.items():
                     if isinstance(result, pa.Table):
-                        tables[name] = self._drop_expired(result)
+                        tables[name] = result
                     elif result is not None:
                         skipped[name] = f"{type(result).__name__}: {result}"
                 missing = {name for name, result in results.items() if result is None}
@@ -155,15 +157,17 @@ class CacheFiles:
         match = _NAME.fullmatch(name)
         return match is not None and int(match["newest"]) < self._oldest
 
-    def _drop_expired(self, table: pa.Table) -> pa.Table:
-        is_live = pc.greater_equal(table.column("answered_at"), self._oldest)
-        return table if pc.all(is_live, min_count=0).as_py() else table.filter(is_live)
-
-    def _try_read(self, name: str) -> pa.Table | Exception | None:
+    def _try_read(self, name: str, shard: Shard) -> pa.Table | Exception | None:
         try:
-            return self._read(name)
+            table = self._read(name)
         except Exception as e:  # users may put any file there
             return e
+        if table is None:
+            return None
+        is_wanted = pc.greater_equal(table.column("answered_at"), self._oldest)
+        if shard.count > 1:
+            is_wanted = pc.and_(is_wanted, pa.array(shard.holds(key_array(table))))
+        return table if pc.all(is_wanted, min_count=0).as_py() else table.filter(is_wanted)
 
     def _read(self, name: str) -> pa.Table | None:
         """None when the file is gone."""

@@ -8,10 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
-
-#: numpy sorts and compares such strings in machine code. It ignores trailing zeros, which does not matter
-#: for strings of equal length.
-_KEY = "S16"
+from airflow_provider_raydatallm.processor.engines.dedup.keys import KEY_TYPE
 
 
 class CacheIndex:
@@ -20,8 +17,7 @@ class CacheIndex:
     def __init__(self, tables: Sequence[pa.Table]) -> None:
         """:param tables: of `ENTRY_SCHEMA`; they are not copied."""
         self._tables = list(tables)
-        self._starts = np.cumsum([0, *(t.num_rows for t in self._tables)])[:-1]
-        keys = np.concatenate([np.empty(0, _KEY), *map(_keys, self._tables)])
+        keys = np.concatenate([np.empty(0, KEY_TYPE), *map(key_array, self._tables)])
         times = [t.column("answered_at").to_numpy() for t in self._tables]
         newest_first = np.argsort(-np.concatenate([np.empty(0, np.int64), *times]), kind="stable")
         positions = newest_first[np.argsort(keys[newest_first], kind="stable")]
@@ -35,7 +31,7 @@ class CacheIndex:
 
     def find(self, keys: Sequence[bytes]) -> np.ndarray:
         """The positions of the keys' entries, for `entries_at`; -1 where there is none."""
-        wanted = np.frombuffer(b"".join(keys), _KEY)
+        wanted = np.frombuffer(b"".join(keys), KEY_TYPE)
         places = np.searchsorted(self._keys, wanted)
         is_known = places < len(self._keys)
         is_known[is_known] = self._keys[places[is_known]] == wanted[is_known]
@@ -45,25 +41,31 @@ class CacheIndex:
 
     def entries_at(self, positions: np.ndarray) -> pa.Table:
         """The entries at some positions, in their order."""
-        # Table by table: Arrow would first concatenate all of them.
-        table_numbers = np.searchsorted(self._starts, positions, side="right") - 1
-        pieces = [
-            self._tables[i].take(pa.array(positions[table_numbers == i] - self._starts[i]))
-            for i in np.unique(table_numbers).tolist()
-        ]
-        order = np.argsort(np.argsort(table_numbers, kind="stable"), kind="stable")
-        return pa.concat_tables([ENTRY_SCHEMA.empty_table(), *pieces]).take(pa.array(order))
+        return take_rows(self._tables, positions, ENTRY_SCHEMA)
 
     def all_entries(self) -> pa.Table:
         """In the order of their keys."""
         return self.entries_at(self._positions)
 
 
-def _keys(table: pa.Table) -> np.ndarray:
-    return np.concatenate([np.empty(0, _KEY), *map(_key_array, table.column("key").chunks)])
+def key_array(table: pa.Table) -> np.ndarray:
+    """The column `key` of entries."""
+    return np.concatenate([np.empty(0, KEY_TYPE), *map(_chunk_keys, table.column("key").chunks)])
 
 
-def _key_array(keys: pa.FixedSizeBinaryArray) -> np.ndarray:
+def _chunk_keys(keys: pa.FixedSizeBinaryArray) -> np.ndarray:
     if not len(keys):
-        return np.empty(0, _KEY)
-    return np.frombuffer(keys.buffers()[1], _KEY, count=len(keys), offset=16 * keys.offset)
+        return np.empty(0, KEY_TYPE)
+    return np.frombuffer(keys.buffers()[1], KEY_TYPE, count=len(keys), offset=16 * keys.offset)
+
+
+def take_rows(tables: Sequence[pa.Table], positions: np.ndarray, schema: pa.Schema) -> pa.Table:
+    """The rows at some positions in the sequence of tables, in the order of the positions."""
+    starts = np.cumsum([0, *(t.num_rows for t in tables)])[:-1]
+    # Table by table: Arrow would first concatenate all of them.
+    numbers = np.searchsorted(starts, positions, side="right") - 1
+    pieces = [
+        tables[i].take(pa.array(positions[numbers == i] - starts[i])) for i in np.unique(numbers).tolist()
+    ]
+    order = np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
+    return pa.concat_tables([schema.empty_table(), *pieces]).take(pa.array(order))

@@ -1,17 +1,20 @@
-"""The actor through which a slice's feeders answer identical requests once.
+"""The actors through which a slice's feeders answer identical requests once.
 
-Feeders claim requests by key, infer those they claimed, and copy the answers to the others from the actor,
-which also has those of other slices (`answer_cache`). There is no deadlock: a feeder adds the answers to all
-that it claimed before it waits for any. What is lost (the actor's memory, a feeder that died, an evicted
-answer) is inferred again.
+Each has its `Shard` of all keys. Feeders claim requests by key, infer those they claimed, and copy the
+answers to the others from the actors, which also have those of other slices (`answer_cache`). There is no
+deadlock: a feeder adds the answers to all that it claimed before it waits for any. What is lost (an actor's
+memory, a feeder that died, an evicted answer) is inferred again. Ray may repeat a call: that changes nothing.
+
+A call costs hundreds of microseconds, a key in it less than one: calls are for blocks and groups of rows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections import deque
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +23,9 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, SHARED_FIELDS
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace
+from airflow_provider_raydatallm.processor.engines.dedup.keys import ALL_KEYS, Shard
+from airflow_provider_raydatallm.processor.engines.dedup.messages import pack, split_keys, unpack
+from airflow_provider_raydatallm.processor.engines.dedup.recent_answers import RecentAnswers
 
 #: Columns that are equal for all rows with the same request.
 ANSWER_COLUMNS = tuple(f.name for f in SHARED_FIELDS)
@@ -27,98 +33,168 @@ ANSWER_COLUMNS = tuple(f.name for f in SHARED_FIELDS)
 ADDED_COLUMNS = (*ANSWER_COLUMNS, "input_tokens", "output_tokens")
 COPIED_COLUMNS = (*ANSWER_COLUMNS, "cached", "saved_tokens")
 
-_COPIED_SCHEMA = pa.schema([f for f in ANSWER_FIELDS if f.name in COPIED_COLUMNS])
-_OF_THIS_SLICE = {"cached": False, "saved_tokens": 0}
-#: Memory for answers (the oldest go first), and bytes added per key.
+_TYPES = {f.name: f.type for f in ANSWER_FIELDS}
+_ANSWER_SCHEMA = pa.schema([(name, _TYPES[name]) for name in ANSWER_COLUMNS])
+#: Of packed answers (`messages`).
+ADDED_SCHEMA = pa.schema([(name, _TYPES[name]) for name in ADDED_COLUMNS])
+COPIED_SCHEMA = pa.schema([(name, _TYPES[name]) for name in COPIED_COLUMNS])
+#: Memory for answers; the oldest go first.
 _MAX_BYTES = 256 << 20
-_BYTES_PER_KEY = 700
 #: A feeder that sent no heartbeat for so long has died.
 _DEAD_SECONDS = 60.0
-#: Longest wait of a feeder for its first answer, before it asks again.
-_WAIT_SECONDS = 5.0
-#: Wait for more answers: delivering a group of copies costs as much as delivering one of answers.
-_GROUP_SECONDS = 3.0
-_POLL_SECONDS = 0.1
+#: Longest wait of a feeder for answers, before it gets those that exist and asks again: delivering a group of
+#: copies costs as much as delivering one of answers.
+_WAIT_SECONDS = 3.0
 #: Feeders' total wait for the cache to load; an engine takes longer to start.
 _LOAD_SECONDS = 10.0
+#: Calls that are known when Ray repeats them.
+_KNOWN_CALLS = 10_000
+
+
+class _Claim:
+    """The keys that one call claimed."""
+
+    def __init__(self, feeder: str, call: str) -> None:
+        self.feeder = feeder
+        self.call = call
+        self.settled = asyncio.Event()
+        self._open = 0
+
+    def add(self) -> None:
+        self._open += 1
+
+    def settle(self) -> None:
+        """One of its keys is answered, or given up."""
+        self._open -= 1
+        if not self._open:
+            self.settled.set()
 
 
 class DedupCoordinator:
-    def __init__(self, namespace: CacheNamespace | None = None, max_bytes: int = _MAX_BYTES) -> None:
+    """Keys come joined, and answers packed (`messages`)."""
+
+    def __init__(
+        self,
+        namespace: CacheNamespace | None = None,
+        shard: Shard = ALL_KEYS,
+        max_bytes: int = _MAX_BYTES,
+    ) -> None:
         """:param namespace: of the cache that slices share."""
-        self._cache = AnswerCache.open(namespace) if namespace is not None else None
-        self._load_deadline: float | None = None
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._claims: dict[bytes, tuple[str, str]] = {}  # feeder and call
-        self._answers: dict[bytes, dict[str, Any]] = {}
-        self._failed_once: set[bytes] = set()
-        self._groups: deque[tuple[list[bytes], int]] = deque()  # keys and bytes, the oldest first
+        self._cache = AnswerCache.open(namespace, shard) if namespace is not None else None
+        self._loading: asyncio.Task[None] | None = None
+        self._answers = RecentAnswers(_ANSWER_SCHEMA, max_bytes)
+        #: Who infers a key, or the position of its answer.
+        self._entries: dict[bytes, _Claim | int] = {}
+        self._first_failures: dict[bytes, str] = {}  # the calls that added them
+        self._claims: OrderedDict[str, _Claim] = OrderedDict()  # by call
         self._heartbeats: dict[str, float] = {}
 
     async def heartbeat(self, feeder: str) -> None:
         self._heartbeats[feeder] = time.monotonic()
 
-    async def claim(self, feeder: str, call: str, keys: list[bytes]) -> list[bool]:
+    async def claim(self, feeder: str, call: str, joined_keys: bytes) -> list[bool]:
         """Claims the keys that have no answer and no other claim. Returns which of them this feeder is to
-        infer: the same when Ray repeats the call."""
+        infer.
+
+        :param call: unique; the same when Ray repeats it.
+        """
         await self._wait_for_cache()
         await self.heartbeat(feeder)
-        is_mine = []
-        for key, position in zip(keys, self._find_cached(keys), strict=True):
-            is_free = position < 0 and key not in self._answers and not self._is_claimed(key)
-            if is_free:
-                self._claims[key] = feeder, call
-            is_mine.append(is_free or self._claims.get(key) == (feeder, call))
-        return is_mine
+        keys = split_keys(joined_keys)
+        if call not in self._claims:
+            claim = self._claims[call] = _Claim(feeder, call)
+            if len(self._claims) > _KNOWN_CALLS:
+                self._claims.popitem(last=False)
+            for key, position in zip(keys, self._find_cached(keys).tolist(), strict=True):
+                if position < 0:
+                    self._claim_key(key, claim)
+        claim = self._claims[call]
+        return [self._entries.get(key) is claim for key in keys]
 
-    async def release(self, keys: list[bytes]) -> None:
-        """Gives up claims whose keys were not answered."""
-        for key in keys:
-            self._claims.pop(key, None)
+    def _claim_key(self, key: bytes, claim: _Claim) -> None:
+        owner = self._entries.setdefault(key, claim)
+        if isinstance(owner, _Claim):
+            if owner is not claim and not self._is_alive(owner):
+                owner.settle()
+                owner = self._entries[key] = claim
+            if owner is claim:
+                claim.add()
 
-    async def add_answers(self, keys: list[bytes], answers: pa.Table) -> None:
-        """:param answers: `ADDED_COLUMNS`, a row for each key."""
-        if self._cache is not None:
-            self._cache.add(keys, answers)
-        size = 0
-        for key, answer in zip(keys, answers.select(ANSWER_COLUMNS).to_pylist(), strict=True):
-            self._claims.pop(key, None)
-            if answer["error"] is not None and key not in self._failed_once:
-                # The first error may be one row's bad luck: the next row with this request tries again.
-                self._failed_once.add(key)
+    async def release(self, call: str, joined_keys: bytes) -> None:
+        """Gives up those of a call's claims that were not answered."""
+        for key in split_keys(joined_keys):
+            owner = self._entries.get(key)
+            if isinstance(owner, _Claim) and owner.call == call:
+                del self._entries[key]
+                owner.settle()
+
+    async def add_answers(self, call: str, joined_keys: bytes, packed_answers: bytes) -> None:
+        """Takes answers, also to keys that nobody claimed. A key's first answer stays.
+
+        :param call: as for `claim`.
+        :param packed_answers: `ADDED_SCHEMA`, a row for each key.
+        """
+        keys, answers = split_keys(joined_keys), unpack(packed_answers, ADDED_SCHEMA)
+        added: list[int] = []
+        has_failed = answers.column("error").is_valid().to_pylist()
+        for i, key in enumerate(keys):
+            owner = self._entries.get(key)
+            if isinstance(owner, int):
                 continue
-            self._answers[key] = answer
-            size += _BYTES_PER_KEY + len(answer["text"] or "") + len(answer["error"] or "")
-        self._groups.append((keys, size))
-        self._bytes += size
-        while self._bytes > self._max_bytes and len(self._groups) > 1:
-            oldest, size = self._groups.popleft()
-            self._bytes -= size
-            for key in oldest:
-                self._answers.pop(key, None)
+            if owner is not None:
+                owner.settle()
+            if has_failed[i] and self._first_failures.setdefault(key, call) == call:
+                # The first error may be one row's bad luck: the next row with this request tries again.
+                self._entries.pop(key, None)
+                continue
+            self._entries[key] = self._answers.end + len(added)
+            added.append(i)
+        if added:
+            keys = [keys[i] for i in added]
+            answers = answers.take(pa.array(added))
+            if self._cache is not None:
+                self._cache.add(keys, answers)
+            for key in self._answers.append(keys, answers.select(ANSWER_COLUMNS)):
+                del self._entries[key]
 
-    async def wait_for_answers(self, keys: list[bytes]) -> tuple[list[int], pa.Table, list[int]]:
-        """Waits until all keys have answers, or some seconds if some have.
+    async def wait_for_answers(self, joined_keys: bytes) -> tuple[list[int], bytes, list[int]]:
+        """Waits some seconds for the keys' answers, unless some are lost.
 
-        Returns the indices of the keys that have answers, their answers (`COPIED_COLUMNS`), and the indices
+        Returns the indices of the keys that have answers, their answers (`COPIED_SCHEMA`), and the indices
         of the keys that no feeder is inferring any more.
         """
-        began = time.monotonic()
-        positions = self._find_cached(keys)
-        cached = [i for i in np.flatnonzero(positions >= 0).tolist() if keys[i] not in self._answers]
-        uncached = sorted(set(range(len(keys))) - set(cached))
-        while True:
-            own = [i for i in uncached if keys[i] in self._answers]
-            lost = [i for i in uncached if keys[i] not in self._answers and not self._is_claimed(keys[i])]
-            known, waited = own + cached, time.monotonic() - began
-            if lost or len(known) == len(keys) or waited >= (_GROUP_SECONDS if known else _WAIT_SECONDS):
-                answers = [self._answers[keys[i]] | _OF_THIS_SLICE for i in own]
-                tables = [pa.Table.from_pylist(answers, _COPIED_SCHEMA)]
-                if self._cache is not None and cached:
-                    tables.append(_copies_of(self._cache.entries_at(positions[cached])))
-                return known, pa.concat_tables(tables), lost
-            await asyncio.sleep(_POLL_SECONDS)  # waking up at each `add_answers` would be far more often
+        keys = split_keys(joined_keys)
+        cached = self._find_cached(keys)
+        owners = self._owners(keys)
+        if not self._lost(owners, cached):
+            waits = np.flatnonzero(cached < 0).tolist()
+            claims = {owner for i in waits if isinstance(owner := owners[i], _Claim)}
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WAIT_SECONDS):
+                    for claim in claims:
+                        await claim.settled.wait()
+            owners = self._owners(keys)
+        positions = {i: owner for i, owner in enumerate(owners) if isinstance(owner, int)}
+        known = list(positions)
+        copies = [_copies_of_this_slice(self._answers.take(list(positions.values())))]
+        if self._cache is not None:
+            of_others = [i for i in np.flatnonzero(cached >= 0).tolist() if i not in positions]
+            copies.append(_copies_of_other_slices(self._cache.entries_at(cached[of_others])))
+            known += of_others
+        return known, pack(pa.concat_tables(copies), COPIED_SCHEMA), self._lost(owners, cached)
+
+    def _owners(self, keys: Sequence[bytes]) -> list[_Claim | int | None]:
+        return [self._entries.get(key) for key in keys]
+
+    def _lost(self, owners: Sequence[_Claim | int | None], cached: np.ndarray) -> list[int]:
+        return [
+            i
+            for i, owner in enumerate(owners)
+            if not isinstance(owner, int) and cached[i] < 0 and (owner is None or not self._is_alive(owner))
+        ]
+
+    def _is_alive(self, claim: _Claim) -> bool:
+        return time.monotonic() - self._heartbeats[claim.feeder] < _DEAD_SECONDS
 
     async def close(self) -> None:
         """Stores new answers for other slices."""
@@ -126,25 +202,29 @@ class DedupCoordinator:
             await asyncio.to_thread(self._cache.close)
 
     async def _wait_for_cache(self) -> None:
-        if self._cache is None:
+        if self._cache is None or self._cache.is_loaded:
             return
-        if self._load_deadline is None:
-            self._load_deadline = time.monotonic() + _LOAD_SECONDS
-        while not self._cache.is_loaded and time.monotonic() < self._load_deadline:
-            await asyncio.sleep(_POLL_SECONDS)
+        if self._loading is None:
+            loading = asyncio.to_thread(self._cache.wait_until_loaded, _LOAD_SECONDS)
+            self._loading = asyncio.create_task(loading)
+        await asyncio.shield(self._loading)
 
     def _find_cached(self, keys: list[bytes]) -> np.ndarray:
         """`AnswerCache.find`."""
         return self._cache.find(keys) if self._cache is not None else np.full(len(keys), -1)
 
-    def _is_claimed(self, key: bytes) -> bool:
-        claim = self._claims.get(key)
-        return claim is not None and time.monotonic() - self._heartbeats[claim[0]] < _DEAD_SECONDS
+
+def _copies_of_this_slice(answers: pa.Table) -> pa.Table:
+    count = answers.num_rows
+    columns = {"cached": pa.repeat(False, count), "saved_tokens": pa.repeat(0, count)}
+    for name, values in columns.items():
+        answers = answers.append_column(name, values.cast(_TYPES[name]))
+    return answers
 
 
-def _copies_of(entries: pa.Table) -> pa.Table:
+def _copies_of_other_slices(entries: pa.Table) -> pa.Table:
     tokens = pc.add(entries.column("input_tokens"), entries.column("output_tokens"))
     columns = {n: entries.column(n) for n in ANSWER_COLUMNS if n in entries.schema.names}
     columns |= {"cached": [True] * entries.num_rows, "saved_tokens": tokens}
-    missing = {f.name: pa.nulls(entries.num_rows) for f in _COPIED_SCHEMA if f.name not in columns}
-    return pa.table(columns | missing).select(_COPIED_SCHEMA.names).cast(_COPIED_SCHEMA)
+    missing = {f.name: pa.nulls(entries.num_rows) for f in COPIED_SCHEMA if f.name not in columns}
+    return pa.table(columns | missing).select(COPIED_SCHEMA.names).cast(COPIED_SCHEMA)

@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
+from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
 from airflow_provider_raydatallm.processor.engines.vllm.feeder import (
     SILENT_SECONDS,
@@ -63,7 +64,7 @@ class VllmEngine(VllmEngineBase):
             check_address(job.answer_cache)
         self._workers: OwnWorkers | None = None
         self._numbers: FeederNumbers | None = None
-        self._coordinator: ActorHandle[Any] | None = None
+        self._coordinators: list[ActorHandle[Any]] = []
         self._is_retry = False
         self._isolates = False
 
@@ -122,7 +123,8 @@ class VllmEngine(VllmEngineBase):
         open_workers = self._start()
         if job.deduplicate is not False and not self._isolates:
             actor = ray.remote(DedupCoordinator).options(**_COORDINATOR_OPTIONS)
-            self._coordinator = actor.remote(self._next_cache_namespace())
+            namespace, shards = self._next_cache_namespace(), sizing.dedup_shards(self.workers[1])
+            self._coordinators = [actor.remote(namespace, Shard(i, shards)) for i in range(shards)]
         self._numbers = FeederNumbers(uuid.uuid4().hex[:12], self.cpu_actors[1])
         limit = self.max_model_len
         setup = FeederSetup(
@@ -133,7 +135,7 @@ class VllmEngine(VllmEngineBase):
             self._numbers,
             shorten_to=limit if job.on_too_long == "truncate" else None,
             postpone_over=limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
-            coordinators=[self._coordinator] if self._coordinator is not None else [],
+            coordinators=self._coordinators,
             shared_workers=self.workers_behind_one_address,
             silent_after_s=self.silent_after_s,
         )
@@ -200,17 +202,17 @@ class VllmEngine(VllmEngineBase):
     def stop(self) -> None:
         import ray
 
-        coordinators = [self._coordinator] if self._coordinator is not None else []
-        stored = [actor.close.remote() for actor in coordinators if self.job.answer_cache is not None]
+        closes = self._coordinators if self.job.answer_cache is not None else []
+        stored = [actor.close.remote() for actor in closes]
         if self._workers is not None:
             self._workers.stop()
         if stored:
             ray.wait(stored, num_returns=len(stored), timeout=_STOP_SECONDS)
-        for actor in coordinators:
+        for actor in self._coordinators:
             ray.kill(actor)
         if self._numbers is not None:
             self._numbers.forget()
-        self._workers, self._numbers, self._coordinator = None, None, None
+        self._workers, self._numbers, self._coordinators = None, None, []
 
     def _worker_arguments(self) -> dict[str, Any]:
         return {

@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error, storable
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
-from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDED_COLUMNS, COPIED_COLUMNS
+from airflow_provider_raydatallm.processor.engines.dedup.coordinator import COPIED_COLUMNS
 from airflow_provider_raydatallm.processor.engines.vllm.dispatcher import Dispatcher
 from airflow_provider_raydatallm.processor.engines.vllm.feeder_numbers import FeederNumbers
 from airflow_provider_raydatallm.processor.engines.vllm.row import Row, RowDispatcher
@@ -166,7 +166,7 @@ class Feeder:
         if self._dedup is not None:
             keyed = [i for i, row in enumerate(rows) if row.key is not None]
             keys = [key for row in rows if (key := row.key) is not None]
-            self._dedup.add_answers(keys, answers.select(ADDED_COLUMNS).take(pa.array(keyed, pa.int64())))
+            self._dedup.add_answers(keys, answers if len(keys) == len(rows) else _take(answers, keyed))
 
     def _deliver_new(self, ids: pa.Table, **columns: Any) -> pa.Table:
         no, zeros = np.zeros(ids.num_rows, bool), np.zeros(ids.num_rows, np.int64)

@@ -13,8 +13,13 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.dedup import coordinator
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache, check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles
-from airflow_provider_raydatallm.processor.engines.dedup.client import request_key
-from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
+from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
+    ADDED_SCHEMA,
+    COPIED_SCHEMA,
+    DedupCoordinator,
+)
+from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard, request_key, shard_numbers
+from airflow_provider_raydatallm.processor.engines.dedup.messages import pack, unpack
 from tests.support.answer_cache import DAY, MB, NOW, Cache, entries, namespace, new_answers, open_cache
 from tests.support.async_tests import async_test
 
@@ -115,16 +120,36 @@ async def test_request_answered_by_another_slice_is_not_inferred(tmp_path: Path)
     Cache(str(tmp_path)).files.write(entries({"a": "is a", "b": "is b"}, at=2 * NOW))
     dedup = DedupCoordinator(namespace(tmp_path))
     a, b, c = (request_key(k) for k in "abc")
-    assert await dedup.claim("one", "1", [c, a]) == [True, False]
-    await dedup.add_answers([c], new_answers("is c"))
-    known, copies, lost = await dedup.wait_for_answers([a, c, b])
-    by_key = dict(zip(known, copies.to_pylist(), strict=True))
+    assert await dedup.claim("one", "1", c + a) == [True, False]
+    await dedup.add_answers("2", c, pack(new_answers("is c"), ADDED_SCHEMA))
+    known, copies, lost = await dedup.wait_for_answers(a + c + b)
+    by_key = dict(zip(known, unpack(copies, COPIED_SCHEMA).to_pylist(), strict=True))
     assert (sorted(by_key), lost) == ([0, 1, 2], [])
     assert [by_key[i]["text"] for i in range(3)] == ["is a", "is c", "is b"]
     assert [by_key[i]["cached"] for i in range(3)] == [True, False, True]
     assert [by_key[i]["saved_tokens"] for i in range(3)] == [5, 0, 5]
     await dedup.close()
     assert (open_cache(tmp_path).find([request_key("c")]) >= 0).all()
+
+
+@async_test
+async def test_each_shard_has_its_part_of_the_cache_and_together_they_store_all(tmp_path: Path) -> None:
+    for i in range(20):  # so many files that they are merged
+        Cache(str(tmp_path)).files.write(entries({f"old {i}": f"is {i}", f"at {i}": "x"}, at=2 * NOW + i))
+    old, new = ([request_key(f"{age} {i}") for i in range(20)] for age in ("old", "new"))
+    shards = [DedupCoordinator(namespace(tmp_path), Shard(i, 3)) for i in range(3)]
+    of_old, of_new = shard_numbers(old, 3), shard_numbers(new, 3)
+    for i, shard in enumerate(shards):
+        is_mine = await shard.claim("one", "1", b"".join(old))
+        assert [not mine for mine in is_mine] == (
+            of_old == i
+        ).tolist()  # it has those of its shard, no others
+        keys = [key for key, number in zip(new, of_new, strict=True) if number == i]
+        answers = new_answers(*["is new"] * len(keys))
+        await shard.add_answers("2", b"".join(keys), pack(answers, ADDED_SCHEMA))
+        await shard.close()
+    later = open_cache(tmp_path)
+    assert (later.find([*old, *new]) >= 0).all()
 
 
 @async_test
@@ -135,36 +160,36 @@ async def test_slice_waits_for_the_cache_to_load_but_not_for_long(
     may_read = threading.Event()
     read = CacheFiles.read
 
-    def slow(self: CacheFiles) -> dict[str, pa.Table]:
+    def slow(self: CacheFiles, shard: Shard) -> dict[str, pa.Table]:
         assert may_read.wait(60)
-        return read(self)
+        return read(self, shard)
 
     monkeypatch.setattr(CacheFiles, "read", slow)
     dedup = DedupCoordinator(namespace(tmp_path))
-    claiming = asyncio.ensure_future(dedup.claim("one", "1", [request_key("a")]))
+    claiming = asyncio.ensure_future(dedup.claim("one", "1", request_key("a")))
     await asyncio.sleep(0)  # it begins to wait
     monkeypatch.setattr(coordinator, "_LOAD_SECONDS", 0.0)
     late = DedupCoordinator(namespace(tmp_path))
-    assert await late.claim("one", "1", [request_key("a")]) == [True]  # without the cache
+    assert await late.claim("one", "1", request_key("a")) == [True]  # without the cache
     assert not claiming.done()
     may_read.set()
     assert await asyncio.wait_for(claiming, 60) == [False]
     assert late._cache is not None
     assert late._cache._loaded.wait(60)
-    assert await late.claim("one", "2", [request_key("b")]) == [False]  # the cache has loaded by now
+    assert await late.claim("one", "2", request_key("b")) == [False]  # the cache has loaded by now
 
 
 @async_test
 async def test_slice_continues_when_the_cache_fails_to_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(self: CacheFiles) -> None:
+    def broken(self: CacheFiles, shard: Shard) -> None:
         raise RuntimeError("no such bucket")
 
     monkeypatch.setattr(CacheFiles, "read", broken)
     dedup = DedupCoordinator(namespace(tmp_path))
-    assert await dedup.claim("one", "1", [request_key("a")]) == [True]
-    await dedup.add_answers([request_key("a")], new_answers("is a"))
-    assert (await dedup.wait_for_answers([request_key("a")]))[0] == [0]
+    assert await dedup.claim("one", "1", request_key("a")) == [True]
+    await dedup.add_answers("2", request_key("a"), pack(new_answers("is a"), ADDED_SCHEMA))
+    assert (await dedup.wait_for_answers(request_key("a")))[0] == [0]
     await dedup.close()
     assert "no such bucket" in capsys.readouterr().err

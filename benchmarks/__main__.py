@@ -9,7 +9,9 @@ import importlib
 FIELD = ("peers", "backfill", "warm_slice", "repeated_rows", "row_cost")
 #: Costs of the provider's parts.
 PARTS = ("no_op", "publish_cost", "ledger_scale", "plan_scale", "checkpoint_cost", "slice_cost")
-CASES = FIELD + PARTS
+#: The way of a row around engines that run no model.
+PATH = ("real_path", "tail", "scale")
+CASES = FIELD + PARTS + PATH
 
 
 def main() -> None:

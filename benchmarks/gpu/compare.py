@@ -2,10 +2,13 @@
 
     python -m benchmarks.gpu.compare chat vllm ray_data_llm plain tuned --model DIR --work short --rows 20000
 
-Needs ray, vllm and this repository, no Airflow; daft for that mode. Each run is its own process and prints
-one JSON line. Rates and the GPU's busy time are measured from the first request in the engine to the last row
-out of it. `vllm` and `ray_data_llm`, the processor's engines, get no sizes except `max_num_seqs`, if given:
-their sizes are automatic. Without a GPU all run on CPUs.
+Needs ray, vllm and this repository, no Airflow; daft for that mode. Each run prints one JSON line; it is its
+own process, except those of `chat`, which share an engine. Rates and the GPU's busy time are measured from
+the first request in the engine to the last row out of it. `vllm` and `ray_data_llm`, the processor's engines,
+get no sizes except `max_num_seqs`, if given: their sizes are automatic. Without a GPU all run on CPUs.
+
+`--lengths` is for answers of different lengths. With "known", `chat` gets the longest rows first, and `vllm`
+is told how long each answer is; with "unknown" neither. Other modes always see a row's `max_tokens`.
 """
 
 from __future__ import annotations
@@ -13,61 +16,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import cpu_dtype
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import CPU_ENV
+from benchmarks.hidden_lengths import LENGTHS, hide_lengths
+from benchmarks.prompts import ASK, ROWS, SAMPLING, rows_of
 
 MODES = ("chat", "plain", "tuned", "daft", "vllm", "ray_data_llm")
-#: Distinct prefixes that the rows of `prefix` share.
-PREFIXES = 100
 #: Without a GPU: Ray's logical CPUs, and vLLM's arguments.
 CPUS = 12
 CPU_ENGINE = {"dtype": cpu_dtype(), "enforce_eager": True}
-ASK = "You are given a company record. Answer with its industry only. Record: "
-#: Answers always reach max_tokens: with random weights (`--dummy`) none ends by itself.
-SAMPLING = {"temperature": 1.0, "ignore_eos": True}
-
-
-def rows_of(
-    work: str, count: int, repeating: bool, longest: int = 1500, grouped: bool = False
-) -> list[dict[str, Any]]:
-    """`short`: 40 words in, 16 tokens out. `mixed`: log-normal lengths, 20 to 1,500 words in, 8 to 400
-    tokens out. `prefix`: one of 100 prefixes of 400 words (some 500 tokens), then 40 words; 64 tokens out.
-    Each prompt differs from all others from its first word, or from the end of its prefix, unless
-    `repeating`: then most of a prompt is in the engine's cache.
-
-    :param longest: words of a prompt; below 1,500 all lengths shrink in proportion.
-    :param grouped: rows with the same prefix follow one another; else they are shuffled.
-    """
-    words = Path("LICENSE").read_text().split()
-    rnd = random.Random(7)
-    starts = [
-        f"{n} " + " ".join(words[(n * 13 + j) % len(words)] for j in range(longest * 4 // 15)) + " "
-        for n in range(PREFIXES)
-    ]
-    rows = []
-    for i in range(count):
-        size, answer = min(40, longest // 4), 16
-        if work == "mixed":
-            size = int(min(longest, max(20, rnd.lognormvariate(5.2, 0.9) * longest / 1500)))
-            answer = int(min(400, max(8, rnd.lognormvariate(4.4, 0.8) * longest / 1500)))
-        elif work == "prefix":
-            answer = 64
-        start = rnd.randrange(len(words) - 1)
-        text = " ".join(words[(start + j) % len(words)] for j in range(size))
-        new = "" if repeating else f"{rnd.randrange(10**9)} "
-        shared = rnd.choice(starts) if work == "prefix" else ""
-        rows.append({"i": i, "text": shared + new + text, "answer_tokens": answer})
-    # Each begins with the number of its prefix.
-    return sorted(rows, key=lambda row: str(row["text"]).split()[0]) if grouped else rows
 
 
 def has_gpu() -> bool:
@@ -97,18 +64,25 @@ class GpuBusy:
         return round(sum(samples) / len(samples), 1) if samples else None
 
 
-def chat(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def chat(args: argparse.Namespace, runs: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """One engine for all runs. A run finds nothing of earlier ones in the prefix cache."""
     from vllm import LLM, SamplingParams
 
     busy, began = GpuBusy(), time.time()
     llm = LLM(model=args.model, **engine_kwargs(args))
-    first = time.time()
-    params = [SamplingParams(**SAMPLING, max_tokens=r["answer_tokens"]) for r in rows]
-    messages: Any = [[{"role": "user", "content": ASK + r["text"]}] for r in rows]
-    answers = llm.chat(messages, params, use_tqdm=False)
-    last = time.time()
-    tokens = sum(len(a.prompt_token_ids or ()) + len(a.outputs[0].token_ids) for a in answers)
-    return figures(rows, began, first, last, tokens, busy.mean(first, last))
+    for work, lengths in runs:
+        rows = rows_for(args, work)
+        if lengths == "known":
+            rows.sort(key=lambda row: -row["answer_tokens"])
+        first = time.time()
+        params = [SamplingParams(**SAMPLING, max_tokens=r["answer_tokens"]) for r in rows]
+        messages: Any = [[{"role": "user", "content": ASK + r["text"]}] for r in rows]
+        answers = llm.chat(messages, params, use_tqdm=False)
+        last = time.time()
+        tokens = sum(len(a.prompt_token_ids or ()) + len(a.outputs[0].token_ids) for a in answers)
+        yield figures(rows, began, first, last, tokens, busy.mean(first, last))
+        llm.reset_prefix_cache()
+        began = time.time()
 
 
 def plain(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -202,7 +176,9 @@ def daft(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]
     return figures(rows, began, times[0], last, None, busy.mean(times[0], last))
 
 
-def processor(args: argparse.Namespace, rows: list[dict[str, Any]], engine: str) -> dict[str, Any]:
+def processor(
+    args: argparse.Namespace, rows: list[dict[str, Any]], engine: str, lengths: str
+) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -217,13 +193,17 @@ def processor(args: argparse.Namespace, rows: list[dict[str, Any]], engine: str)
 
     times: list[Any] = []
     setattr(version_build, "Meter", TimedMeter)  # noqa: B010
+    sampling: dict[str, Any] = {"max_tokens": "{answer_tokens}"}
+    if engine == "vllm" and lengths == "unknown":
+        rows, sampling = hide_lengths(rows)
+        engine = "benchmarks.hidden_lengths:HiddenLengthsEngine"
     busy, began = GpuBusy(), time.time()
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.Table.from_pylist(rows), f"{folder}/in.parquet")
         job = SliceJob(
             slice_key="all", input_path=f"{folder}/in.parquet", output_path=f"{folder}/out",
             engine=engine, model_source=args.model, prompt=ASK + "{text}",
-            sampling_params={**SAMPLING, "max_tokens": "{answer_tokens}"}, engine_kwargs=engine_kwargs(args),
+            sampling_params=SAMPLING | sampling, engine_kwargs=engine_kwargs(args),
             **json.loads(args.job),
         )  # fmt: skip
         start_ray()
@@ -232,6 +212,10 @@ def processor(args: argparse.Namespace, rows: list[dict[str, Any]], engine: str)
     result = figures(rows, began, times[0], times[1], tokens, busy.mean(*times))
     parts = report.model_dump(mode="json", exclude={"slice_key", "output_path", "version"})
     return {**result, "report": parts}
+
+
+def rows_for(args: argparse.Namespace, work: str) -> list[dict[str, Any]]:
+    return rows_of(work, args.rows or ROWS[work], args.repeating, args.longest, args.grouped)
 
 
 def start_ray() -> None:
@@ -265,12 +249,22 @@ def figures(
     }
 
 
+def run_alone(mode: str, args: argparse.Namespace, work: str, lengths: str) -> dict[str, Any]:
+    rows = rows_for(args, work)
+    run = {"plain": plain, "tuned": tuned, "daft": daft}.get(mode)
+    return run(args, rows) if run else processor(args, rows, mode, lengths)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("modes", nargs="+", choices=MODES)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--work", choices=("short", "mixed", "prefix"), default="short")
-    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--work", nargs="+", choices=ROWS, default=["short"])
+    parser.add_argument(
+        "--lengths", nargs="+", choices=LENGTHS, default=["unknown"],
+        help="of answers: whether the engine knows them",
+    )  # fmt: skip
+    parser.add_argument("--rows", type=int, help="by default what takes a large GPU a minute")
     parser.add_argument("--repeating", action="store_true", help="prompts with common beginnings")
     parser.add_argument("--grouped", action="store_true", help="rows with the same prefix follow one another")
     parser.add_argument("--longest", type=int, default=1500, help="words of a prompt, at most")
@@ -280,16 +274,23 @@ def main() -> None:
     parser.add_argument("--engine", default="{}", help="JSON of more engine arguments, for all modes")
     parser.add_argument("--job", default="{}", help="JSON of more fields of the processor's spec")
     args = parser.parse_args()
+    runs = list(product(args.work, args.lengths))
     if len(args.modes) > 1:
         rest = sys.argv[1 + len(args.modes) :]
         for mode in args.modes:
             subprocess.run([sys.executable, "-m", "benchmarks.gpu.compare", mode, *rest], check=False)
         return
     [mode] = args.modes
-    rows = rows_of(args.work, args.rows, args.repeating, args.longest, args.grouped)
-    run = {"chat": chat, "plain": plain, "tuned": tuned, "daft": daft}.get(mode)
-    result = run(args, rows) if run else processor(args, rows, mode)
-    print("RESULT " + json.dumps({"mode": mode, "work": args.work, **result}), flush=True)
+    if mode != "chat" and len(runs) > 1:
+        for work, lengths in runs:
+            run = ["--work", work, "--lengths", lengths]
+            command = [sys.executable, "-m", "benchmarks.gpu.compare", *sys.argv[1:], *run]
+            subprocess.run(command, check=False)
+        return
+    results = chat(args, runs) if mode == "chat" else [run_alone(mode, args, *runs[0])]
+    for (work, lengths), result in zip(runs, results, strict=True):
+        line = {"mode": mode, "work": work, "lengths": lengths, **result}
+        print("RESULT " + json.dumps(line), flush=True)
     os._exit(0)  # engines are slow to end
 
 

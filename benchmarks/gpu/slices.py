@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.compare import ASK, SAMPLING, rows_of
+from benchmarks.prompts import ASK, SAMPLING, rows_of
 
 CASES = ("cold", "shared", "whole")
 HEAD_SECONDS = 20

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 #: between jobs.
 _NOT_SHARED = ("py_modules",)
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
-#: Options of a worker's actor that Serve does not set itself.
-_RESOURCE_OPTIONS = ("num_cpus", "num_gpus", "accelerator_type")
 
 #: Polls, a second apart, after which an engine that cannot be seen counts as stopped.
 _ABSENT_POLLS = 3
@@ -140,13 +138,13 @@ class SharedVllmEngine(VllmEngine):
 
     def _start(self) -> OpenWorkerPool:
         assert self._user is not None
-        options = self._worker_options()
         serve_apps.SERVE.ensure_running(
             self.name,
             self._scaling,
             SharedVllmReplica,
             (self._worker_arguments(),),
-            **{name: options[name] for name in _RESOURCE_OPTIONS if options.get(name) is not None},
+            bundles=self.placement.bundles,
+            **{name: value for name, value in self.placement.actor.items() if value is not None},
             runtime_env=self._runtime_env(),
         )
         self._seen.deployed = True

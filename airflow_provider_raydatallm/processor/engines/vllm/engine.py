@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import ray.data
     from ray import ObjectRef
     from ray.actor import ActorHandle
+    from ray.util.placement_group import PlacementGroup
 
 #: A worker that is still starting does not respond.
 _STOP_SECONDS = 5.0
@@ -54,6 +55,7 @@ class VllmEngine(VllmEngineBase):
             check_address(job.answer_cache)
         self._workers: list[ActorHandle[Any]] = []
         self._starting: list[ObjectRef[Any]] = []
+        self._groups: list[PlacementGroup] = []
         self._coordinator: ActorHandle[Any] | None = None
         self._is_retry = False
 
@@ -134,8 +136,11 @@ class VllmEngine(VllmEngineBase):
         """Starts the workers. Returns how feeders reach them."""
         import ray
 
-        worker = ray.remote(self.worker).options(**self._worker_options())
-        self._workers = [worker.remote(self._worker_arguments()) for _ in range(self.workers[1])]
+        worker, options = ray.remote(self.worker), self._worker_options()
+        self._workers = [
+            worker.options(**options, **self._group_options()).remote(self._worker_arguments())
+            for _ in range(self.workers[1])
+        ]
         self._starting = [ready_ref(w) for w in self._workers]
         return partial(OwnWorkerPool, self._workers)
 
@@ -152,6 +157,7 @@ class VllmEngine(VllmEngineBase):
 
     def stop(self) -> None:
         import ray
+        from ray.util import remove_placement_group
 
         coordinators = [self._coordinator] if self._coordinator is not None else []
         stopped = [w.stop.remote() for w in self._workers]
@@ -160,7 +166,9 @@ class VllmEngine(VllmEngineBase):
         ray.wait(stopped, num_returns=len(stopped), timeout=_STOP_SECONDS)
         for actor in [*self._workers, *coordinators]:
             ray.kill(actor)
-        self._workers, self._starting, self._coordinator = [], [], None
+        for group in self._groups:
+            remove_placement_group(group)
+        self._workers, self._starting, self._groups, self._coordinator = [], [], [], None
 
     def _worker_arguments(self) -> dict[str, Any]:
         return {
@@ -173,10 +181,23 @@ class VllmEngine(VllmEngineBase):
         options: dict[str, Any] = {
             "max_restarts": MAX_DEATHS,
             "max_concurrency": 1000,
-            "num_cpus": self.cpus_per_worker,
+            **self.placement.actor,
         }
         if self.env:
             options["runtime_env"] = {"env_vars": self.env}
-        if not self.on_cpu:
-            options |= {"num_gpus": self.gpus_per_worker, "accelerator_type": self.job.accelerator_type}
         return options
+
+    def _group_options(self) -> dict[str, Any]:
+        """Puts a worker into a placement group of its own, if it has one: vLLM's Ray executor uses the group
+        of the actor that it runs in."""
+        if not self.placement.bundles:
+            return {}
+        from ray.util import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        group = placement_group(self.placement.bundles, strategy="PACK")
+        self._groups.append(group)
+        strategy = PlacementGroupSchedulingStrategy(
+            group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+        )
+        return {"scheduling_strategy": strategy}

@@ -105,7 +105,8 @@ _CAUSES = (
         "The GPU ran out of memory: lower max_num_seqs, max_model_len or gpu_memory_utilization in "
         "engine_kwargs, or spread the model over more GPUs (tensor_parallel_size)"),
     _Pattern("input",
-        r"validation errors? for \w*(?:Config|Args)\b|greater than the derived max_model_len",
+        r"validation errors? for \w*(?:Config|Args)\b|greater than the derived max_model_len"
+        r"|Args\.__init__\(\) got an unexpected keyword",
         "The engine rejects its arguments: check engine_kwargs"),
     _Pattern("input",
         r"No module named",

@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import held_resources
 from airflow_provider_raydatallm.processor.ray_runtime.named_actors import create_named_actor, named_actors
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
+from airflow_provider_raydatallm.processor.sizing.parallel import type_share
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -37,8 +38,6 @@ _POLL_SECONDS = 1
 _WATCH_SECONDS = 0.5
 #: Seconds for an engine to request its actors; after that the lock is released.
 _START_SECONDS = 60.0
-#: Each node has 1.0 of its accelerator type, however many GPUs it has.
-_TYPE_SHARE = 0.001
 
 
 def admit(
@@ -159,16 +158,14 @@ class QueueSlot:
 
 
 def bundles_of(needs: Resources, accelerator_type: str | None) -> list[dict[str, float]]:
-    """Splits the resources into bundles that fit on any node: GPUs with a CPU each, then CPUs."""
+    """Splits the resources into the smallest bundles: GPUs that belong on one node, with a CPU, then CPUs."""
     bundles: list[dict[str, float]] = []
     cpus = needs.cpus
-    for gpus in _ones(needs.gpus):
-        bundle = {"GPU": gpus}
+    for share in _ones(needs.gpus / needs.gpus_on_one_node):
+        bundle = {"GPU": share * needs.gpus_on_one_node} | type_share(accelerator_type)
         if cpus > 0:
             bundle["CPU"] = min(1.0, cpus)
             cpus = round(cpus - bundle["CPU"], 4)
-        if accelerator_type is not None:
-            bundle[f"accelerator_type:{accelerator_type}"] = _TYPE_SHARE
         bundles.append(bundle)
     return bundles + [{"CPU": n} for n in _ones(cpus)]
 

@@ -10,7 +10,8 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
@@ -20,6 +21,7 @@ from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokenSet
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR, sampling_defaults
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
+from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
 from airflow_provider_raydatallm.processor.sizing.sizes import engine_batch_size
 
 if TYPE_CHECKING:
@@ -48,6 +50,18 @@ class RayDataLLM(VllmEngineBase):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         _check_options(job.processor_kwargs)
+        if self.parallel.data * self.parallel.context > 1:
+            raise SliceError(
+                f"engine_kwargs ask for {self.parallel}, and Ray Data LLM reserves only tensor x pipeline "
+                "parallel GPUs for a worker: omit the others and raise concurrency, or set engine='vllm'",
+                kind="input",
+            )
+
+    @cached_property
+    def parallel(self) -> Parallel:
+        parallel = super().parallel
+        uses_default = "distributed_executor_backend" not in self.job.engine_kwargs  # Ray's, for several GPUs
+        return replace(parallel, on_ray=parallel.on_ray or (uses_default and parallel.gpus > 1))
 
     @property
     def cpu_actors(self) -> tuple[int, int]:

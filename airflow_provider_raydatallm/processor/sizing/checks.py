@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.processor.sizing.model_config import (
     read_model_config,
     row_length,
 )
+from airflow_provider_raydatallm.processor.sizing.parallel import read_parallel
 from airflow_provider_raydatallm.processor.sizing.sizes import fewest_blocks
 
 #: GPUs connected by PCIe only.
@@ -90,8 +91,8 @@ def _check_parallel(
     shape: ModelConfig | None,
     cluster: ClusterFacts | None,
 ) -> Iterator[Finding]:
-    tensor = int(engine_kwargs.get("tensor_parallel_size") or 1)
-    pipeline = int(engine_kwargs.get("pipeline_parallel_size") or 1)
+    parallel = read_parallel(engine_kwargs)
+    tensor = parallel.tensor
     if shape is not None and shape.heads % tensor:
         message = f"tensor_parallel_size {tensor} does not divide the model's {shape.heads} attention heads"
         divisors = ", ".join(str(n) for n in (1, 2, 4, 8, 16) if shape.heads % n == 0)
@@ -101,14 +102,18 @@ def _check_parallel(
         message += "only: they wait for each other in every layer"
         fix = "If the model fits one GPU, set it to 1 and raise concurrency instead"
         yield Finding("tensor_parallel_over_pcie", "warning", message, fix)
-    if cluster is not None and sizes is not None and sizes.gpus[0]:
-        gpus, node_gpus = tensor * pipeline, cluster.gpus_per_node
-        if 0 < node_gpus < gpus and engine_kwargs.get("distributed_executor_backend") != "ray":
-            needs = f"{tensor} x {pipeline} = {gpus} GPUs (tensor x pipeline parallel)"
-            fix = "Lower the parallel sizes, or set distributed_executor_backend='ray' in engine_kwargs and "
-            fix += "engine='ray_data_llm'"
-            message = f"a worker needs {needs} where a node has {node_gpus}"
-            yield Finding("worker_over_nodes", "error", message, fix, "cluster")
+    if parallel.data > 1 and shape is not None and shape.parameters and not shape.expert_parameters:
+        message = f"data_parallel_size {parallel.data} for a model without experts: its ranks are "
+        message += "independent copies, which one process feeds"
+        fix = "Omit it, and raise concurrency instead: each worker then has a process of its own"
+        yield Finding("data_parallel_without_experts", "warning", message, fix)
+    node_gpus = cluster.gpus_per_node if cluster is not None and sizes is not None and sizes.gpus[0] else 0
+    if 0 < node_gpus < parallel.gpus_on_one_node:
+        message = f"a worker needs {parallel} where a node has {node_gpus}"
+        fix = "Lower the parallel sizes, or set distributed_executor_backend='ray' in engine_kwargs"
+        if parallel.data > 1:
+            fix = "Lower data_parallel_size, and raise concurrency instead"
+        yield Finding("worker_over_nodes", "error", message, fix, "cluster")
 
 
 def _check_memory(
@@ -116,20 +121,23 @@ def _check_memory(
 ) -> Iterator[Finding]:
     if shape is None or cluster.gpu_bytes is None or sizes is None or not sizes.gpus[0]:
         return
-    gpus = sizes.gpus[0] // sizes.workers[0]
+    parallel = read_parallel(engine_kwargs)
     utilization = float(engine_kwargs.get("gpu_memory_utilization") or UTILIZATION)
-    cache = cache_bytes(shape, cluster.gpu_bytes, gpus, utilization)
-    if cache is None or shape.weight_bytes is None:
+    cache = cache_bytes(shape, cluster.gpu_bytes, parallel, utilization)
+    weights = shape.rank_weight_bytes(parallel)
+    if cache is None or weights is None:
         return
-    memory = f"{gpus} GPU(s) of {cluster.gpu_bytes / _GB:.0f} GB x gpu_memory_utilization {utilization:g}"
+    holder = "a worker" if parallel.data == 1 else "a data-parallel rank"
+    memory = f"{parallel.gpus_per_rank} GPU(s) of {cluster.gpu_bytes / _GB:.0f} GB x gpu_memory_utilization "
+    memory += f"{utilization:g}"
     length = row_length(engine_kwargs, shape)
     row = length * shape.kv_bytes_per_token
     if cache <= 0:
-        message = f"the model's weights take {shape.weight_bytes / _GB:.0f} GB, and a worker has {memory}"
+        message = f"the model's weights take {weights / _GB:.0f} GB, and {holder} has {memory}"
         fix = "Raise tensor_parallel_size in engine_kwargs, or use a quantized model (fp8 halves the weights)"
         yield Finding("weights_over_memory", "error", message, fix, "gpu_memory")
     elif cache < row and engine_kwargs.get("max_model_len") != -1:  # with -1 vLLM uses the length that fits
-        message = f"besides the weights a worker has {cache / _GB:.1f} GB for its cache, and one row of "
+        message = f"besides the weights {holder} has {cache / _GB:.1f} GB for its cache, and one row of "
         message += f"max_model_len {length:,} takes {row / _GB:.1f} GB ({memory})"
         fix = "In engine_kwargs, lower max_model_len ('auto' fits the rows) or raise tensor_parallel_size"
         yield Finding("cache_under_one_row", "error", message, fix, "gpu_memory")

@@ -65,8 +65,8 @@ class Sizes:
     """Sizes of an engine whose workers run vLLM.
 
     workers, gpus: minimum and maximum. batch_size: None where rows are admitted one by one. rows_in_flight:
-    in each worker, at most. max_num_seqs: rows that a worker runs at once, as far as known before it starts.
-    block_rows: rows that travel together.
+    in each worker, at most. max_num_seqs: rows that a worker runs at once in all its ranks, as far as known
+    before it starts. block_rows: rows that travel together.
     """
 
     workers: tuple[int, int]
@@ -79,11 +79,15 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Resources:
-    """Logical CPUs and GPUs that the engine and its stages need at once in order to start."""
+    """Logical CPUs and GPUs that the engine and its stages need at once in order to start.
+
+    gpus_on_one_node: how many of the GPUs must be on the same node: those of a worker.
+    """
 
     cpus: float
     gpus: float
     breakdown: str
+    gpus_on_one_node: int = 1
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
+
 #: Bytes per value.
 _BYTES = {"float32": 4.0, "float": 4.0, "float16": 2.0, "half": 2.0, "bfloat16": 2.0, "fp8": 1.0, "auto": 2.0}
 #: Bytes per weight by quantization method.
 _QUANTIZED = {"fp8": 1.0, "int8": 1.0, "awq": 0.5, "gptq": 0.5, "awq_marlin": 0.5, "gptq_marlin": 0.5}
+#: Model types whose experts are counted.
+_MIXTURES = {"mixtral", "qwen2_moe", "qwen3_moe"}
 #: Share of vLLM's memory for activations: neither weights nor cache.
 _ACTIVATIONS = 0.05
 #: vLLM's default gpu_memory_utilization.
@@ -21,7 +25,8 @@ UTILIZATION = 0.9
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder's sizes. `parameters` is None when the configuration does not determine it."""
+    """A decoder's sizes. `parameters` is None when the configuration does not determine it; it includes
+    `expert_parameters`, those of all experts."""
 
     parameters: int | None
     layers: int
@@ -31,11 +36,21 @@ class ModelConfig:
     max_positions: int
     weight_bytes_each: float = 2.0
     kv_bytes_each: float = 2.0
+    expert_parameters: int = 0
 
     @property
     def weight_bytes(self) -> float | None:
         """Example: 70 billion parameters take 140 GB in bfloat16, 70 GB in fp8."""
         return None if self.parameters is None else self.parameters * self.weight_bytes_each
+
+    def rank_weight_bytes(self, parallel: Parallel) -> float | None:
+        """On the GPUs of a data-parallel rank: all weights but those of experts, which vLLM divides among the
+        GPUs of all ranks, with and without expert parallelism (its FusedMoEParallelConfig). Context parallel
+        GPUs have copies, too."""
+        if self.parameters is None:
+            return None
+        dense = (self.parameters - self.expert_parameters) * parallel.context
+        return (dense + self.expert_parameters / parallel.data) * self.weight_bytes_each
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -91,8 +106,9 @@ def parse_model_config(config: Mapping[str, Any], engine_kwargs: Mapping[str, An
     method = engine_kwargs.get("quantization") or quantization.get("quant_method")
     value_bytes = _BYTES.get(str(dtype), 2.0)
     cache_dtype = str(engine_kwargs.get("kv_cache_dtype") or "auto")
+    experts = _expert_parameters(config)
     return ModelConfig(
-        parameters=_parameters(config, heads, kv_heads, head_dim),
+        parameters=None if experts is None else _parameters(config, heads, kv_heads, head_dim) + experts,
         layers=int(config["num_hidden_layers"]),
         heads=heads,
         kv_heads=kv_heads,
@@ -100,17 +116,36 @@ def parse_model_config(config: Mapping[str, Any], engine_kwargs: Mapping[str, An
         max_positions=int(config["max_position_embeddings"]),
         weight_bytes_each=_QUANTIZED.get(str(method), value_bytes) if method else value_bytes,
         kv_bytes_each=1.0 if cache_dtype.startswith("fp8") else value_bytes,
+        expert_parameters=experts or 0,
     )
 
 
-def _parameters(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: int) -> int | None:
-    """Counts those of a dense decoder with gated layers; None for a mixture of experts."""
-    if any(config.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+def _expert_parameters(config: Mapping[str, Any]) -> int | None:
+    """Counts those of gated experts in every layer, 0 for a dense decoder; None for any other mixture."""
+    experts = _experts(config)
+    if not experts:
+        return 0
+    if config.get("model_type") not in _MIXTURES or config.get("mlp_only_layers"):
         return None
-    hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    if int(config.get("decoder_sparse_step") or 1) != 1:
+        return None
+    inner = int(config.get("moe_intermediate_size") or config["intermediate_size"])
+    return int(config["num_hidden_layers"]) * experts * 3 * int(config["hidden_size"]) * inner
+
+
+def _experts(config: Mapping[str, Any]) -> int:
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return next((int(config[name]) for name in names if config.get(name)), 0)
+
+
+def _parameters(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: int) -> int:
+    """Counts those of a decoder with gated layers, without its experts."""
+    hidden, experts = int(config["hidden_size"]), _experts(config)
+    shared = config.get("shared_expert_intermediate_size") or 0
+    inner = int(shared if experts else config["intermediate_size"])
     attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
     tables = 1 if config.get("tie_word_embeddings") else 2
-    layer = attention + 3 * hidden * inner + 2 * hidden
+    layer = attention + 3 * hidden * inner + hidden * experts + 2 * hidden
     return int(config["num_hidden_layers"]) * layer + tables * int(config["vocab_size"]) * hidden + hidden
 
 
@@ -120,12 +155,10 @@ def row_length(engine_kwargs: Mapping[str, Any], model: ModelConfig) -> int:
     return limit if isinstance(limit, int) and limit > 0 else model.max_positions
 
 
-def cache_bytes(model: ModelConfig, gpu_bytes: float, gpus: int, utilization: float) -> float | None:
-    """Returns a worker's memory for the cache; negative when the weights alone do not fit.
-
-    :param gpus: that share the model.
-    """
-    if model.weight_bytes is None:
+def cache_bytes(model: ModelConfig, gpu_bytes: float, parallel: Parallel, utilization: float) -> float | None:
+    """Returns a data-parallel rank's memory for the cache; negative when the weights alone do not fit."""
+    weights = model.rank_weight_bytes(parallel)
+    if weights is None:
         return None
-    usable = gpu_bytes * gpus * utilization
-    return usable - model.weight_bytes - usable * _ACTIVATIONS
+    usable = gpu_bytes * parallel.gpus_per_rank * utilization
+    return usable - weights - usable * _ACTIVATIONS

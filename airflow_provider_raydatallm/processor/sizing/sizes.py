@@ -66,9 +66,8 @@ def is_saturated(batch_size: int, batches: int, max_num_seqs: int) -> bool:
     return batch_size * batches >= max_num_seqs
 
 
-def gpus(workers: tuple[int, int], tensor_parallel: int, pipeline_parallel: int) -> tuple[int, int]:
+def gpus(workers: tuple[int, int], per_worker: int) -> tuple[int, int]:
     """Returns the GPUs of the minimum and maximum of workers."""
-    per_worker = tensor_parallel * pipeline_parallel
     return workers[0] * per_worker, workers[1] * per_worker
 
 
@@ -100,10 +99,13 @@ def fitting_max_model_len(lengths: Sequence[int], percent: float, positions: int
     return min(length, positions) if positions is not None else length
 
 
-def default_workers(gpus: int, gpus_per_worker: int, rows: int) -> tuple[int, int]:
+def default_workers(gpus: int, gpus_per_worker: int, rows: int, ranks: int = 1) -> tuple[int, int]:
     """Returns the minimum, 1, and the maximum: as many as there are GPUs and work for, since each takes a
-    minute to start."""
-    return 1, max(1, min(gpus // gpus_per_worker, rows // (_BATCHES_PER_WORKER * BATCH)))
+    minute to start.
+
+    :param ranks: data-parallel ranks of a worker.
+    """
+    return 1, max(1, min(gpus // gpus_per_worker, rows // (_BATCHES_PER_WORKER * BATCH * ranks)))
 
 
 def workers_needed(rows: int, seconds_per_row: float, seconds: float) -> int:
@@ -124,9 +126,12 @@ def is_worth_compiling(rows: int, rows_per_s: float | None) -> bool:
     return rows / rows_per_s > _COMPILING_SECONDS if rows_per_s else rows > _UNKNOWN_ROWS
 
 
-def engine_batch_size(rows: int, workers: int, largest: int = BATCH) -> int:
-    """Returns rows per batch: `largest`, or fewer so that each worker gets 4 batches, but at least 16."""
-    return max(_SMALLEST_BATCH, min(largest, math.ceil(rows / (workers * _BATCHES_PER_WORKER))))
+def engine_batch_size(rows: int, ranks: int, largest: int = BATCH) -> int:
+    """Returns rows per batch: `largest`, or fewer so that each rank gets 4 batches, but at least 16.
+
+    :param ranks: data-parallel ranks of all workers; a worker is one, unless it has several.
+    """
+    return max(_SMALLEST_BATCH, min(largest, math.ceil(rows / (ranks * _BATCHES_PER_WORKER))))
 
 
 def batches_in_flight(batch_size: int, max_num_seqs: int = DEFAULT_MAX_NUM_SEQS) -> int:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 #: between jobs.
 _NOT_SHARED = ("py_modules",)
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
-#: Options of a worker's actor that Serve does not set itself.
-_RESOURCE_OPTIONS = ("num_cpus", "num_gpus", "accelerator_type")
 
 #: Seconds that a check waits for news of the engine; without any, it goes on.
 _NEWS_SECONDS = 1.0
@@ -153,13 +151,13 @@ class SharedVllmEngine(VllmEngine):
 
     def _start(self) -> OpenWorkerPool:
         assert self._user is not None
-        options = self._worker_options()
         serve_apps.SERVE.ensure_running(
             self.name,
             self._scaling,
             SharedVllmReplica,
             (self._worker_arguments(),),
-            **{name: options[name] for name in _RESOURCE_OPTIONS if options.get(name) is not None},
+            bundles=self.placement.bundles,
+            **{name: value for name, value in self.placement.actor.items() if value is not None},
             runtime_env=self._runtime_env(),
         )
         self._seen.deployed = True

@@ -50,8 +50,9 @@ class SharedVllmReplica(VllmWorker):
             super().__init__(arguments)
         self._app = app
         self._name = serve.get_replica_context().replica_id.unique_id
-        max_num_seqs = self._engine.vllm_config.scheduler_config.max_num_seqs
-        self._share = FairShare(_SLOTS_PER_SEQUENCE * max_num_seqs)
+        config = self._engine.vllm_config
+        ranks = config.parallel_config.data_parallel_size
+        self._share = FairShare(_SLOTS_PER_SEQUENCE * config.scheduler_config.max_num_seqs * ranks)
         self._batches: Counter[str] = Counter()  # running ones by user
         self._user_gone: dict[str, asyncio.Event] = {}
         self._user_watch: asyncio.Task[None] | None = None

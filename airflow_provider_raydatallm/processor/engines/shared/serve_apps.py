@@ -163,11 +163,19 @@ class ServeApps:
         return any(a.pid for a in actors if a.name.startswith(prefix) and a.state != "DEAD")
 
     def ensure_running(
-        self, name: str, scaling: Scaling, worker: type, arguments: tuple[Any, ...], **options: Any
+        self,
+        name: str,
+        scaling: Scaling,
+        worker: type,
+        arguments: tuple[Any, ...],
+        *,
+        bundles: list[dict[str, float]],
+        **options: Any,
     ) -> None:
         """Starts an engine unless it runs or starts already. Restarts one with another scaling, unless others
         use it.
 
+        :param bundles: of each worker's placement group, which holds its actor first; [] for none.
         :param options: of the worker's actor.
         """
         from ray import serve
@@ -194,6 +202,7 @@ class ServeApps:
                 health_check_period_s=_HEALTH_SECONDS,
                 max_constructor_retry_count=1,
                 ray_actor_options=options,
+                placement_group_bundles=bundles or None,
                 logging_config={"enable_access_log": False, "log_level": "WARNING"},
             )
             target = RunTarget(target=deployment.bind(name, *arguments), name=name, route_prefix=None)

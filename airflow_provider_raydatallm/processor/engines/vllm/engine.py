@@ -39,6 +39,7 @@ from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 if TYPE_CHECKING:
     import ray.data
     from ray.actor import ActorHandle
+    from ray.util.placement_group import PlacementGroup
 
 #: Blocks that a feeder holds at once: rows that take long keep theirs open.
 _BLOCKS_IN_WORK = 32
@@ -63,6 +64,7 @@ class VllmEngine(VllmEngineBase):
         if job.answer_cache is not None:
             check_address(job.answer_cache)
         self._workers: OwnWorkers | None = None
+        self._groups: list[PlacementGroup] = []
         self._numbers: FeederNumbers | None = None
         self._coordinators: list[ActorHandle[Any]] = []
         self._is_retry = False
@@ -186,7 +188,10 @@ class VllmEngine(VllmEngineBase):
 
         actor: Any = ray.remote(**self._worker_options())(self.worker)
         self._workers = OwnWorkers(
-            actor, self._worker_arguments(), self.workers[1], None if self._isolates else RESTARTS
+            actor,
+            self._worker_arguments(),
+            [self._group_options() for _ in range(self.workers[1])],
+            None if self._isolates else RESTARTS,
         )
         return partial(OwnWorkerPool, self._workers.names)
 
@@ -201,6 +206,7 @@ class VllmEngine(VllmEngineBase):
 
     def stop(self) -> None:
         import ray
+        from ray.util import remove_placement_group
 
         closes = self._coordinators if self.job.answer_cache is not None else []
         stored = [actor.close.remote() for actor in closes]
@@ -210,9 +216,11 @@ class VllmEngine(VllmEngineBase):
             ray.wait(stored, num_returns=len(stored), timeout=_STOP_SECONDS)
         for actor in self._coordinators:
             ray.kill(actor)
+        for group in self._groups:
+            remove_placement_group(group)
         if self._numbers is not None:
             self._numbers.forget()
-        self._workers, self._numbers, self._coordinators = None, None, []
+        self._workers, self._groups, self._numbers, self._coordinators = None, [], None, []
 
     def _worker_arguments(self) -> dict[str, Any]:
         return {
@@ -224,10 +232,23 @@ class VllmEngine(VllmEngineBase):
     def _worker_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
             "max_concurrency": 1000,
-            "num_cpus": self.cpus_per_worker,
+            **self.placement.actor,
         }
         if self.env:
             options["runtime_env"] = {"env_vars": self.env}
-        if not self.on_cpu:
-            options |= {"num_gpus": self.gpus_per_worker, "accelerator_type": self.job.accelerator_type}
         return options
+
+    def _group_options(self) -> dict[str, Any]:
+        """Puts a worker into a placement group of its own, if it has one: vLLM's Ray executor uses the group
+        of the actor that it runs in."""
+        if not self.placement.bundles:
+            return {}
+        from ray.util import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        group = placement_group(self.placement.bundles, strategy="PACK")
+        self._groups.append(group)
+        strategy = PlacementGroupSchedulingStrategy(
+            group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+        )
+        return {"scheduling_strategy": strategy}

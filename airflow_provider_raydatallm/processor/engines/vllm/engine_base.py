@@ -19,6 +19,13 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
 from airflow_provider_raydatallm.processor.sizing import model_config
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.facts import Resources, Sizes, SizingInputs
+from airflow_provider_raydatallm.processor.sizing.parallel import (
+    Parallel,
+    Placement,
+    check_worker_starts_it_all,
+    placement,
+    read_parallel,
+)
 
 #: GiB of memory for the cache on a CPU.
 CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "2"}
@@ -31,6 +38,7 @@ class VllmEngineBase(Engine):
         super().__init__(job, rows)
         check_arguments(job.engine_kwargs, job.sampling_params)
         self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
+        check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)
         max_model_len = job.engine_kwargs.get("max_model_len")
         #: Tokens of a prompt plus its answer; None: the model's own limit.
         self.max_model_len: int | None = None if max_model_len in ("auto", -1) else max_model_len
@@ -81,7 +89,9 @@ class VllmEngineBase(Engine):
         super().choose_sizes(facts)
         if facts.cluster is not None and not self.on_cpu:  # one engine uses all cores
             cluster_gpus = int(facts.cluster.gpus_of(self.job.accelerator_type))
-            self._workers_auto = sizing.default_workers(cluster_gpus, self.gpus_per_worker, self.rows)
+            self._workers_auto = sizing.default_workers(
+                cluster_gpus, self.gpus_per_worker, self.rows, self.parallel.data
+            )
         self._choose_max_model_len(facts)
         if self.on_cpu:
             self._eager = True  # compiling takes the CPU build longer than it saves
@@ -89,16 +99,18 @@ class VllmEngineBase(Engine):
             rate = facts.past_throughput.rows_per_s * self.workers[1] if facts.past_throughput else None
             self._eager = not sizing.is_worth_compiling(self.rows, rate)
 
-    @property
-    def parallel(self) -> tuple[int, int]:
-        """Tensor and pipeline parallel size: GPUs (CPUs of a CPU build) that share a worker's model."""
-        kwargs = self.job.engine_kwargs
-        return int(kwargs.get("tensor_parallel_size") or 1), int(kwargs.get("pipeline_parallel_size") or 1)
+    @cached_property
+    def parallel(self) -> Parallel:
+        return read_parallel(self.job.engine_kwargs)
 
     @property
     def gpus_per_worker(self) -> int:
         """CPUs on a CPU build."""
-        return self.parallel[0] * self.parallel[1]
+        return self.parallel.gpus
+
+    @property
+    def placement(self) -> Placement:
+        return placement(self.parallel, on_cpu=self.on_cpu, accelerator_type=self.job.accelerator_type)
 
     def _choose_max_model_len(self, facts: SizingInputs) -> None:
         lengths = facts.lengths
@@ -111,7 +123,7 @@ class VllmEngineBase(Engine):
             utilization = float(
                 self.job.engine_kwargs.get("gpu_memory_utilization") or model_config.UTILIZATION
             )
-            cache = model_config.cache_bytes(config, gpu_bytes, self.gpus_per_worker, utilization)
+            cache = model_config.cache_bytes(config, gpu_bytes, self.parallel, utilization)
             if cache is not None and cache > 0:
                 upper_bound = min(upper_bound or sys.maxsize, int(cache / config.kv_bytes_per_token))
         before, percent = self.max_model_len, 100 if facts.limit_raised else self.job.max_model_len_percentile
@@ -129,12 +141,13 @@ class VllmEngineBase(Engine):
         return self.job.batch_size or self.default_batch_size()
 
     def default_batch_size(self) -> int:
-        return sizing.engine_batch_size(self.rows, self.workers[1])
+        return sizing.engine_batch_size(self.rows, self.workers[1] * self.parallel.data)
 
     @property
     def max_num_seqs(self) -> int:
-        """Rows that a worker runs at once, as far as known before it starts."""
-        return int(self.job.engine_kwargs.get("max_num_seqs") or sizing.DEFAULT_MAX_NUM_SEQS)
+        """Rows that a worker runs at once in all its ranks, as far as known before it starts."""
+        per_rank = int(self.job.engine_kwargs.get("max_num_seqs") or sizing.DEFAULT_MAX_NUM_SEQS)
+        return per_rank * self.parallel.data
 
     @property
     def batches(self) -> int | None:
@@ -150,7 +163,7 @@ class VllmEngineBase(Engine):
             in_flight = sizing.rows_in_flight(self.max_num_seqs, self.job.max_concurrent_batches)
         return Sizes(
             workers=self.workers,
-            gpus=(0, 0) if self.on_cpu else sizing.gpus(self.workers, *self.parallel),
+            gpus=(0, 0) if self.on_cpu else sizing.gpus(self.workers, self.gpus_per_worker),
             batch_size=self.batch_size if batches is not None else None,
             rows_in_flight=in_flight,
             max_num_seqs=self.max_num_seqs,
@@ -165,6 +178,7 @@ class VllmEngineBase(Engine):
             gpus=0 if self.on_cpu else workers * gpus_each,
             breakdown=f"{workers} engine worker(s) of {gpus_each} {'CPU' if self.on_cpu else 'GPU'}(s), "
             f"{actors} actor(s) around them, {_PIPELINE_CPUS} to read and write",
+            gpus_on_one_node=self.parallel.gpus_on_one_node,
         )
 
     @property
@@ -176,4 +190,5 @@ class VllmEngineBase(Engine):
     @property
     def cpus_per_worker(self) -> int:
         """Logical CPUs: one to drive the worker's GPUs, or those that it computes on."""
-        return self.gpus_per_worker if self.on_cpu else 1
+        cpus: int = self.placement.actor["num_cpus"]
+        return cpus

@@ -32,14 +32,22 @@ _STOP_SECONDS = 5.0
 class OwnWorkers:
     """In the driver."""
 
-    def __init__(self, actor: Any, arguments: Any, count: int, restarts: Sequence[float] | None) -> None:
+    def __init__(
+        self,
+        actor: Any,
+        arguments: Any,
+        options: Sequence[Mapping[str, Any]],
+        restarts: Sequence[float] | None,
+    ) -> None:
         """
-        :param actor: the remote class, with its options.
+        :param actor: the remote class.
+        :param options: of each worker's actor, beside those of the class.
         :param restarts: seconds before each further start; None: at once, as often as it takes.
         """
         run = uuid.uuid4().hex[:12]
         self._workers = [
-            _Worker(actor, arguments, f"ray-llm-worker {run} {number}", restarts) for number in range(count)
+            _Worker(actor, arguments, {**own, "name": f"ray-llm-worker {run} {number}"}, restarts)
+            for number, own in enumerate(options)
         ]
         #: Of the first worker that started.
         self.startup_seconds: Mapping[str, float] = {}
@@ -81,9 +89,11 @@ class OwnWorkers:
 
 
 class _Worker:
-    def __init__(self, actor: Any, arguments: Any, name: str, restarts: Sequence[float] | None) -> None:
-        self.name = name
-        self._actor, self._arguments, self._restarts = actor, arguments, restarts
+    def __init__(
+        self, actor: Any, arguments: Any, options: Mapping[str, Any], restarts: Sequence[float] | None
+    ) -> None:
+        self.name: str = options["name"]
+        self._actor, self._arguments, self._options, self._restarts = actor, arguments, options, restarts
         self.handle: ActorHandle[Any] | None = None
         self.was_ready = False
         self.startup_seconds: Mapping[str, float] = {}
@@ -104,7 +114,7 @@ class _Worker:
         return self.error is not None and _START_RAISED in str(self.error)
 
     def _start(self) -> None:
-        self.handle = self._actor.options(name=self.name).remote(self._arguments)
+        self.handle = self._actor.options(**self._options).remote(self._arguments)
         self.error, self._ready_at = None, None
         self._ready: ObjectRef[Any] = self.handle.ready.remote()
         self._ended: ObjectRef[Any] = self.handle.wait_forever.remote()

@@ -1,4 +1,11 @@
-"""Reads what parts of vLLM's start took. vLLM reports it in its log only."""
+"""Reads what parts of vLLM's start took from its log.
+
+vLLM (0.26 to 0.29) has no API for it: load and warm-up times are local variables that it only logs, and the
+compile time stays in the engine's process (`compilation_config.compilation_time`), which tells its sizes to
+the worker's process, but not this. Code of ours in vLLM's own processes (`worker_extension_cls`) could read
+that one number and not the others, and would take the place of a user's own extension. If the log's words
+change, the report lacks these parts, and nothing else happens.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +21,14 @@ _STDOUT = 1
 
 def parse_startup_seconds(log: str) -> dict[str, float]:
     """Seconds by `load`, `compile` and `warm_up` (profiling, the cache, CUDA graphs), as far as a log has
-    them."""
+    them; of the slowest process, where data-parallel ranks start at once."""
     seconds = {}
     if loads := [float(load) for load in _LOAD.findall(log)]:
         seconds["load"] = max(loads)
     if inits := _INIT.findall(log):
-        total, compilation = inits[-1]
-        seconds["compile"] = float(compilation or 0)  # the log leaves out a time of zero
-        seconds["warm_up"] = float(total) - seconds["compile"]
+        # The log leaves out a compilation of zero.
+        total, compilation = max((float(total), float(compilation or 0)) for total, compilation in inits)
+        seconds |= {"compile": compilation, "warm_up": total - compilation}
     return seconds
 
 

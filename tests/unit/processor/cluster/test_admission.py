@@ -29,6 +29,12 @@ def test_resources_are_requested_in_bundles_that_fit_on_any_node(
     assert bundles_of(Resources(cpus=cpus, gpus=gpus, breakdown=""), kind) == bundles
 
 
+def test_gpus_of_a_worker_are_requested_on_one_node() -> None:
+    needs = Resources(cpus=4, gpus=8, breakdown="", gpus_on_one_node=4)
+    whole = L4 | {"GPU": 4, "CPU": 1}
+    assert bundles_of(needs, "L4") == [whole, whole, {"CPU": 1}, {"CPU": 1}]
+
+
 def test_waiting_job_logs_its_needs_and_the_jobs_ahead() -> None:
     waiting = {
         "step": "queued", "waited_s": 95.4, "needs": {"CPU": 9, "GPU": 4}, "free": {"CPU": 30.5, "GPU": 2},

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
-from airflow_provider_raydatallm.processor.engines.ray_data_llm import _to_answer
+from airflow_provider_raydatallm.processor.engines.ray_data_llm import RayDataLLM, _to_answer
+from airflow_provider_raydatallm.processor.engines.vllm import engine_base
+from tests.support.in_process import job_of
 
 _ROW = {
     "__unit": 1, "__offset": 2, "generated_text": "Law Firm", "num_input_tokens": 7,
@@ -20,3 +25,22 @@ def test_answer_has_every_answer_field(error: str) -> None:
     names = ("__unit", "__offset", "text", "input_tokens", "error_type")
     expected = (1, 2, None, None, "ValueError") if error else (1, 2, "Law Firm", 7, None)
     assert tuple(answer[name] for name in names) == expected
+
+
+def engine(monkeypatch: pytest.MonkeyPatch, **engine_kwargs: Any) -> RayDataLLM:
+    monkeypatch.setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: False)
+    return RayDataLLM(job_of(input_path="in", output_path="out", engine_kwargs=engine_kwargs), 10)
+
+
+def test_workers_of_several_gpus_may_span_nodes_as_by_ray_data_llms_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = engine(monkeypatch, tensor_parallel_size=4, distributed_executor_backend="mp")
+    spread = engine(monkeypatch, tensor_parallel_size=4)
+    assert [e.resources.gpus_on_one_node for e in (whole, spread)] == [4, 1]
+    assert [e.resources.gpus for e in (whole, spread)] == [4, 4]
+
+
+def test_gpus_that_ray_data_llm_would_not_reserve_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SliceError, match=r"2 GPUs \(data parallel\), and Ray Data LLM reserves only"):
+        engine(monkeypatch, data_parallel_size=2)

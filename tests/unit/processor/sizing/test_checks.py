@@ -8,7 +8,8 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_sizes, raise_errors
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import ModelConfig, parse_model_config
-from tests.support.llama import LLAMA_8B, LLAMA_70B
+from airflow_provider_raydatallm.processor.sizing.parallel import read_parallel
+from tests.support.llama import LLAMA_8B, LLAMA_70B, MIXTRAL
 
 EIGHT_H100 = ClusterFacts({"CPU": 64, "GPU": 8, "accelerator_type:H100": 1}, {}, 8, 80_000_000_000)
 
@@ -19,7 +20,7 @@ def findings(
     shape: ModelConfig | None = None, cluster: ClusterFacts | None = EIGHT_H100, cpus: float = 6,
     **kwargs: Any,
 ) -> list[Finding]:  # fmt: skip
-    each = kwargs.get("tensor_parallel_size", 1) * kwargs.get("pipeline_parallel_size", 1)
+    each = read_parallel(kwargs).gpus
     gpus = (workers[0] * each, workers[1] * each)
     sizes = Sizes(workers, gpus, batch_size, batches, seqs, block_rows or batch_size)
     needs = Resources(cpus=cpus, gpus=gpus[0], breakdown="parts")
@@ -43,6 +44,15 @@ def test_run_that_fits_has_no_findings() -> None:
             {"tensor_parallel_size": 8, "pipeline_parallel_size": 2,
              "cluster": ClusterFacts({"CPU": 128, "GPU": 16}, {}, 8)},
             "worker_over_nodes", "8 x 2 = 16 GPUs (tensor x pipeline parallel) where a node has 8",
+        ),
+        (
+            {"data_parallel_size": 16, "shape": parse_model_config(MIXTRAL, {}),
+             "cluster": ClusterFacts({"CPU": 128, "GPU": 16}, {}, 8)},
+            "worker_over_nodes", "16 GPUs (data parallel) where a node has 8",
+        ),
+        (
+            {"shape": parse_model_config(MIXTRAL, {"dtype": "float32"}), "data_parallel_size": 2},
+            "weights_over_memory", "weights take 97 GB, and a data-parallel rank has 1 GPU(s) of 80 GB",
         ),
         (
             {"shape": parse_model_config(LLAMA_70B, {})},
@@ -76,6 +86,7 @@ def test_what_cannot_work_is_an_error_with_its_numbers(
             {"accelerator": "L4", "tensor_parallel_size": 2, "cluster": None},
             "tensor_parallel_over_pcie", "2 on L4, whose GPUs are connected by PCIe only",
         ),
+        ({"data_parallel_size": 2}, "data_parallel_without_experts", "2 for a model without experts"),
         (
             {"block_rows": 2500, "batches": 64},
             "blocks_over_batch_size", "blocks of 2,500 rows are larger than batch_size 128",
@@ -88,6 +99,17 @@ def test_what_costs_speed_is_a_warning(changes: dict[str, Any], code: str, messa
     assert (finding.code, finding.severity) == (code, "warning")
     assert message in str(finding)
     raise_errors([finding])
+
+
+def test_worker_of_rays_executor_may_span_nodes() -> None:
+    wide = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}
+    assert findings(cluster=ClusterFacts({"CPU": 128, "GPU": 16}, {}, 8), **wide) == []
+
+
+def test_ranks_that_share_the_experts_fit_where_a_copy_each_would_not() -> None:
+    mixtral = parse_model_config(MIXTRAL, {})
+    assert [f.code for f in findings(shape=mixtral)] == ["weights_over_memory"]
+    assert findings(shape=mixtral, data_parallel_size=8, enable_expert_parallel=True) == []
 
 
 def test_cluster_that_may_grow_is_big_enough() -> None:

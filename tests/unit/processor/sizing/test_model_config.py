@@ -13,13 +13,14 @@ from airflow_provider_raydatallm.processor.sizing.model_config import (
     parse_model_config,
     read_model_config,
 )
-from tests.support.llama import LLAMA_8B, LLAMA_70B
+from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
+from tests.support.llama import LLAMA_8B, LLAMA_70B, MIXTRAL, QWEN3_30B_A3B
 
 
 @pytest.mark.parametrize(("config", "kwargs", "gigabytes"), [
     (LLAMA_8B, {}, 16.06), (LLAMA_70B, {}, 141.1), (LLAMA_70B, {"quantization": "fp8"}, 70.55),
     ({**LLAMA_70B, "quantization_config": {"quant_method": "awq"}}, {}, 35.28),
-    (LLAMA_8B, {"dtype": "float32"}, 32.12),
+    (LLAMA_8B, {"dtype": "float32"}, 32.12), (MIXTRAL, {}, 93.4), (QWEN3_30B_A3B, {}, 61.06),
 ])  # fmt: skip
 def test_weights_are_counted_from_the_configuration(
     config: dict[str, Any], kwargs: dict[str, Any], gigabytes: float
@@ -36,11 +37,20 @@ def test_cache_bytes_per_token() -> None:
 
 def test_cache_gets_the_memory_left_by_the_weights() -> None:
     shape = parse_model_config(LLAMA_70B, {})
-    alone, four = (cache_bytes(shape, 80e9, n, 0.9) for n in (1, 4))
+    alone, four = (cache_bytes(shape, 80e9, Parallel(n), 0.9) for n in (1, 4))
     assert alone is not None
     assert alone < 0
     assert four is not None
     assert round(four / 1e9) == 132
+    assert cache_bytes(shape, 80e9, Parallel(2, 2, data=2), 0.9) == four  # each rank has a copy
+
+
+def test_ranks_share_the_experts_and_nothing_else() -> None:
+    shape = parse_model_config(MIXTRAL, {})
+    one, four = (shape.rank_weight_bytes(Parallel(data=ranks)) for ranks in (1, 4))
+    assert one is not None
+    assert four is not None
+    assert (one, round((one - four) / 1e9, 2)) == (shape.weight_bytes, pytest.approx(90.19 * 3 / 4, abs=0.01))
 
 
 def test_quantization_comes_from_arguments_or_model_files(tmp_path: Path) -> None:
@@ -52,9 +62,10 @@ def test_quantization_comes_from_arguments_or_model_files(tmp_path: Path) -> Non
     assert not is_quantized_model("meta-llama/Llama-3.1-8B", {})  # not on this machine
 
 
-def test_weights_of_experts_are_unknown() -> None:
-    shape = parse_model_config({**LLAMA_8B, "num_local_experts": 8}, {})
-    assert (shape.weight_bytes, cache_bytes(shape, 80e9, 1, 0.9)) == (None, None)
+def test_weights_of_other_mixtures_are_unknown() -> None:
+    for config in ({**LLAMA_8B, "num_local_experts": 8}, {**QWEN3_30B_A3B, "decoder_sparse_step": 2}):
+        shape = parse_model_config(config, {})
+        assert (shape.weight_bytes, cache_bytes(shape, 80e9, Parallel(), 0.9)) == (None, None)
 
 
 def test_configuration_is_read_from_a_folder_or_the_hub_cache(tmp_path: Path, monkeypatch: Any) -> None:

@@ -37,8 +37,8 @@ def test_batches_in_flight_saturate_the_engine() -> None:
 
 
 def test_gpus_of_workers_that_share_a_model() -> None:
-    assert gpus((4, 4), 1, 1) == (4, 4)
-    assert gpus((1, 10), 8, 2) == (16, 160)  # DeepSeek-R1: 8 x 2 = 16 per worker
+    assert gpus((4, 4), 1) == (4, 4)
+    assert gpus((1, 10), 8 * 2) == (16, 160)  # DeepSeek-R1: 8 x 2 = 16 per worker
 
 
 def test_blocks_per_worker() -> None:

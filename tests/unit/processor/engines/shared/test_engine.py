@@ -148,7 +148,7 @@ def test_engine_starts_with_its_workers_resources_and_no_job_environment(
     assert (name, scaling, worker.__name__) == (NAME, SCALING, "SharedVllmReplica")
     assert arguments[0]["model"] == "m"
     assert serve.options == {
-        "num_cpus": 1, "num_gpus": 2, "accelerator_type": "L4",
+        "bundles": [], "num_cpus": 1, "num_gpus": 2, "accelerator_type": "L4",
         "runtime_env": {"pip": ["einops"], "env_vars": {"HF_HOME": "/models"}},
     }  # fmt: skip
     assert engine.shared_actor_prefix == "SERVE_REPLICA::ray-llm-m-0#"
@@ -162,7 +162,7 @@ def test_engine_on_cpus_holds_no_gpu(
         "airflow_provider_raydatallm.processor.engines.vllm.engine_base.vllm_is_cpu_build", lambda kind: True
     )
     started()
-    assert serve.options.keys() == {"num_cpus", "runtime_env"}
+    assert serve.options.keys() == {"bundles", "num_cpus", "runtime_env"}
     assert serve.options["runtime_env"]["env_vars"]["VLLM_CPU_KVCACHE_SPACE"] == "2"
 
 

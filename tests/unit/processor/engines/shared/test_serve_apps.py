@@ -78,13 +78,19 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return targets
 
 
+#: Of a worker on two nodes.
+BUNDLES = [{"CPU": 1.0, "GPU": 1.0}, {"GPU": 1.0}]
+
+
 class Worker:
     def __init__(self, app: str, arguments: dict[str, Any]) -> None:
         pass
 
 
 def ensure(apps: ServeApps, scaling: Scaling) -> None:
-    apps.ensure_running("ray-llm-m-0", scaling, Worker, ({"model": "m"},), num_cpus=1, runtime_env={})
+    apps.ensure_running(
+        "ray-llm-m-0", scaling, Worker, ({"model": "m"},), bundles=BUNDLES, num_cpus=1, runtime_env={}
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,6 +124,7 @@ def test_engine_is_deployed_with_its_options(deployed: list[Any]) -> None:
     assert deployment.name == SCALING.name
     assert deployment.init_args == ("ray-llm-m-0", {"model": "m"})
     assert deployment.ray_actor_options == {"num_cpus": 1, "runtime_env": {}}
+    assert deployment._replica_config.placement_group_bundles == BUNDLES
     config = deployment._deployment_config
     assert config.autoscaling_config.initial_replicas == 1
     # Batches wait in the worker, and a surplus worker finishes them.

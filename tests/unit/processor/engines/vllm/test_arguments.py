@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     check_arguments,
+    complete_fields,
     cpu_dtype,
     sampling_defaults,
 )
@@ -20,6 +22,18 @@ def test_unknown_engine_argument_names_the_nearest() -> None:
     with pytest.raises(SliceError, match="use model_source"):
         check_arguments({"model": "x"}, {})
     check_arguments({"max_model_len": 1, "enforce_eager": True}, {"max_tokens": 1, "structured_outputs": {}})
+
+
+@pytest.mark.parametrize(("source", "fields"), [
+    ("class A:\n a: int = 1\n b: list = f()\n _c: int = 2", {"a": 1, "b": None}),
+    ("class A(msgspec.Struct, omit_defaults=True):\n a: int", {"a": None}),
+    ("class A(B):\n a: int", {}), ("class A(mixins.Batching, msgspec.Struct):\n a: int", {}),
+])  # fmt: skip
+def test_nothing_is_refused_where_a_class_inherits_unread_fields(source: str, fields: dict[str, int]) -> None:
+    [cls] = ast.parse(source).body
+    assert isinstance(cls, ast.ClassDef)
+    assert complete_fields(cls) == fields
+    assert complete_fields(cls, None) == {}
 
 
 @pytest.mark.parametrize(("cpuinfo", "dtype"), [

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.processor.engines.vllm import engine_base
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.engines.vllm.feeder import feeder_pool
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
-from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, SizingInputs
 from tests.support.in_process import job_of
 
 
-def engine(**options: Any) -> VllmEngine:
+def engine(rows: int = 10, **options: Any) -> VllmEngine:
     paths = {"input_path": "in", "output_path": "out", "answer_cache": "/answers"}
-    return VllmEngine(job_of(engine="vllm", **paths, **options), 10)
+    return VllmEngine(job_of(engine="vllm", **paths, **options), rows)
 
 
 def test_retried_rows_do_not_use_the_cache() -> None:
@@ -58,6 +59,36 @@ def test_pool_of_feeders_can_scale_up_when_it_may(actors: tuple[int, int], waiti
     assert strategy.max_tasks_in_flight_per_actor == 16 + waiting
     threshold = DataContext.get_current().autoscaling_config.actor_pool_util_upscaling_threshold
     assert ((16 + waiting) / 16 >= threshold) == (actors[0] < actors[1])
+
+
+def test_ranks_of_a_worker_are_counted_in_all_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: False)
+
+    def sizes(workers: int, ranks: int) -> VllmEngine:
+        kwargs = {"tensor_parallel_size": 2, "data_parallel_size": ranks, "max_num_seqs": 256}
+        return engine(rows=2000, concurrency=workers, engine_kwargs=kwargs)
+
+    two = sizes(2, ranks=1)
+    assert (two.sizes.gpus, two.sizes.max_num_seqs, two.sizes.batch_size) == ((4, 4), 256, 128)
+    shared = sizes(2, ranks=4)
+    assert (shared.sizes.gpus, shared.sizes.max_num_seqs, shared.sizes.batch_size) == ((16, 16), 1024, 63)
+    assert shared.sizes.batches == 66  # four times the rows that all ranks run at once
+    assert (shared.resources.gpus, shared.resources.gpus_on_one_node, shared.resources.cpus) == (16, 8, 8)
+    assert (shared.gpus_held(2), shared._worker_options()["num_gpus"]) == (16, 8)
+    shared.choose_sizes(SizingInputs(ClusterFacts({"CPU": 64, "GPU": 32}, {}, 8)))
+    assert shared.workers == (2, 2)
+    auto = engine(rows=10_000, concurrency="auto", engine_kwargs={"data_parallel_size": 8})
+    auto.choose_sizes(SizingInputs(ClusterFacts({"CPU": 64, "GPU": 64}, {}, 8)))
+    assert auto.workers == (1, 2)  # of eight ranks with 512 rows each
+
+
+def test_worker_over_nodes_holds_its_gpus_in_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: False)
+    kwargs = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}
+    wide = engine(engine_kwargs=kwargs)
+    assert (wide.resources.gpus, wide.resources.gpus_on_one_node, wide.gpus_held(1)) == (2, 1, 2)
+    options = wide._worker_options()
+    assert (options["num_gpus"], options["num_cpus"], len(wide.placement.bundles)) == (0, 1, 2)
 
 
 def test_model_replaced_in_place_has_other_files(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ took 1.50 s
     (GPU, GPU_SECONDS),
     (GPU.replace("20.25 s)", "20.25 s — language_model: 20.00 s, encoder: 0.25 s)"), GPU_SECONDS),
     (GPU.replace(" s (compilation: 20.25 s)", " seconds"), {"load": 4.25, "compile": 0, "warm_up": 30.5}),
+    (GPU + GPU.replace("took 30.50 s", "took 25.00 s"), GPU_SECONDS),  # two data-parallel ranks
     (CPU, {"load": 0.5, "compile": 0, "warm_up": 1.5}), ("INFO something else took 3.00 seconds\n", {}),
     ("", {}),
 ])  # fmt: skip

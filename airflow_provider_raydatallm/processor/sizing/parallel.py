@@ -1,0 +1,141 @@
+"""The GPUs of a worker: how many its engine arguments ask for, and how Ray places them. Pure.
+
+A *rank* is one copy of the model, spread over tensor x pipeline x context parallel GPUs. `data_parallel_size`
+ranks share a worker: its AsyncLLM starts a process for each on its own node, and balances rows between them.
+`enable_expert_parallel` divides the experts in another way among the same GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+
+_SIZES = {
+    "tensor": "tensor_parallel_size",
+    "pipeline": "pipeline_parallel_size",
+    "context": "prefill_context_parallel_size",
+    "data": "data_parallel_size",
+}
+#: Each node has 1.0 of its accelerator type, however many GPUs it has.
+_TYPE_SHARE = 0.001
+_BALANCED_OUTSIDE = "is for servers behind a load balancer; a worker starts and balances its ranks itself"
+#: Arguments that leave a part of the engine to processes that nobody starts here.
+_NEEDS_OTHERS = {
+    "data_parallel_rank": _BALANCED_OUTSIDE,
+    "data_parallel_start_rank": _BALANCED_OUTSIDE,
+    "data_parallel_external_lb": _BALANCED_OUTSIDE,
+    "data_parallel_hybrid_lb": _BALANCED_OUTSIDE,
+    "data_parallel_multi_port_external_lb": _BALANCED_OUTSIDE,
+    "nnodes": "needs vLLM started by hand on the other nodes: set distributed_executor_backend='ray' instead",
+}
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """on_ray: Ray's executor starts an actor for each GPU, on any node; else all are on the worker's node."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    data: int = 1
+    on_ray: bool = False
+
+    @property
+    def gpus_per_rank(self) -> int:
+        return self.tensor * self.pipeline * self.context
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_per_rank * self.data
+
+    @property
+    def gpus_on_one_node(self) -> int:
+        return 1 if self.on_ray else self.gpus
+
+    def __str__(self) -> str:
+        sizes = {name: size for name in _SIZES if (size := getattr(self, name)) > 1} or {"tensor": 1}
+        product = " x ".join(map(str, sizes.values()))
+        total = f" = {prod(sizes.values())}" if len(sizes) > 1 else ""
+        return f"{product}{total} GPUs ({' x '.join(sizes)} parallel)"
+
+
+def read_parallel(engine_kwargs: Mapping[str, Any]) -> Parallel:
+    """:raises SliceError: for a size that is not a whole number of 1 or more."""
+    sizes = {}
+    for size, name in _SIZES.items():
+        value = engine_kwargs.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise SliceError(
+                f"engine_kwargs[{name!r}] is {value!r}: set it to a whole number of 1 or more", kind="input"
+            )
+        sizes[size] = value or 1
+    return Parallel(**sizes, on_ray=engine_kwargs.get("distributed_executor_backend") == "ray")
+
+
+def check_worker_starts_it_all(engine_kwargs: Mapping[str, Any], *, on_cpu: bool) -> None:
+    """:raises SliceError: for arguments with which one worker would wait for ever, or hold GPUs that nobody
+    counts."""
+    parallel = read_parallel(engine_kwargs)
+
+    def refuse(name: str, why: str) -> SliceError:
+        return SliceError(f"engine_kwargs[{name!r}] is {engine_kwargs[name]!r}: {why}", kind="input")
+
+    for name, why in _NEEDS_OTHERS.items():
+        value = engine_kwargs.get(name)
+        if value is not None and value is not False and (name, value) != ("nnodes", 1):  # rank 0 is a rank
+            raise refuse(name, f"this {why}")
+    if engine_kwargs.get("data_parallel_size_local") not in (None, parallel.data):
+        raise refuse(
+            "data_parallel_size_local",
+            f"nobody starts the other ranks of data_parallel_size {parallel.data}. Omit it: a worker has all "
+            "its ranks on its node; for more nodes raise concurrency",
+        )
+    if engine_kwargs.get("data_parallel_backend") == "ray":
+        raise refuse(
+            "data_parallel_backend",
+            "vLLM would then take GPUs that this slice has not reserved. Omit it: a worker has all its ranks "
+            "on its node; for more nodes raise concurrency",
+        )
+    executor = engine_kwargs.get("distributed_executor_backend")
+    if executor == "external_launcher":
+        raise refuse("distributed_executor_backend", "it waits for processes that torchrun starts. Omit it")
+    if parallel.on_ray and on_cpu:
+        raise refuse("distributed_executor_backend", "vLLM's Ray executor has no CPUs as devices. Omit it")
+    if parallel.on_ray and parallel.data > 1:
+        raise refuse(
+            "distributed_executor_backend",
+            f"all {parallel.data} ranks of data_parallel_size would take the same GPUs. Omit it if a worker "
+            "fits one node; else omit data_parallel_size, and raise concurrency",
+        )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What Ray reserves for a worker.
+
+    actor: resource options of its actor. bundles: of a placement group (PACK) with the actor in the first
+    bundle; without any, the actor itself holds the GPUs.
+    """
+
+    actor: Mapping[str, Any]
+    bundles: list[dict[str, float]] = field(default_factory=list)
+
+
+def placement(parallel: Parallel, *, on_cpu: bool, accelerator_type: str | None) -> Placement:
+    """A worker's place: with Ray's executor a group of bundles of one GPU each, as vLLM expects it."""
+    if on_cpu:
+        return Placement({"num_cpus": parallel.gpus})
+    if not parallel.on_ray:
+        gpus = {"num_gpus": parallel.gpus, "accelerator_type": accelerator_type}
+        return Placement({"num_cpus": 1, **gpus})
+    bundle = {"GPU": 1.0} | type_share(accelerator_type)
+    return Placement({"num_cpus": 1, "num_gpus": 0}, [bundle | {"CPU": 1.0}, *[bundle] * (parallel.gpus - 1)])
+
+
+def type_share(accelerator_type: str | None) -> dict[str, float]:
+    """The part of a bundle that selects nodes with an accelerator type."""
+    return {f"accelerator_type:{accelerator_type}": _TYPE_SHARE} if accelerator_type is not None else {}

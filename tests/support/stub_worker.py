@@ -27,6 +27,10 @@ _LAST_WORDS = """\
 the engine died: EngineCore encountered an issue. See stack trace (above) for the root cause."""
 
 
+#: Tokens of rows that kill their engine.
+DEADLY = 666
+
+
 class _StubWorker(VllmWorker):
     def __init__(self, journal: str) -> None:
         with open(journal, "a") as started:
@@ -64,6 +68,16 @@ class _BrokenWorker(_StubWorker):
         os._exit(1)
 
 
+class _MortalWorker(_StubWorker):
+    """Dies of rows that ask for `DEADLY` tokens."""
+
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+        if json.loads(params)["max_tokens"] == DEADLY:
+            print(_LAST_WORDS, flush=True)
+            os._exit(1)
+        return await super()._generate_row(tokens, params, user)
+
+
 class StubWorkers(VllmEngine):
     worker = _StubWorker
 
@@ -78,6 +92,10 @@ class StubWorkers(VllmEngine):
 
 class BrokenWorkers(StubWorkers):
     worker = _BrokenWorker
+
+
+class MortalWorkers(StubWorkers):
+    worker = _MortalWorker
 
 
 class LateWorkers(StubWorkers):

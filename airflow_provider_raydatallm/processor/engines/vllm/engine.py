@@ -193,7 +193,7 @@ class VllmEngine(VllmEngineBase):
             [self._group_options() for _ in range(self.workers[1])],
             None if self._isolates else RESTARTS,
         )
-        return partial(OwnWorkerPool, self._workers.names)
+        return partial(OwnWorkerPool, self._workers.keys)
 
     @property
     def is_ready(self) -> bool:

@@ -1,12 +1,12 @@
 """The workers of one slice: started, and started again when they die, each for itself.
 
 A slice goes on with the workers that it has. One that died is started again at once, then after longer and
-longer pauses, and given up after some deaths in a row. The run ends only when no worker is left.
+longer pauses, and given up after some deaths in a row. The run ends only when no worker is left. Feeders find
+the current actor of a worker by a key in the cluster's key-value store.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 import uuid
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RESTARTS = (0.0, 10.0, 60.0)
 #: Deaths of a worker that lived for so long begin to count anew.
 _LONG_LIFE_SECONDS = 600.0
+_PREFIX = "ray-llm-worker "
 #: What Ray says of an actor whose constructor raised.
 _START_RAISED = "creation task"
 #: A worker that is still starting does not respond.
@@ -46,16 +47,16 @@ class OwnWorkers:
         """
         run = uuid.uuid4().hex[:12]
         self._workers = [
-            _Worker(actor, arguments, {**own, "name": f"ray-llm-worker {run} {number}"}, restarts)
+            _Worker(actor, arguments, own, f"{_PREFIX}{run} {number}", restarts)
             for number, own in enumerate(options)
         ]
         #: Of the first worker that started.
         self.startup_seconds: Mapping[str, float] = {}
 
     @property
-    def names(self) -> Sequence[str]:
-        """Of their actors; they stay the same when a worker is started again."""
-        return [worker.name for worker in self._workers]
+    def keys(self) -> Sequence[str]:
+        """In the key-value store: each has the name of a worker's current actor."""
+        return [worker.key for worker in self._workers]
 
     @property
     def is_ready(self) -> bool:
@@ -79,6 +80,7 @@ class OwnWorkers:
 
     def stop(self) -> None:
         import ray
+        from ray.experimental.internal_kv import _internal_kv_del
 
         handles = [worker.handle for worker in self._workers if worker.handle is not None]
         stopped = [handle.stop.remote() for handle in handles]
@@ -86,13 +88,20 @@ class OwnWorkers:
             ray.wait(stopped, num_returns=len(stopped), timeout=_STOP_SECONDS)
         for handle in handles:
             ray.kill(handle)
+        for key in self.keys:
+            _internal_kv_del(key)
 
 
 class _Worker:
     def __init__(
-        self, actor: Any, arguments: Any, options: Mapping[str, Any], restarts: Sequence[float] | None
+        self,
+        actor: Any,
+        arguments: Any,
+        options: Mapping[str, Any],
+        key: str,
+        restarts: Sequence[float] | None,
     ) -> None:
-        self.name: str = options["name"]
+        self.key = key
         self._actor, self._arguments, self._options, self._restarts = actor, arguments, options, restarts
         self.handle: ActorHandle[Any] | None = None
         self.was_ready = False
@@ -114,7 +123,12 @@ class _Worker:
         return self.error is not None and _START_RAISED in str(self.error)
 
     def _start(self) -> None:
-        self.handle = self._actor.options(**self._options).remote(self._arguments)
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        # A name cannot be used again while a process remembers the dead actor.
+        name = f"{self.key} {uuid.uuid4().hex[:8]}"
+        self.handle = self._actor.options(**self._options, name=name).remote(self._arguments)
+        _internal_kv_put(self.key, name)
         self.error, self._ready_at = None, None
         self._ready: ObjectRef[Any] = self.handle.ready.remote()
         self._ended: ObjectRef[Any] = self.handle.wait_forever.remote()
@@ -151,10 +165,9 @@ class _Worker:
         self._next_start = time.monotonic() + pause
         what = "it is not started again" if self.is_given_up else f"it is started again in {pause:g} s"
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        print(f"warning: engine worker {self.name.rpartition(' ')[2]} died: {what}: {reason}",
+        print(f"warning: engine worker {self.key.rpartition(' ')[2]} died: {what}: {reason}",
               file=sys.stderr, flush=True)  # fmt: skip
 
     def start_again(self) -> None:
         if self.error is not None and not self.is_given_up and time.monotonic() >= self._next_start:
-            with contextlib.suppress(ValueError):  # the name is not free yet
-                self._start()
+            self._start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,11 +71,11 @@ def add_worker_name(group: pa.Table, name: str) -> pa.Table:
 
 
 class OwnWorkerPool:
-    """The slice's own workers: actors that the driver names, and starts again under their names."""
+    """The slice's own workers, which the driver starts again when they die (`OwnWorkers`)."""
 
-    def __init__(self, actors: Sequence[str], feeder: str) -> None:
-        """:param actors: their names."""
-        self._actors = list(actors)
+    def __init__(self, keys: Sequence[str], feeder: str) -> None:
+        """:param keys: of the names of their current actors."""
+        self._keys = list(keys)
         self._feeder = feeder
         self._workers: dict[str, OwnWorker] = {}
         self._looked_up_at = -_LOOKUP_SECONDS
@@ -85,30 +86,31 @@ class OwnWorkerPool:
 
     def _look_up(self) -> None:
         import ray
+        from ray.experimental.internal_kv import _internal_kv_get
 
         if time.monotonic() - self._looked_up_at < _LOOKUP_SECONDS:
             return
         self._looked_up_at = time.monotonic()
-        for number, actor in enumerate(self._actors):
-            known = self._workers.get(actor)
+        for number, key in enumerate(self._keys):
+            known = self._workers.get(key)
             if known is not None and not known.is_dead:
                 continue
-            try:
-                handle = ray.get_actor(actor)
-            except ValueError:  # it is not started again yet
-                continue
-            if known is None or handle._actor_id != known.actor_id:
-                # Names stay the same when a worker is started again.
-                self._workers[actor] = OwnWorker(str(number), handle, self._feeder)
+            actor = (_internal_kv_get(key) or b"").decode()
+            if not actor or (known is not None and known.actor == actor):
+                continue  # it is not started again yet
+            with contextlib.suppress(ValueError):  # it died meanwhile
+                # A worker that was started again has the same name in the report.
+                self._workers[key] = OwnWorker(str(number), actor, ray.get_actor(actor), self._feeder)
 
 
 class OwnWorker:
     has_one_stream = True
     largest_call = 512
 
-    def __init__(self, name: str, handle: ActorHandle[Any], feeder: str) -> None:
+    def __init__(self, name: str, actor: str, handle: ActorHandle[Any], feeder: str) -> None:
+        """:param actor: its name."""
         self.name = name
-        self.actor_id = handle._actor_id
+        self.actor = actor
         self.is_dead = False
         self.process: Mapping[str, Any] = {}
         self._handle = handle

@@ -8,11 +8,13 @@ from airflow_provider_raydatallm.contract.report import Balance, Counts, Seconds
 from airflow_provider_raydatallm.processor.metrics.advice import RunFacts, advise
 from airflow_provider_raydatallm.processor.sizing.facts import Sizes
 
+#: Rows are admitted one by one.
+BY_ROWS = Sizes((4, 4), (4, 4), None, 2048, 1024, 2048)
 HEALTHY: dict[str, Any] = {
     "counts": Counts(planned=10_000, succeeded=10_000, truncated=10),
     "utilisation": Utilisation(gpu_mean=93.0), "seconds": Seconds(engine_start=60.0, inference=600.0),
     "balance": Balance(workers=4, max_over_mean=1.05), "worker_busy": 0.99,
-    "sizes": Sizes((4, 4), (4, 4), 128, 32, 1024, 128),
+    "sizes": Sizes((4, 4), (4, 4), 128, 4096, 1024, 128),
 }  # fmt: skip
 
 
@@ -37,7 +39,15 @@ def test_unmeasured_run_gets_no_advice() -> None:
         ),
         (
             {"balance": Balance(workers=4, max_over_mean=1.5)},
-            "workers_unbalanced", "longest of 4 workers was busy 1.50", "batch_size to 64",
+            "workers_unbalanced", "longest of 4 workers was busy 1.50", "(it was 128) to 64",
+        ),
+        (
+            {"balance": Balance(workers=4, max_over_mean=1.5), "sizes": BY_ROWS},
+            "workers_unbalanced", "longest of 4 workers was busy 1.50", "set max_tokens from a column",
+        ),
+        (
+            {"utilisation": Utilisation(gpu_mean=61.0), "worker_busy": 0.7, "sizes": BY_ROWS},
+            "gpu_waits_for_rows", "the workers had rows for 70%", "give reading and preprocess more CPUs",
         ),
         (
             {"counts": Counts(planned=200, succeeded=200, truncated=30)},

@@ -15,14 +15,15 @@ EIGHT_H100 = ClusterFacts({"CPU": 64, "GPU": 8, "accelerator_type:H100": 1}, {},
 
 
 def findings(
-    *, workers: tuple[int, int] = (1, 1), batch_size: int = 128, batches: int = 32, seqs: int = 1024,
+    *, workers: tuple[int, int] = (1, 1), batch_size: int | None = 128, batches: int = 32, seqs: int = 1024,
     block_rows: int = 0, rows: int = 100_000, accelerator: str | None = None,
     shape: ModelConfig | None = None, cluster: ClusterFacts | None = EIGHT_H100, cpus: float = 6,
     **kwargs: Any,
 ) -> list[Finding]:  # fmt: skip
     each = read_parallel(kwargs).gpus
     gpus = (workers[0] * each, workers[1] * each)
-    sizes = Sizes(workers, gpus, batch_size, batches, seqs, block_rows or batch_size)
+    in_flight = batches * (batch_size or 128)
+    sizes = Sizes(workers, gpus, batch_size, in_flight, seqs, block_rows or batch_size or 2048)
     needs = Resources(cpus=cpus, gpus=gpus[0], breakdown="parts")
     plan = EnginePlan("VllmEngine", "m", kwargs, accelerator, needs, sizes)
     return check_sizes(plan, rows, shape or parse_model_config(LLAMA_8B, kwargs), cluster)
@@ -31,6 +32,7 @@ def findings(
 def test_run_that_fits_has_no_findings() -> None:
     assert findings() == []
     assert findings(workers=(2, 8), accelerator="H100") == []
+    assert findings(batch_size=None, workers=(4, 4), rows=5) == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,8 @@ def test_what_cannot_work_is_an_error_with_its_numbers(
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
-        ({"batch_size": 16, "batches": 8}, "engine_not_saturated", "16 x max_concurrent_batches 8 = 128"),
+        ({"batch_size": 16, "batches": 8}, "engine_not_saturated", "128 rows in flight in a worker"),
+        ({"batch_size": None, "rows": 3, "workers": (1, 4)}, "fewer_rows_than_workers", "3 row(s) for 4"),
         ({"rows": 300, "workers": (1, 4)}, "fewer_tasks_than_workers", "batches of 128 are 3 task(s) for 4"),
         ({"rows": 128 * 7, "workers": (4, 4), "seqs": 256}, "few_tasks", "7 tasks for 4 workers"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from airflow_provider_raydatallm.processor.engines.shared import engine as engin
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.engine import SharedVllmEngine, SharedWorkerPool
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import WorkerDiedError
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, SizingInputs
 from tests.support.fake_serve import ENGINE, GPU, NAME, OTHER_SCALING, SCALING, STARTING, FakeServe
 from tests.support.in_process import job_of
@@ -210,21 +212,25 @@ def test_changed_model_files_change_the_name(started: Make, monkeypatch: pytest.
     assert names[0] == names[1] != names[2]
 
 
-def test_death_of_a_worker_ends_its_batch_without_an_error() -> None:
+def test_calls_are_streams_of_their_own_and_end_with_their_worker() -> None:
     calls: list[Any] = []
 
     class Handle:
-        def remote(self, batch: pa.Table, user: str) -> Iterator[pa.Table]:
-            calls.append((batch, user))
-            yield batch
+        def remote(self, rows: pa.Table, feeder: str, user: str) -> Iterator[pa.Table]:
+            calls.append((feeder, user))
+            yield rows
             raise RayActorError
 
     workers: Any = SharedWorkerPool.__new__(SharedWorkerPool)
-    workers.__dict__ |= {"_generate": Handle(), "_user": "0 s3://out"}
-    batch = pa.table({"tokens": [[1]]})
-    with workers.least_busy(1) as worker:
-        assert list(worker.generate(batch)) == [batch]
-    assert calls == [(batch, "0 s3://out")]
+    workers.__dict__ |= {"_generate": Handle(), "_user": "0 s3://out", "_feeder": "3", "_calls": count()}
+    rows = pa.table({"tokens": [[1]]})
+    [worker] = workers.ready()
+    for _ in range(2):
+        groups = worker.generate(rows)
+        assert next(groups) is rows
+        with pytest.raises(WorkerDiedError):
+            next(groups)
+    assert calls == [("0 s3://out 3 0", "0 s3://out"), ("0 s3://out 3 1", "0 s3://out")]
 
 
 def test_engine_is_ready_when_a_worker_runs(serve: FakeServe, started: Make) -> None:
@@ -384,7 +390,7 @@ def test_end_of_a_slice_does_not_stop_the_engine(
     monkeypatch.setattr("ray.wait", lambda *arguments, **options: ([], []))
     engine = started()
     coordinator: Any = object()
-    (user, _), engine._coordinator = engine._user or (None, None), coordinator
+    (user, _), engine._coordinators = engine._user or (None, None), [coordinator]
     engine.stop()
     engine.stop()
     assert killed == [coordinator, user]

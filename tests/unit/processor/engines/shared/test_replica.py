@@ -15,6 +15,7 @@ import pytest
 
 from airflow_provider_raydatallm.processor.engines.shared import replica, serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
+from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
 from tests.support.async_tests import async_test
 
 
@@ -60,15 +61,15 @@ async def test_only_rows_of_a_job_that_is_gone_are_dropped(monkeypatch: pytest.M
     monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.worker._sampling_params", str)
     worker: Any = Worker.__new__(Worker)
     worker.__dict__ |= {
-        "_engine": Vllm(), "_dead_error": ConnectionError, "_app": "e", "_name": "w", "_share": FairShare(3),
-        "_batches": Counter(), "_user_gone": {}, "_user_watch": None,
+        "_engine": Vllm(), "_streams": RowStreams(), "_dead_error": ConnectionError, "_app": "e",
+        "_name": "w", "_share": FairShare(3), "_batches": Counter(), "_user_gone": {}, "_user_watch": None,
     }  # fmt: skip
 
     finished: list[tuple[str, int]] = []
 
     async def generate(user: str, tokens: list[list[int]]) -> list[int]:
-        batch = pa.table({"tokens": tokens, "params": ["{}"] * len(tokens)})
-        async for group in worker.generate(batch, user):
+        rows = pa.table({"row": range(len(tokens)), "tokens": tokens, "params": ["{}"] * len(tokens)})
+        async for group in worker.generate(rows, f"feeder of {user}", user):
             assert set(group.column("worker").to_pylist()) == {"w"}
             finished.extend((user, row) for row in group.column("row").to_pylist())
         return [row for of, row in finished if of == user]

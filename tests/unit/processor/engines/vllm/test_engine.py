@@ -69,10 +69,13 @@ def test_ranks_of_a_worker_are_counted_in_all_its_sizes(monkeypatch: pytest.Monk
         return engine(rows=2000, concurrency=workers, engine_kwargs=kwargs)
 
     two = sizes(2, ranks=1)
-    assert (two.sizes.gpus, two.sizes.max_num_seqs, two.sizes.batch_size) == ((4, 4), 256, 128)
+    assert (two.sizes.gpus, two.sizes.max_num_seqs, two.sizes.rows_in_flight) == ((4, 4), 256, 512)
     shared = sizes(2, ranks=4)
-    assert (shared.sizes.gpus, shared.sizes.max_num_seqs, shared.sizes.batch_size) == ((16, 16), 1024, 63)
-    assert shared.sizes.batches == 66  # four times the rows that all ranks run at once
+    assert (shared.sizes.gpus, shared.sizes.max_num_seqs, shared.sizes.rows_in_flight) == (
+        (16, 16),
+        1024,
+        2048,
+    )
     assert (shared.resources.gpus, shared.resources.gpus_on_one_node, shared.resources.cpus) == (16, 8, 8)
     assert (shared.gpus_held(2), shared._worker_options()["num_gpus"]) == (16, 8)
     shared.choose_sizes(SizingInputs(ClusterFacts({"CPU": 64, "GPU": 32}, {}, 8)))

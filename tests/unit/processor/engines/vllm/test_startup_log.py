@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +14,8 @@ import pytest
 
 from airflow_provider_raydatallm.contract.report import StartupSeconds
 from airflow_provider_raydatallm.processor.engines.vllm import startup_log
-from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.metrics import startup_time
 from airflow_provider_raydatallm.processor.metrics.meter import Meter
-from tests.support.in_process import job_of
 
 #: Of vLLM 0.29 and 0.26, shortened.
 GPU = """\
@@ -89,25 +86,6 @@ def test_time_of_the_environment_is_from_submission_to_process(
     if config is not None:
         monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(config))
     assert startup_time.environment_seconds() == seconds
-
-
-def test_startup_seconds_are_those_of_the_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Mapping[str, Any]] = []
-    monkeypatch.setattr(
-        "ray.wait",
-        lambda refs, **how: ([r for r in refs if r in started], [r for r in refs if r not in started]),
-    )
-    monkeypatch.setattr("ray.get", lambda refs: refs)
-    engine = VllmEngine(job_of(input_path="in", output_path="out", engine="vllm"), 10)
-    slow, fast = ({"process": {}, "startup_seconds": {"engine": seconds}} for seconds in (9.0, 4.0))
-    engine._workers, engine._starting = [None, None], [slow, fast]
-    engine.raise_if_broken()
-    assert (engine.is_ready, engine.startup_seconds) == (False, {})
-    started.append(fast)
-    engine.raise_if_broken()
-    started.append(slow)
-    engine.raise_if_broken()
-    assert (engine.is_ready, engine.startup_seconds) == (True, {"engine": 4.0})
 
 
 def test_report_has_the_parts_that_are_known() -> None:

@@ -1,11 +1,11 @@
-"""What a worker answers, and how feeders pick one of an engine's own."""
+"""What a worker answers, and what its death says."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,34 +14,19 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.processor.engines.vllm import worker as worker_module
-from airflow_provider_raydatallm.processor.engines.vllm import worker_pool
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OwnWorkerPool
+from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
+from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import WorkerDiedError
 
 
-@pytest.fixture
-def open_pool(monkeypatch: pytest.MonkeyPatch) -> Callable[[], OwnWorkerPool]:
-    """Three workers that are ready, as a feeder opens them."""
-    monkeypatch.setattr(worker_pool, "ready_ref", lambda handle: f"ready {handle}")
-    monkeypatch.setattr("ray.wait", lambda refs, num_returns, timeout=None: (refs[:num_returns], []))
-    monkeypatch.setattr("ray.get", lambda ref: {"process": {"pid": ref}})
-    handles: Any = ["a", "b", "c"]
-    return lambda: OwnWorkerPool(handles)
-
-
-def test_feeders_do_not_all_start_with_the_same_worker(open_pool: Callable[[], OwnWorkerPool]) -> None:
-    names = set()
-    for _ in range(60):
-        with open_pool().least_busy(10) as worker:
-            names.add(worker.name)
-    assert names == {"0", "1", "2"}
-
-
-def test_next_rows_go_to_the_least_busy_worker(open_pool: Callable[[], OwnWorkerPool]) -> None:
-    pool = open_pool()
-    with pool.least_busy(10) as first, pool.least_busy(9) as second, pool.least_busy(3) as third:
-        assert len({first.name, second.name, third.name}) == 3
-        with pool.least_busy(1) as fourth:
-            assert fourth is third
+@pytest.mark.parametrize(("message", "by_itself"), [
+    ("The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR", True),
+    ("The actor is dead because it was killed by `ray.kill`.", False),
+    ("The actor is dead because its node has died.", False),
+    ("The actor is dead because its owner has died.", False),
+])  # fmt: skip
+def test_only_a_worker_that_died_by_itself_casts_suspicion_on_its_rows(message: str, by_itself: bool) -> None:
+    error = Exception(f"The actor died unexpectedly before finishing this task.\n\tpid: 1\n{message}")
+    assert WorkerDiedError.of(error).by_itself == by_itself
 
 
 class Vllm:
@@ -57,17 +42,18 @@ class Vllm:
 
 def worker_of(engine: Vllm) -> Any:
     worker: Any = worker_module.VllmWorker.__new__(worker_module.VllmWorker)
-    worker._engine, worker._dead_error = engine, ConnectionError
+    worker._engine, worker._dead_error, worker._streams = engine, ConnectionError, RowStreams()
     return worker
 
 
 def generate(monkeypatch: pytest.MonkeyPatch, *tokens: int) -> list[dict[str, Any]]:
     monkeypatch.setattr(worker_module, "_sampling_params", str)
     worker = worker_of(Vllm())
-    batch = pa.table({"tokens": [[t] for t in tokens], "params": ["{}"] * len(tokens)})
+    n = len(tokens)
+    rows = pa.table({"row": range(n), "tokens": [[t] for t in tokens], "params": ["{}"] * n})
 
     async def run() -> list[dict[str, Any]]:
-        return [row async for group in worker.generate(batch) for row in group.to_pylist()]
+        return [row async for group in worker.generate(rows) for row in group.to_pylist()]
 
     return sorted(asyncio.run(run()), key=lambda row: row["row"])
 
@@ -86,25 +72,6 @@ def test_engine_that_is_told_to_end_leaves_its_rows_to_another(monkeypatch: pyte
     monkeypatch.setattr("os._exit", end)
     with pytest.raises(SystemExit):
         generate(monkeypatch, 2)
-
-
-def test_rows_of_a_small_batch_are_delivered_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    class OneAfterAnother(Vllm):
-        async def generate(self, prompt: Any, params: Any, request: str) -> AsyncIterator[Any]:
-            await asyncio.sleep(prompt["prompt_token_ids"][0] * 0.15)
-            async for output in super().generate({"prompt_token_ids": [0]}, params, request):
-                yield output
-
-    monkeypatch.setattr(worker_module, "_sampling_params", str)
-    worker = worker_of(OneAfterAnother())
-    batch = pa.table({"tokens": [[t] for t in range(6)], "params": ["{}"] * 6})
-
-    async def run() -> list[int]:
-        return [group.num_rows async for group in worker.generate(batch)]
-
-    groups = asyncio.run(run())
-    assert sum(groups) == 6
-    assert len(groups) <= 2
 
 
 def test_vllm_still_waits_by_the_function_that_the_cpu_executor_replaces() -> None:

@@ -71,7 +71,7 @@ class FragmentReader:
         return positions - _position(index, 0), table
 
     def _join(self) -> None:
-        """Makes one table of the open ones: taking rows from each of them costs more than copying them all."""
+        """Makes one table of the open ones: taking rows from each of them costs more than copying all."""
         self._joined = pa.concat_tables(self._open.values()).combine_chunks()
         first = 0
         for number, table in self._open.items():

@@ -31,7 +31,7 @@ from benchmarks.fresh import fresh, resident_mb
 from benchmarks.table import Figure, say, show
 
 FRAGMENTS = int(os.environ.get("BENCH_FRAGMENTS", 100_000))
-SCATTERED_FRAGMENTS = int(os.environ.get("BENCH_SCATTERED", 10_000))
+SCATTERED_FRAGMENTS = int(os.environ.get("BENCH_SCATTERED", 20_000))
 GOAL_SECONDS = 60
 #: Of the slice to which the scattered case is extrapolated.
 LARGE_ROWS = 100_000_000

@@ -167,10 +167,12 @@ class _Run:
         while not state.is_finished:
             self.meter.failed_rows = state.rows_quarantined
             self.reporter.report({"step": "start", **self.meter.progress()})
+            fragments = state.ledger.fragments
+            state.release_ledger()  # inference takes hours, and the ledger is read again after it
             self._infer_once(state, limit_raised)
-            previous, state = state, build.load_state(self.lease)
+            state = build.load_state(self.lease)
             build.check_quarantine(state)
-            is_stuck = not state.is_finished and state.ledger.fragments <= previous.ledger.fragments
+            is_stuck = not state.is_finished and state.ledger.fragments <= fragments
             if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
             can_raise_limit = bool(previous.missing) and build.job.on_too_long == "raise_limit"

@@ -95,7 +95,7 @@ class FileFormat(ABC):
         in the opened file, whatever happens to its path, and S3 refuses to read on once the object was
         replaced. Other stores are asked again.
 
-        :param read_ahead: False for one read of a known size.
+        :param read_ahead: False for reads of known sizes.
         :raises SliceError: of kind "transient" when it is another file, or becomes one.
         """
         with contextlib.ExitStack() as opened:

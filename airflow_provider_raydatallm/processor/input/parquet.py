@@ -26,7 +26,7 @@ class ParquetFormat(FileFormat):
 
     def scan(self, file: InputFile) -> FileScan:
         try:
-            with self.open(file) as (f, _):
+            with self.open(file, read_ahead=False) as (f, _):
                 footer = read_footer(f, file.size)
             meta, schema = footer.file.metadata, self._build_schema(footer)
         except (pa.ArrowException, OSError, ValueError) as e:
@@ -42,7 +42,7 @@ class ParquetFormat(FileFormat):
     def read(self, file: PlannedFile, part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
         names = [n for n in fields.names if n in file.header]
         try:
-            with self.open(file) as (f, check):
+            with self.open(file, read_ahead=False) as (f, check):
                 footer = read_footer(f, file.size)
                 if footer.digest != file.digest:
                     raise changed_error(file.path)

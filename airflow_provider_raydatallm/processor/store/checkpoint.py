@@ -31,7 +31,7 @@ from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PRO
 _FOLLOWS = re.compile(r"[0-9a-f]{16}-[a-z]+-(\d{6,})")
 
 
-@dataclass(frozen=True)
+@dataclass
 class CheckpointState:
     """Which rows of a plan are missing and quarantined, by the fragments that exist.
 
@@ -66,6 +66,11 @@ class CheckpointState:
     @property
     def rows_quarantined(self) -> int:
         return self._rows.quarantined.rows
+
+    def release_ledger(self) -> None:
+        """Forgets the fragments, which only publishing needs, and keeps which rows are missing."""
+        assert self._rows
+        self.ledger = read_ledger([], {}, lambda name: None)
 
     @cached_property
     def _rows(self) -> RowStates:

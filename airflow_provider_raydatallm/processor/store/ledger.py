@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -38,12 +38,12 @@ _NAME = re.compile(
     r"-(?:(?P<unit>[0-9a-f]{16})-(?P<first>\d+)|mixed)-(?P<count>\d+)-e(?P<epoch>\d{6,})"
     r"-(?P<sha>[0-9a-f]{16})\.arrow"
 )
-#: Fragments that are read at once, and by one task of a thread at most.
-_THREADS, _BATCH = 32, 64
+#: Fragments that are read at once, that are asked for at once, and by one task of a thread at most.
+_THREADS, _AT_ONCE, _BATCH = 32, 4096, 16
 #: Engine deaths that make the rows which it held suspects.
 _SUSPECT_DEATHS = 2
 #: About so many ranges are looked at together, of at most so many rows: their positions are 32-bit numbers.
-_BLOCK_RANGES, _BLOCK_ROWS = 4 << 20, 1 << 30
+_BLOCK_RANGES, _BLOCK_ROWS = 2 << 20, 1 << 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +60,6 @@ class RowRanges:
 
     def __getitem__(self, some: Any) -> RowRanges:
         return RowRanges(self.units[some], self.starts[some], self.stops[some])
-
-
-_NO_RANGES = RowRanges(*[np.empty(0, np.int32)] * 3)
 
 
 class Pieces(NamedTuple):
@@ -146,10 +143,28 @@ class MissingRows:
     spans: Spans
 
     @classmethod
-    def of(cls, ranges: RowRanges) -> MissingRows:
-        """:param ranges: in plan order."""
-        ends = np.flatnonzero(np.diff(ranges.units, append=-1)) + 1
-        return cls(ranges.units[ends - 1], ends, np.column_stack([ranges.starts, ranges.stops]))
+    def join(cls, parts: Iterable[MissingRows]) -> MissingRows:
+        """:param parts: in plan order; a unit, and a span of it, may go on in the next one."""
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            return cls(np.empty(0, np.int32), np.empty(0, np.int64), np.empty((0, 2), np.int32))
+        firsts = np.cumsum([0, *(len(part.spans) for part in parts)])
+        units = np.concatenate([part.units for part in parts])
+        ends = np.concatenate([part.ends + first for part, first in zip(parts, firsts, strict=False)])
+        spans = np.concatenate([part.spans for part in parts])
+        seams = [
+            first
+            for first, (one, other) in zip(firsts[1:], pairwise(parts), strict=False)
+            if one.units[-1] == other.units[0] and one.spans[-1, 1] == other.spans[0, 0]
+        ]
+        for seam in reversed(seams):
+            spans[seam - 1, 1] = spans[seam, 1]
+        is_last = np.diff(units, append=-1) != 0
+        return cls(
+            units[is_last],
+            (ends - np.searchsorted(seams, ends))[is_last],
+            np.delete(spans, seams, axis=0) if seams else spans,
+        )
 
     def __len__(self) -> int:
         return len(self.units)
@@ -182,7 +197,7 @@ def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int) -> R
     rows = np.array(unit_rows, np.int64)
     ranges = sum(len(kind.ranges) for kind in (ledger.rows, ledger.failed, ledger.died))
     block_rows = min(_BLOCK_ROWS, max(1, int(rows.sum()) * _BLOCK_RANGES // max(ranges, _BLOCK_RANGES)))
-    results: list[list[RowRanges]] = [[], [], []]
+    states = []
     for block in _blocks(rows, block_rows):
         answered, failed, died = (
             block.positions(kind.ranges) for kind in (ledger.rows, ledger.failed, ledger.died)
@@ -191,9 +206,8 @@ def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int) -> R
         quarantined = subtract(covered_at_least(failed, max_attempts), finished)
         left = subtract(subtract(block.all_rows(), finished), quarantined)
         suspects = intersect(left, covered_at_least(died, _SUSPECT_DEATHS))
-        for result, spans in zip(results, (subtract(left, suspects), suspects, quarantined), strict=True):
-            result.append(block.ranges(spans))
-    return RowStates(*(MissingRows.of(_join(result)) for result in results))
+        states.append([block.rows_at(spans) for spans in (subtract(left, suspects), suspects, quarantined)])
+    return RowStates(*(MissingRows.join(state[i] for state in states) for i in range(3)))
 
 
 class _Block(NamedTuple):
@@ -225,10 +239,13 @@ class _Block(NamedTuple):
             [base + np.clip(offsets - self.offset, 0, rows) for offsets in (some.starts, some.stops)]
         )
 
-    def ranges(self, spans: Spans) -> RowRanges:
-        units = np.searchsorted(self._bases, spans[:, 0], "right").astype(np.int32) - 1
-        starts, stops = (spans - (self._bases[units] - np.int32(self.offset))[:, None]).T
-        return RowRanges(units + self.first, starts, stops)
+    def rows_at(self, positions: Spans) -> MissingRows:
+        bases = self._bases
+        ends = np.searchsorted(positions[:, 0], bases + self.rows, "right")
+        counts = np.diff(ends, prepend=0)
+        units = np.flatnonzero(counts)
+        offsets = positions - np.repeat(bases[units] - np.int32(self.offset), counts[units])[:, None]
+        return MissingRows((units + self.first).astype(np.int32), ends[units], offsets)
 
 
 def _blocks(rows: np.ndarray, block_rows: int) -> Iterator[_Block]:
@@ -244,15 +261,6 @@ def _blocks(rows: np.ndarray, block_rows: int) -> Iterator[_Block]:
             for offset in range(0, int(rows[first]), block_rows):
                 yield _Block(first, offset, np.minimum(rows[first:last] - offset, block_rows))
         first = last
-
-
-def _join(parts: Sequence[RowRanges]) -> RowRanges:
-    """One after the other; a range that one part ends with and the next one begins with is one."""
-    columns = [[part.units, part.starts, part.stops] for part in (_NO_RANGES, *parts)]
-    units, starts, stops = (np.concatenate(column) for column in zip(*columns, strict=True))
-    is_new = np.ones(len(units) + 1, bool)
-    is_new[1:-1] = (units[1:] != units[:-1]) | (starts[1:] != stops[:-1])
-    return RowRanges(units[is_new[:-1]], starts[is_new[:-1]], stops[is_new[1:]])
 
 
 def fragment_name(
@@ -313,10 +321,15 @@ def read_ledger(
     with ThreadPoolExecutor(_THREADS) as pool:
 
         def read_all(names: Sequence[str]) -> Iterator[RowRanges | None]:
-            # A task for each would take more memory than the ranges.
-            size = max(1, min(_BATCH, len(names) // (4 * _THREADS)))
-            batches = [names[i : i + size] for i in range(0, len(names), size)]
-            return chain.from_iterable(pool.map(lambda batch: [read_ranges(n) for n in batch], batches))
+            # Not all at once: tasks, and results that wait for their turn, would take more memory than the
+            # ledger itself.
+            for start in range(0, len(names), _AT_ONCE):
+                some = names[start : start + _AT_ONCE]
+                size = max(1, min(_BATCH, len(some) // (4 * _THREADS)))
+                batches = [some[i : i + size] for i in range(0, len(some), size)]
+                yield from chain.from_iterable(
+                    pool.map(lambda batch: [read_ranges(n) for n in batch], batches)
+                )
 
         return Ledger(**{kind: _collect(of_kind, units, read_all) for kind, of_kind in by_kind.items()})
 

@@ -17,7 +17,9 @@ def covered_at_least(spans: Spans, times: int) -> Spans:
     """What at least `times` of the spans cover."""
     # So many of them cover a number x when the starts up to x are that many more than the stops up to x. So
     # each start, from the `times`-th on, opens a range up to the stop that is so many places before its own.
-    starts, stops = np.sort(spans[:, 0])[times - 1 :], np.sort(spans[:, 1])[: max(0, len(spans) - times + 1)]
+    # A stable sort (timsort) uses that the spans are several sorted ones after another, as they mostly are.
+    starts, stops = (np.sort(column, kind="stable") for column in spans.T)
+    starts, stops = starts[times - 1 :], stops[: max(0, len(spans) - times + 1)]
     some = starts < stops
     starts, stops = starts[some], stops[some]
     is_new = np.ones(len(starts) + 1, bool)
@@ -31,14 +33,15 @@ def merge_spans(spans: Spans) -> Spans:
 
 def intersect(one: Spans, other: Spans) -> Spans:
     """:param one, other: without overlaps each."""
+    if not len(other):
+        return other
     return covered_at_least(np.concatenate([one, other]), 2)
 
 
 def subtract(spans: Spans, taken: Spans) -> Spans:
-    """
-    :param spans: without overlaps.
-    :param taken: as this module returns them.
-    """
+    """:param spans, taken: as this module returns them."""
+    if not len(taken):
+        return spans
     limits = np.iinfo(spans.dtype)
     edges = np.concatenate([[limits.min], taken.ravel(), [limits.max]]).astype(spans.dtype)
     return intersect(spans, edges.reshape(-1, 2))

@@ -310,6 +310,34 @@ def test_object_that_was_replaced_is_never_read_for_the_planned_one(
     assert _read_while(lambda: client.pipe_file(path, next(turns)), plan) == {"aaaa", "changed"}
 
 
+def test_narrow_column_of_a_wide_object_costs_its_own_bytes(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, path = open_fs(f"s3://{bucket}/wide.parquet")
+    wide = {f"w{i}": pa.array([os.urandom(500) for _ in range(4000)]) for i in range(8)}
+    table = pa.table({"before": wide["w0"], "x": [f"row {i}" for i in range(4000)], **wide})
+    pq.write_table(table, tmp_path / "wide.parquet", row_group_size=1000)
+    fs.put_file(str(tmp_path / "wide.parquet"), path)
+    plan = plan_of(f"s3://{path}")
+    reads: list[int] = []
+    file_class = type(fs.open(path))
+    fetch = file_class._fetch_range
+
+    def count(file: Any, start: int, end: int) -> bytes:
+        reads.append(end - start)
+        data: bytes = fetch(file, start, end)
+        return data
+
+    monkeypatch.setattr(file_class, "_fetch_range", count)
+    values = [v for unit in plan.units for t in plan.read(unit, ["x"]) for v in t.column("x").to_pylist()]
+    assert values == table.column("x").to_pylist()
+    footers = len(plan.units) * (64 << 10)
+    assert sum(reads) < footers + 100_000 < fs.size(path) / 40
+    reads.clear()
+    next(plan.read(plan.units[0]))
+    assert len(reads) == 2, "columns that lie beside each other take one read, after the footer's"
+
+
 def _read_while(swap: Callable[[], None], plan: Plan) -> set[str]:
     """What reading gave while another thread swapped the file: its values, or "changed" (both)."""
     stop = threading.Event()

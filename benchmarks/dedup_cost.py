@@ -30,8 +30,8 @@ BLOCKS = int(os.environ.get("BENCH_DEDUP_BLOCKS", 64))
 FEEDERS = 2
 #: Blocks that a feeder holds at once.
 _HELD = 8
-#: Rows in a delivered group.
-_GROUP = 512
+#: Rows in a delivered group, and shards.
+CASES = ((512, 1), (16, 1), (512, 4))
 GOAL = 10e-6
 
 
@@ -41,8 +41,10 @@ class Coordinator(DedupCoordinator):
 
 
 class StubFeeder:
-    def run(self, blocks: Sequence[Sequence[str]], coordinators: Sequence[Any]) -> dict[str, float]:
-        """Returns the seconds it took, and CPU seconds of this process."""
+    def run(
+        self, blocks: Sequence[Sequence[str]], group_rows: int, coordinators: Sequence[Any]
+    ) -> dict[str, float]:
+        """Returns the seconds it took, CPU seconds of this process, and rows."""
         client = DedupClient(coordinators, always=False) if coordinators else None
         inferred = copied = 0
 
@@ -50,11 +52,11 @@ class StubFeeder:
             def infer(rows: Sequence[int], keys: Sequence[bytes | None]) -> Collection[int]:
                 nonlocal inferred
                 inferred += len(rows)
-                for first in range(0, len(rows), _GROUP):
-                    group = keys[first : first + _GROUP]
-                    answers = _answers([f"{row} is a company" for row in rows[first : first + _GROUP]])
+                for first in range(0, len(rows), group_rows):
+                    group = slice(first, first + group_rows)
+                    answers = _answers([f"{row} is a company" for row in rows[group]])
                     if client is not None:
-                        client.add_answers([key for key in group if key is not None], answers)
+                        client.add_answers([key for key in keys[group] if key is not None], answers)
                 return ()
 
             def copy(rows: Sequence[int], answers: pa.Table) -> None:
@@ -96,12 +98,13 @@ def run() -> bool:
     table, met = [], True
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder, local_ray(Path(folder)):
         for repeated in (0.0, 0.5):
-            for shards in (1, 4):
-                figures = _measure(_requests(repeated), shards)
+            for group_rows, shards in CASES:
+                figures = _measure(_requests(repeated), group_rows, shards)
                 met = met and figures["coordinators"] < GOAL
                 table.append(
                     [
                         f"{repeated:.0%}",
+                        str(group_rows),
                         str(shards),
                         f"{figures['coordinators'] * 1e6:.1f}",
                         f"{figures['feeders'] * 1e6:.1f}",
@@ -109,7 +112,15 @@ def run() -> bool:
                         f"{figures['copied']:.1%}",
                     ]
                 )
-    header = ["rows repeated", "shards", "us a row, coordinators", "us a row, feeders", "rows/s", "copied"]
+    header = [
+        "repeated",
+        "group",
+        "shards",
+        "us a row, coordinators",
+        "us a row, feeders",
+        "rows/s",
+        "copied",
+    ]
     print_rows(header, table)
     print(f"goal: under {GOAL * 1e6:.0f} us a row in coordinators: {'met' if met else 'NOT MET'}\n")
     return met
@@ -134,7 +145,7 @@ def _requests(repeated: float) -> list[list[str]]:
     return [requests[i : i + BLOCK] for i in range(0, rows, BLOCK)]
 
 
-def _measure(blocks: list[list[str]], shards: int) -> dict[str, float]:
+def _measure(blocks: list[list[str]], group_rows: int, shards: int) -> dict[str, float]:
     import ray
 
     options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 10_000}
@@ -148,7 +159,7 @@ def _measure(blocks: list[list[str]], shards: int) -> dict[str, float]:
         return sum(ray.get([c.cpu_seconds.remote() for c in coordinators]))
 
     def answer_all(parts: list[Any], asked: list[Any]) -> list[dict[str, float]]:
-        runs = [f.run.remote(part, asked) for f, part in zip(feeders, parts, strict=True)]
+        runs = [f.run.remote(part, group_rows, asked) for f, part in zip(feeders, parts, strict=True)]
         results: list[dict[str, float]] = ray.get(runs)
         return results
 

@@ -32,8 +32,10 @@ _BLOCK = 2048
 _COMPILING_SECONDS = 60.0
 #: The same in rows, while no slice has been measured: any GPU answers these in less time.
 _UNKNOWN_ROWS = 500
-#: Workers for each actor that finds identical requests.
+#: Workers for each actor that finds identical requests, and the most such actors: each gets a call for each
+#: block, and for a block's few keys the call itself is what costs.
 _WORKERS_PER_SHARD = 16
+_MAX_SHARDS = 8
 #: Lengths are rounded up: a slightly higher limit costs nothing.
 _LENGTH_STEP = 64
 
@@ -156,8 +158,8 @@ def block_rows(rows: int, feeders: int) -> int:
 
 
 def dedup_shards(workers: int) -> int:
-    """Returns the actors that share the keys of identical requests: one for 16 workers."""
-    return math.ceil(max(1, workers) / _WORKERS_PER_SHARD)
+    """Returns the actors that share the keys of identical requests: one for 16 workers, up to 8."""
+    return min(_MAX_SHARDS, max(1, math.ceil(workers / _WORKERS_PER_SHARD)))
 
 
 def read_tasks(units: int, cpus: float) -> int:

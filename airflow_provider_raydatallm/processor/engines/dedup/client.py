@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: A coordinator takes a feeder without a heartbeat for 60 s for dead.
 _HEARTBEAT_SECONDS = 10.0
-#: Answers wait for others at most so long, as they are sent when a block is answered: a coordinator has time
-#: for some thousand calls a second from all feeders.
+#: Answers are sent when a block is answered, and at the latest after this time: from all feeders together, a
+#: coordinator can take about a thousand calls a second.
 _SEND_SECONDS = 3.0
 
 #: Answers rows of a block; keys are aligned with rows, None for rows that are not deduplicated. Blocks until

@@ -57,16 +57,13 @@ class _Claim:
     def __init__(self, feeder: str, call: str) -> None:
         self.feeder = feeder
         self.call = call
+        self.open_keys = 0
         self.settled = asyncio.Event()
-        self._open = 0
-
-    def add(self) -> None:
-        self._open += 1
 
     def settle(self) -> None:
         """One of its keys is answered, or given up."""
-        self._open -= 1
-        if not self._open:
+        self.open_keys -= 1
+        if not self.open_keys:
             self.settled.set()
 
 
@@ -107,18 +104,15 @@ class DedupCoordinator:
                 self._claims.popitem(last=False)
             for key, position in zip(keys, self._find_cached(keys).tolist(), strict=True):
                 if position < 0:
-                    self._claim_key(key, claim)
-        claim = self._claims[call]
-        return [self._entries.get(key) is claim for key in keys]
+                    owner = self._entries.setdefault(key, claim)
+                    if owner is not claim and isinstance(owner, _Claim) and not self._is_alive(owner):
+                        self._entries[key] = claim
+                        owner.settle()
+            claim.open_keys = sum(self._owns(claim, keys))
+        return self._owns(self._claims[call], keys)
 
-    def _claim_key(self, key: bytes, claim: _Claim) -> None:
-        owner = self._entries.setdefault(key, claim)
-        if isinstance(owner, _Claim):
-            if owner is not claim and not self._is_alive(owner):
-                owner.settle()
-                owner = self._entries[key] = claim
-            if owner is claim:
-                claim.add()
+    def _owns(self, claim: _Claim, keys: Sequence[bytes]) -> list[bool]:
+        return [self._entries.get(key) is claim for key in keys]
 
     async def release(self, call: str, joined_keys: bytes) -> None:
         """Gives up those of a call's claims that were not answered."""

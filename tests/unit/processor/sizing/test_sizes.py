@@ -6,6 +6,7 @@ from airflow_provider_raydatallm.processor.sizing.sizes import (
     TaskSpread,
     batch_size_for,
     batches_in_flight,
+    dedup_shards,
     default_workers,
     engine_batch_size,
     fewest_blocks,
@@ -99,3 +100,7 @@ def test_batches_in_flight_cover_the_rows_that_the_engine_runs() -> None:
 def test_tasks_around_the_engine_are_bounded() -> None:
     assert [read_tasks(u, 8) for u in (1, 10, 1000)] == [1, 10, 32]
     assert [light_tasks(c) for c in (1, 8, 100)] == [1, 2, 25]
+
+
+def test_coordinators_of_identical_rows_grow_with_the_workers() -> None:
+    assert [dedup_shards(w) for w in (0, 1, 16, 17, 64, 1024)] == [1, 1, 1, 2, 4, 8]

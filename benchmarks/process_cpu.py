@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from types import TracebackType
 from typing import Any
 
@@ -21,11 +21,11 @@ from benchmarks.fresh import ROOT
 #: Kinds, by the title that Ray gives a process; the first that matches.
 KINDS = {
     "feeders": r"ray::.*Feeder",
-    "workers": r"ray::\w*Worker(\.|$)",
+    "workers": r"ray::\w*Worker(?![\w(])",
     "writers": r"ray::_Writer",
     "dedup": r"ray::DedupCoordinator",
+    "Ray itself": r"(?!ray::)|ray::(Dashboard|RuntimeEnv)Agent",
     "reading, Ray Data's actors": r"ray::",
-    "Ray itself": r"",
 }
 DRIVER = "driver"
 _SAMPLE_SECONDS = 0.25
@@ -60,9 +60,14 @@ def _sample_until_closed(pid: int) -> None:
     import psutil
 
     closed = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), closed.set()), daemon=True).start()
+
+    def wait_until_closed() -> None:
+        sys.stdin.read()
+        closed.set()
+
+    threading.Thread(target=wait_until_closed, daemon=True).start()
     seen: dict[psutil.Process, float] = {}
-    total: Counter[str] = Counter()
+    total: dict[str, float] = defaultdict(float)
     samples = []
     root = psutil.Process(pid)
     while True:

@@ -57,7 +57,7 @@ TARGETS: dict[str, Callable[[str], bool]] = {
     "worker": lambda c: c.startswith("ray::") and ("MapBatches(" in c or "MapWorker" in c or "Map(" in c),
     "feeder": lambda c: c.startswith("ray::") and "MapBatches(Feeder)" in c,
     "coordinator": lambda c: c.startswith("ray::DedupCoordinator"),
-    "reader": lambda c: c.startswith("ray::") and "MapBatches(__call__)" in c,
+    "reader": lambda c: c.startswith("ray::") and "_RequestStage" in c,
     "driver": lambda c: "airflow_provider_raydatallm.processor run" in c,
     "raylet": lambda c: "raylet/raylet" in c,
     "head": lambda c: True,

@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray.util.state import list_actors
 from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
+from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 from airflow_provider_raydatallm.processor.store.ledger import count_from_name
 
 connect_to_ray()
@@ -72,6 +73,15 @@ try:
     writers.flush(0.5)
 except TimeoutError:
     print("not flushed")
+
+def end():
+    raise KeyError
+
+try:
+    with InterruptibleWait(end, 0.5, 60):
+        writers.flush()
+except KeyError:
+    print("interrupted")
 writer().resume()
 """
 
@@ -112,7 +122,7 @@ finally:
 @pytest.mark.parametrize(
     ("program", "says"),
     [
-        pytest.param(_PAUSED, ["2", "True", "3", "5", "not flushed"], id="paused"),
+        pytest.param(_PAUSED, ["2", "True", "3", "5", "not flushed", "interrupted"], id="paused"),
         pytest.param(_RESTARTED, ["2", "4", "6"], id="restarted"),
         pytest.param(_JOINED, ["True", "True", "6", "6"], id="on a node that joined later"),
     ],

@@ -168,6 +168,7 @@ class _Run:
             self.meter.failed_rows = state.rows_quarantined
             self.reporter.report({"step": "start", **self.meter.progress()})
             fragments = state.ledger.fragments
+            can_raise_limit = bool(state.missing) and build.job.on_too_long == "raise_limit"
             state.release_ledger()  # inference takes hours, and the ledger is read again after it
             self._infer_once(state, limit_raised)
             state = build.load_state(self.lease)
@@ -175,7 +176,6 @@ class _Run:
             is_stuck = not state.is_finished and state.ledger.fragments <= fragments
             if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
-            can_raise_limit = bool(previous.missing) and build.job.on_too_long == "raise_limit"
             if is_stuck and (limit_raised or not can_raise_limit):
                 unit, spans = (state.missing or state.suspects)[0]
                 raise SliceError(

@@ -16,6 +16,7 @@ from tests.support.paths import ROOT
 #: Runs as a driver does, in a process of its own.
 _START = """
 import os, subprocess, sys, time
+from pathlib import Path
 import psutil, pyarrow as pa, ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray.util.state import list_actors
@@ -25,7 +26,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import
 from airflow_provider_raydatallm.processor.store.ledger import count_from_name
 
 connect_to_ray()
-writers = FragmentWriters(sys.argv[1], "fragments", ["unit"], 1)
+writers = FragmentWriters(sys.argv[1], "fragments", ["0" * 16], 1)
 tasks = writers.for_tasks()
 here = ray.get_runtime_context().get_node_id()
 
@@ -49,8 +50,7 @@ def count(until):
     return counted
 
 def files():
-    names = os.listdir(f"{sys.argv[1]}/fragments")
-    return sum(count_from_name(name) for name in names)
+    return sum(count_from_name(path.name) for path in Path(sys.argv[1]).glob("fragments/*"))
 """
 
 _PAUSED = """
@@ -133,7 +133,7 @@ def test_rows_of_a_writer_are_counted_and_written_once(
     done = subprocess.run(
         [sys.executable, "-c", _START + program, str(tmp_path)],
         env=os.environ | ray_head.environment() | {"RAY_ADDRESS": ray_head.gcs_address},
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
+        cwd=ROOT, capture_output=True, text=True, timeout=150,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if not line.startswith(("\x1b", "("))] == says

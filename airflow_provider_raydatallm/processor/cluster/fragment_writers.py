@@ -20,6 +20,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.columns import ROW_ID_FIELDS
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
 from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSampler
+from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
 
 if TYPE_CHECKING:
@@ -169,8 +170,8 @@ class FragmentWriters:
             flushes = [self._ask(node_id, "flush_and_update") for node_id in list(self._by_node)]
             # An update that was asked for before may have the last counts.
             calls = list(self._calls)
-        done, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout_s)
-        if len(done) < len(calls):
+        _, late = wait_for_refs(calls, num_returns=len(calls), timeout_s=timeout_s)
+        if late:
             raise TimeoutError(self.describe_silent())
         ray.get(flushes)
 

@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import (
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
+from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
@@ -148,7 +149,7 @@ class RayCluster:
         built: dict[Any, Part] = {}
         with _errors_of_tasks(Exception):
             while left:
-                done, left = ray.wait(left, timeout=timeout)
+                done, left = wait_for_refs(left, num_returns=1, timeout_s=timeout)
                 if not done:
                     event, waiting = f"no part was built for {timeout:g} s", f"{len(left):,} wait"
                     raise stall_error(event, waiting, describe_waiting())

@@ -1,4 +1,4 @@
-"""A time limit for calls that have none of their own.
+"""Waits that end: a time limit for calls that have none of their own, and `ray.wait` that signals can end.
 
 Ray Serve's client and parts of Ray's state API wait for ever for a process that is paused or hangs. Such a
 call runs in a thread of its own, which is left behind when the time is over.
@@ -6,12 +6,18 @@ call runs in a thread of its own, which is left behind when the time is over.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent import futures
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
 
 T = TypeVar("T")
+_POLL_SECONDS = 0.05
 
 
 def start_call(function: Callable[[], T]) -> futures.Future[T]:
@@ -51,3 +57,21 @@ class Poll(Generic[T]):
             raise TimeoutError
         call, self._call = self._call, None
         return call.result()
+
+
+def wait_for_refs(
+    refs: Sequence[ObjectRef[Any]], *, num_returns: int, timeout_s: float | None
+) -> tuple[list[ObjectRef[Any]], list[ObjectRef[Any]]]:
+    """`ray.wait`, for the main thread. An exception that a signal raises within `ray.wait` itself is ignored,
+    or becomes a SystemError.
+
+    :param timeout_s: None: no limit but that of whoever sends the signal.
+    """
+    import ray
+
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        done, left = ray.wait(list(refs), num_returns=num_returns, timeout=0)
+        if len(done) >= num_returns or time.monotonic() >= deadline:
+            return done, left
+        time.sleep(_POLL_SECONDS)

@@ -54,7 +54,8 @@ class InterruptibleWait:
         self._thread.join()
         if self._in_main:
             signal.signal(_SIGNAL, self._previous_handler)
-        if self._error is not None and (kind is None or kind is _Interrupted):
+        # What was interrupted may have made another error of it: Ray makes a SystemError.
+        if self._error is not None and (kind is None or self._raised):
             raise self._error from None
 
     def _run(self) -> None:

@@ -47,6 +47,20 @@ def test_error_of_the_work_itself_is_raised() -> None:
         raise KeyError("own")
 
 
+def test_error_of_a_check_is_raised_whatever_the_interrupted_work_makes_of_it() -> None:
+    def check() -> None:
+        raise ValueError("stuck")
+
+    def work() -> None:
+        try:
+            wait()
+        except BaseException as e:
+            raise SystemError("returned a result with an exception set") from e
+
+    with pytest.raises(ValueError, match="stuck"), InterruptibleWait(check, 0.01, 60):
+        work()
+
+
 def test_check_that_hangs_ends_the_wait() -> None:
     resumed = threading.Event()
     with (

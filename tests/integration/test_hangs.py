@@ -44,7 +44,7 @@ def asked(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("taken", "waits"), [
-    ("BeforeTheStart", r"no row finished for 10 s .* 1 x _StubWorker \(actor\) PENDING_CREATION"),
+    ("BeforeTheStart", r"no row finished for 10 s .* 1 x ray-llm-worker .*:_StubWorker.__init__ PENDING_"),
     long("AfterTheStart", r"no row finished for 10 s .* PENDING_"),
     ("AtTheEnd", r"no part was built for 10 s .* while 2 wait\. .* 2 x stage_part PENDING_"),
 ])  # fmt: skip
@@ -153,4 +153,6 @@ def test_engine_that_breaks_again_and_again_ends_the_job_with_what_broke_it(
         ask(**asked | {"engine": "stub_worker:BrokenWorkers"})
     root, then, *_ = str(e.value).splitlines()
     assert root.endswith("CUDA error: an illegal memory access was encountered")
-    assert then == "the engine died 3 times while it answered the same 20 row(s)"
+    assert (
+        then == "the engine dies whatever it is asked, also of a request of one token: no row is the reason"
+    )

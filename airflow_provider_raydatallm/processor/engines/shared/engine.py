@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.replica import SharedVllmReplica
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool, WorkerDiedError
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import Poll
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
 from airflow_provider_raydatallm.processor.sizing.facts import Resources, SizingInputs

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import add_worker_name
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import add_worker_name
 
 #: Slots per row that vLLM runs at once: vLLM must never wait for a row.
 _SLOTS_PER_SEQUENCE = 2

@@ -1,5 +1,5 @@
-"""The provider's own vLLM engine: feeders on CPUs, workers on GPUs.
+"""The provider's own vLLM engine: its arguments and sizes, and the workers that hold the GPUs.
 
-In come requests (messages and sampling parameters), out go answers in groups as they finish. A worker never
-tokenizes, and a feeder never loads a model.
+In come rows of token ids, out go groups of finished answers. A worker never tokenizes, and a feeder never
+loads a model.
 """

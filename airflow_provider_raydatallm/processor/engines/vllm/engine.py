@@ -19,19 +19,19 @@ from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import che
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
 from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
-from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
-from airflow_provider_raydatallm.processor.engines.vllm.feeder import (
+from airflow_provider_raydatallm.processor.engines.feeding.feeder import (
     SILENT_SECONDS,
     Feeder,
     FeederSetup,
     feeder_pool,
 )
-from airflow_provider_raydatallm.processor.engines.vllm.feeder_numbers import FeederNumbers
-from airflow_provider_raydatallm.processor.engines.vllm.isolation import SuspectFeeder
+from airflow_provider_raydatallm.processor.engines.feeding.feeder_numbers import FeederNumbers
+from airflow_provider_raydatallm.processor.engines.feeding.isolation import SuspectFeeder
+from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, OwnWorkerPool
+from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
 from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, OwnWorkers
-from airflow_provider_raydatallm.processor.engines.vllm.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool, OwnWorkerPool
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import is_folder, model_files
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs

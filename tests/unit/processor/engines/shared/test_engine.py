@@ -14,11 +14,11 @@ import pytest
 from ray.exceptions import RayActorError
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.shared import engine as engine_module
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.engine import SharedVllmEngine, SharedWorkerPool
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import WorkerDiedError
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, SizingInputs
 from tests.support.fake_serve import ENGINE, GPU, NAME, OTHER_SCALING, SCALING, STARTING, FakeServe
 from tests.support.in_process import job_of
@@ -295,7 +295,8 @@ def test_failure_before_this_slice_deploys_is_ignored(serve: FakeServe, make: Ma
 
 def test_scaling_does_not_depend_on_the_slices_rows(serve: FakeServe, started: Make) -> None:
     auto = {"batch_size": None, "max_concurrent_batches": None}
-    assert started(rows=50, **auto)._scaling == started(rows=10_000_000, **auto)._scaling == SCALING
+    by_rows = replace(SCALING, batches=16)  # calls of 128 rows
+    assert started(rows=50, **auto)._scaling == started(rows=10_000_000, **auto)._scaling == by_rows
 
 
 @pytest.mark.parametrize("there", [[], [replace(ENGINE, status="DELETING")]])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.processor.engines.feeding.feeder import feeder_pool
 from airflow_provider_raydatallm.processor.engines.vllm import engine_base
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.feeder import feeder_pool
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, SizingInputs
 from tests.support.in_process import job_of

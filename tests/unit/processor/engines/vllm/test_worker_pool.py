@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.vllm import worker as worker_module
 from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import WorkerDiedError
 
 
 @pytest.mark.parametrize(("message", "by_itself"), [

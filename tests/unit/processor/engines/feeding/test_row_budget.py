@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from airflow_provider_raydatallm.processor.engines.vllm.row_budget import RowBudget, workers_of_feeder
+from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget, workers_of_feeder
 
 
 @pytest.mark.parametrize("feeders", [1, 2, 3, 8, 128])

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.engines.vllm.row import Row, RowsInWork, call_table
-from airflow_provider_raydatallm.processor.engines.vllm.row_budget import RowBudget
-from airflow_provider_raydatallm.processor.engines.vllm.row_deadlines import RowDeadlines
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import Worker, WorkerDiedError
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowsInWork, call_table
+from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.feeding.row_deadlines import RowDeadlines
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker, WorkerDiedError
 
 #: A row that was in so many engines when they died by themselves is a suspect.
 SUSPECT_DEATHS = 2
@@ -151,7 +151,9 @@ class Dispatcher:
                         self._ask_again(workers)
                     in_work = {worker: self._rows_in(worker) for worker in workers}
                     has_sent = [self._send(w, share) for w in sorted(workers, key=in_work.__getitem__)]
-                    if not any(has_sent):
+                    if any(has_sent):
+                        self._changed.notify_all()  # whoever waits for room
+                    else:
                         self._changed.wait(_TICK_SECONDS)
         except BaseException as e:
             self._fail(e)

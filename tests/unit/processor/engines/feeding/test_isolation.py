@@ -11,9 +11,9 @@ import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
-from airflow_provider_raydatallm.processor.engines.vllm.isolation import Isolation
-from airflow_provider_raydatallm.processor.engines.vllm.row import Row
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import WorkerDiedError
+from airflow_provider_raydatallm.processor.engines.feeding.isolation import Isolation
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
 
 
 class Worker:

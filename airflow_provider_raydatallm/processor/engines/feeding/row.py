@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import Worker
+    from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker
 
 
 class Row:

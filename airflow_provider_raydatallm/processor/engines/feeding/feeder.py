@@ -24,12 +24,12 @@ from airflow_provider_raydatallm.processor.columns import describe_error, storab
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import COPIED_COLUMNS
-from airflow_provider_raydatallm.processor.engines.vllm.dispatcher import Dispatcher
-from airflow_provider_raydatallm.processor.engines.vllm.feeder_numbers import FeederNumbers
-from airflow_provider_raydatallm.processor.engines.vllm.row import Row, RowDispatcher
-from airflow_provider_raydatallm.processor.engines.vllm.row_budget import RowBudget, workers_of_feeder
+from airflow_provider_raydatallm.processor.engines.feeding.dispatcher import Dispatcher
+from airflow_provider_raydatallm.processor.engines.feeding.feeder_numbers import FeederNumbers
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowDispatcher
+from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget, workers_of_feeder
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, Worker
 from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer, TokenizedRequest
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import OpenWorkerPool, Worker
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

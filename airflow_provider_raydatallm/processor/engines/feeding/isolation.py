@@ -15,9 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.vllm.feeder import Feeder
-from airflow_provider_raydatallm.processor.engines.vllm.row import Row, RowDispatcher, RowsInWork, call_table
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import Worker, WorkerDiedError
+from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
+from airflow_provider_raydatallm.processor.engines.feeding.row import (
+    Row,
+    RowDispatcher,
+    RowsInWork,
+    call_table,
+)
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker, WorkerDiedError
 
 ENGINE_KILLED_BY_ROW = "EngineKilledByRow"
 #: Suspects that run at a time: a death costs a start of the engine, a narrow engine only some speed.

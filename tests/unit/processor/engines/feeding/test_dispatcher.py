@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
-from airflow_provider_raydatallm.processor.engines.vllm import dispatcher as module
-from airflow_provider_raydatallm.processor.engines.vllm.dispatcher import Dispatcher
-from airflow_provider_raydatallm.processor.engines.vllm.row import Row
-from airflow_provider_raydatallm.processor.engines.vllm.row_budget import RowBudget
-from airflow_provider_raydatallm.processor.engines.vllm.worker_pool import WorkerDiedError
+from airflow_provider_raydatallm.processor.engines.feeding import dispatcher as module
+from airflow_provider_raydatallm.processor.engines.feeding.dispatcher import Dispatcher
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row
+from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
 from tests.support.waiting import wait_for
 
 

@@ -153,6 +153,4 @@ def test_engine_that_breaks_again_and_again_ends_the_job_with_what_broke_it(
         ask(**asked | {"engine": "stub_worker:BrokenWorkers"})
     root, then, *_ = str(e.value).splitlines()
     assert root.endswith("CUDA error: an illegal memory access was encountered")
-    assert (
-        then == "the engine dies whatever it is asked, also of a request of one token: no row is the reason"
-    )
+    assert then.startswith("the engine dies whatever it is asked, also of a request of one token")

@@ -149,8 +149,10 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param concurrency: engine workers: a number, (min, max) to scale between, or `"auto"`: as many as the
         cluster's GPUs and the slice's work allow.
     :param blocks: blocks to cut the rows into. Default: one per batch.
-    :param batch_size: rows per batch. Default: chosen by the provider.
-    :param max_concurrent_batches: batches per worker at once. Default: chosen by the provider.
+    :param batch_size: rows that go to a worker together, and the next ones when all of them are finished.
+        Default: rows are admitted one by one with engine "vllm", else chosen by the provider.
+    :param max_concurrent_batches: batches per worker at once, of 128 rows without `batch_size`. Default:
+        chosen by the provider.
     :param runtime_env: Ray runtime environment of the job, without secrets; the provider adds its modules.
     :param model_conn_id: connection whose password is the model hub's access token; the job gets it as
         HF_TOKEN.

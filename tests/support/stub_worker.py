@@ -78,6 +78,15 @@ class _MortalWorker(_StubWorker):
         return await super()._generate_row(tokens, params, user)
 
 
+class _PickyWorker(_StubWorker):
+    """Can start once: `<output>.taken` says that it did."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(journal)
+        with open(journal.replace(".workers", ".taken"), "x"):
+            pass
+
+
 class StubWorkers(VllmEngine):
     worker = _StubWorker
 
@@ -96,6 +105,16 @@ class BrokenWorkers(StubWorkers):
 
 class MortalWorkers(StubWorkers):
     worker = _MortalWorker
+
+
+class PickyWorkers(StubWorkers):
+    worker = _PickyWorker
+
+
+class WatchedWorkers(StubWorkers):
+    """Their rows are asked elsewhere after 3 s of silence."""
+
+    silent_after_s = 3.0
 
 
 class LateWorkers(StubWorkers):

@@ -167,12 +167,11 @@ class Dispatcher:
         is_dead = worker.has_one_stream and any(link.is_dead for link in links)
         if not self._queue or is_dead or worker in self._silent:
             return False
-        in_work = [row for link in links for row in link.rows.values()]
         if share.batches is not None:
-            batches = {id(row.block) for row in in_work}
+            batches = {id(row.block) for link in links for row in link.rows.values()}
             rows = self._take(worker, 1, share.tokens) if len(batches) < share.batches else []
         else:
-            room = min(worker.largest_call, share.rows - len(in_work))
+            room = min(worker.largest_call, share.rows - self._rows_in(worker))
             tokens = share.tokens - sum(link.tokens for link in links)
             enough = max(
                 1,

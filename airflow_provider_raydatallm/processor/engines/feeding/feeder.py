@@ -24,7 +24,7 @@ from airflow_provider_raydatallm.processor.columns import describe_error, storab
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import COPIED_COLUMNS
-from airflow_provider_raydatallm.processor.engines.feeding.dispatcher import Dispatcher
+from airflow_provider_raydatallm.processor.engines.feeding.dispatcher import SUSPECT_DEATHS, Dispatcher
 from airflow_provider_raydatallm.processor.engines.feeding.feeder_numbers import FeederNumbers
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowDispatcher
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget, workers_of_feeder
@@ -76,6 +76,8 @@ class Feeder:
             if setup.coordinators
             else None
         )
+        #: Of requests that were in engines when they died: identical ones are not sent after them.
+        self._suspect_keys: set[bytes] = set()
         # One block at a time is tokenized, in the order of the input.
         self._intake = threading.Lock()
         self._dispatcher = self._new_dispatcher()
@@ -127,14 +129,27 @@ class Feeder:
                 )
                 waiting = []
                 for row, request, key in zip(some, tokenized, keys[start : start + step], strict=True):
-                    if self._is_postponed(request):
+                    if key in self._suspect_keys:
+                        left.append(row)
+                        self._suspect_twins(block, texts, row)
+                    elif self._is_postponed(request):
                         left.append(row)
                     elif request.error is None:
                         waiting.append(_row(block, row, request, key))
                 in_work.append(self._dispatcher.hand_in(waiting, as_batch=is_batch))
         for handed_in in in_work:
-            left += [row.index for row in self._dispatcher.wait(handed_in)]
+            for unanswered in self._dispatcher.wait(handed_in):
+                left.append(unanswered.index)
+                if unanswered.key is not None and unanswered.deaths >= SUSPECT_DEATHS:
+                    self._suspect_keys.add(unanswered.key)
+                    self._suspect_twins(block, texts, unanswered.index)
         return left
+
+    def _suspect_twins(self, block: pa.Table, texts: Sequence[str], row: int) -> None:
+        """Records all rows of a block with the request of a suspect as suspects."""
+        twins = [i for i, text in enumerate(texts) if text == texts[row]]
+        for _ in range(SUSPECT_DEATHS):
+            self._deliver.record_death(_take(block, twins))
 
     def _is_postponed(self, request: TokenizedRequest) -> bool:
         limit = self._setup.postpone_over

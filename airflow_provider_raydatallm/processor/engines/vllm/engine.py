@@ -74,7 +74,8 @@ class VllmEngine(VllmEngineBase):
         """An engine of the slice's own for rows that may kill it (`isolation`)."""
         engine = self._own_class(self.job, rows)
         engine.max_model_len, engine.limit_can_be_raised = self.max_model_len, False
-        engine.sizes_chosen = engine._isolates = True
+        # It starts several times, for few rows.
+        engine.sizes_chosen = engine._isolates = engine._eager = True
         return engine
 
     @property

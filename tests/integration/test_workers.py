@@ -1,0 +1,81 @@
+"""A slice goes on with the workers that it has, and a row that kills its engine takes no other with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.slices import Ask, fragments, rows_in
+from tests.support.waiting import in_thread, wait_for
+
+pytestmark = pytest.mark.usefixtures("no_engines")
+
+#: Of `stub_worker`: tokens of a row that kills its engine.
+DEADLY = 666
+
+
+@pytest.fixture
+def asked(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
+    """60 rows, which a stub worker answers in 3 s."""
+    write(tmp_path, [50] * 60)
+    return {
+        "input_path": f"{tmp_path}/in.parquet", "model_source": str(tiny_model),
+        "code_paths": [str(ROOT / "tests" / "support" / "stub_worker.py")],
+        "sampling_params": {"max_tokens": "{tokens}"}, "poll_interval": 1.0,
+    }  # fmt: skip
+
+
+def write(folder: Path, tokens: list[int]) -> None:
+    """Deadly rows are identical."""
+    names = ["deadly" if count == DEADLY else f"n{i}" for i, count in enumerate(tokens)]
+    rows = pa.table({"name": names, "tokens": tokens})
+    pq.write_table(rows, folder / "in.parquet")
+
+
+def test_row_that_kills_its_engine_is_quarantined_and_all_others_are_published(
+    ask: Ask, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    write(tmp_path, [20] * 41 + [DEADLY] + [20] * 30 + [DEADLY] + [20] * 27)
+    result = ask(**asked, engine="stub_worker:MortalWorkers", max_quarantine_fraction=0.1, deduplicate=True)
+    counts = result["counts"]
+    assert (counts["succeeded"], counts["quarantined"], counts["asked_again"]) == (98, 2, 0)
+    quarantined = pq.read_table(tmp_path / "out.quarantine", partitioning=None).to_pylist()
+    assert [(row["name"], row["__error_type"]) for row in quarantined] == [
+        ("deadly", "EngineKilledByRow")
+    ] * 2
+    published = pq.read_table(result["output_path"], partitioning=None)
+    assert published.column("name").to_pylist() == [f"n{i}" for i in range(100) if i not in (41, 72)]
+    starts = len((tmp_path / "out.workers").read_text().split())
+    assert starts <= 8  # two engines; two deaths among all rows, at most two among few, two alone
+
+
+def test_slice_goes_on_when_one_of_two_workers_cannot_start(
+    ask: Ask, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    result = ask(**asked, engine="stub_worker:PickyWorkers", concurrency=2)
+    assert result["counts"]["succeeded"] == 60
+    assert result["balance"]["workers"] == 1
+    assert len((tmp_path / "out.workers").read_text().split()) >= 2
+
+
+def test_rows_of_a_paused_worker_are_answered_by_the_other(
+    ask: Ask, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    write(tmp_path, [100] * 200)
+    results: list[Any] = []
+    thread = in_thread(ask, results, **asked, engine="stub_worker:WatchedWorkers", concurrency=2)
+    wait_for(lambda: rows_in(fragments(tmp_path / "out")) > 10)
+    paused, _ = (int(pid) for pid in (tmp_path / "out.workers").read_text().split())
+    os.kill(paused, signal.SIGSTOP)
+    thread.join(120)
+    [result] = results
+    assert result["counts"]["succeeded"] == 200
+    assert result["counts"]["asked_again"] > 0
+    wait_for(lambda: not os.path.exists(f"/proc/{paused}"))

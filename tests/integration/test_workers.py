@@ -47,9 +47,8 @@ def test_row_that_kills_its_engine_is_quarantined_and_all_others_are_published(
     counts = result["counts"]
     assert (counts["succeeded"], counts["quarantined"], counts["asked_again"]) == (98, 2, 0)
     quarantined = pq.read_table(tmp_path / "out.quarantine", partitioning=None).to_pylist()
-    assert [(row["name"], row["__error_type"]) for row in quarantined] == [
-        ("deadly", "EngineKilledByRow")
-    ] * 2
+    assert [row["__error_type"] for row in quarantined] == ["EngineKilledByRow"] * 2
+    assert {row["name"] for row in quarantined} == {"deadly"}
     published = pq.read_table(result["output_path"], partitioning=None)
     assert published.column("name").to_pylist() == [f"n{i}" for i in range(100) if i not in (41, 72)]
     starts = len((tmp_path / "out.workers").read_text().split())

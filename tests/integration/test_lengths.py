@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_token_lengths
+from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_rows, sample_token_lengths
 from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import make_plan
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from tests.support.in_process import changed, job_of
 from tests.support.marks import long
 from tests.support.slices import WARM_ENGINE, Ask
@@ -36,25 +37,27 @@ def job(tiny_model: Path, tmp_path: Path) -> SliceJob:
     )  # fmt: skip
 
 
-def lengths_of(job: SliceJob, work: Any) -> list[int]:
+def lengths_of(job: SliceJob, *units: tuple[int, int]) -> list[int]:
+    """:param units: the rows of each, from the first unit on."""
+    missing = MissingRows(np.arange(len(units)), np.arange(len(units)) + 1, np.array(units, np.int32))
     plan = make_plan(job, list_input(job))
     builder = RequestBuilder(plan.columns, prompt=job.prompt, sampling_params=job.sampling_params)
-    return list(sample_token_lengths(job, plan, work, builder).tokens)
+    return list(sample_token_lengths(job, plan, sample_rows(missing), builder).tokens)
 
 
 def test_lengths_are_those_of_the_rows_that_are_to_be_answered(job: SliceJob, tmp_path: Path) -> None:
-    short, *rest = lengths_of(job, [(0, [(0, 20)])])
+    short, *rest = lengths_of(job, (0, 20))
     assert rest[:18] == [short] * 18
     assert rest[18] > short + 40
-    assert lengths_of(job, [(0, [(19, 20)])]) == rest[18:]
-    assert lengths_of(changed(job, sampling_params={"max_tokens": 108}), [(0, [(0, 1)])]) == [short + 100]
+    assert lengths_of(job, (19, 20)) == rest[18:]
+    assert lengths_of(changed(job, sampling_params={"max_tokens": 108}), (0, 1)) == [short + 100]
 
     # Of a large slice some rows, from everywhere in it: a twentieth of these is long.
     rows = pa.table({"name": (["Ann"] * 19 + [LONG]) * 5000})
     pq.write_table(rows, tmp_path / "large.parquet", row_group_size=9000)
     large = changed(job, input_path=f"{tmp_path}/large.parquet")
     units = make_plan(large, list_input(large)).units
-    sample = lengths_of(large, [(i, [(0, u.rows)]) for i, u in enumerate(units)])
+    sample = lengths_of(large, *[(0, u.rows) for u in units])
     assert 900 <= len(sample) <= 1100
     assert 0.02 < sum(n > short for n in sample) / len(sample) < 0.08
 
@@ -109,6 +112,6 @@ def test_rows_over_the_limit_are_answered_all_the_same(
     assert (counts["succeeded"], counts["quarantined"], counts["shortened"]) == (20, 0, shortened)
     answers = pq.read_table(result["output_path"], partitioning=None)
     assert answers.column("name").to_pylist() == ["Ann"] * 19 + [LONG]
-    lengths = lengths_of(job, [(0, [(0, 20)])])
+    lengths = lengths_of(job, (0, 20))
     whole = sum(lengths) - 20 * 8
     assert result["tokens"]["input"] == whole if not shortened else result["tokens"]["input"] < whole - 20

@@ -115,54 +115,65 @@ class Feeder:
         self, block: pa.Table, texts: Sequence[str], rows: Sequence[int], keys: Sequence[bytes | None]
     ) -> Collection[int]:
         """Returns the rows left unanswered."""
-        left: list[int] = []
+        postponed: list[int] = []
+        suspects: list[int] = []
         in_work = []
         is_batch = self._setup.budget.batches is not None
         step = len(rows) if is_batch else _TOKENIZED_ROWS
         with self._intake:
             for start in range(0, len(rows), max(1, step)):
                 self._dispatcher.wait_for_room()
-                some = rows[start : start + step]
+                some, their_keys = rows[start : start + step], keys[start : start + step]
+                waiting: list[Row] = []
+                failed: list[tuple[int, bytes | None, Exception]] = []
                 tokenized = self._tokenizer([texts[row] for row in some])
-                self._deliver_errors(
-                    block, {r: t.error for r, t in zip(some, tokenized, strict=True) if t.error}
-                )
-                waiting = []
-                for row, request, key in zip(some, tokenized, keys[start : start + step], strict=True):
-                    if key in self._suspect_keys:
-                        left.append(row)
-                        self._suspect_twins(block, texts, row)
+                for row, key, request in zip(some, their_keys, tokenized, strict=True):
+                    if request.error is not None:
+                        failed.append((row, key, request.error))
+                    elif key in self._suspect_keys:
+                        suspects.append(row)
                     elif self._is_postponed(request):
-                        left.append(row)
-                    elif request.error is None:
+                        postponed.append(row)
+                    else:
                         waiting.append(_row(block, row, request, key))
+                self._deliver_errors(block, failed)
                 in_work.append(self._dispatcher.hand_in(waiting, as_batch=is_batch))
+        not_sent = set(suspects)
         for handed_in in in_work:
             for unanswered in self._dispatcher.wait(handed_in):
-                left.append(unanswered.index)
+                suspects.append(unanswered.index)
                 if unanswered.key is not None and unanswered.deaths >= SUSPECT_DEATHS:
                     self._suspect_keys.add(unanswered.key)
-                    self._suspect_twins(block, texts, unanswered.index)
-        return left
+        if self._dedup is not None:
+            self._record_twins(block, texts, suspects, known=set(suspects) - not_sent)
+        return [*postponed, *suspects]
 
-    def _suspect_twins(self, block: pa.Table, texts: Sequence[str], row: int) -> None:
-        """Records all rows of a block with the request of a suspect as suspects."""
-        twins = [i for i, text in enumerate(texts) if text == texts[row]]
-        for _ in range(SUSPECT_DEATHS):
+    def _record_twins(
+        self, block: pa.Table, texts: Sequence[str], suspects: Sequence[int], known: set[int]
+    ) -> None:
+        """Makes suspects of the rows with the request of one, which were not sent.
+
+        :param known: those of the suspects that were in the engines.
+        """
+        requests = {texts[row] for row in suspects}
+        twins = [i for i, text in enumerate(texts) if text in requests and i not in known]
+        for _ in range(SUSPECT_DEATHS if twins else 0):
             self._deliver.record_death(_take(block, twins))
 
     def _is_postponed(self, request: TokenizedRequest) -> bool:
         limit = self._setup.postpone_over
         return request.error is None and limit is not None and request.total_tokens > limit
 
-    def _deliver_errors(self, block: pa.Table, errors: dict[int, Exception]) -> None:
-        if errors:
-            self._deliver_new(
-                _take(block, list(errors)),
-                finished_at=[time.time()] * len(errors),
-                error_type=[type(e).__name__ for e in errors.values()],
-                error=[storable(f"{type(e).__name__}: {describe_error(e)}") for e in errors.values()],
+    def _deliver_errors(self, block: pa.Table, failed: Sequence[tuple[int, bytes | None, Exception]]) -> None:
+        if failed:
+            rows, keys, errors = zip(*failed, strict=True)
+            answers = self._deliver_new(
+                _take(block, rows),
+                finished_at=[time.time()] * len(failed),
+                error_type=[type(e).__name__ for e in errors],
+                error=[storable(f"{type(e).__name__}: {describe_error(e)}") for e in errors],
             )
+            self._share(keys, answers)
 
     def _deliver_group(self, rows: Sequence[Row], group: pa.Table) -> None:
         order = sorted(range(len(rows)), key=lambda i: id(rows[i].block))
@@ -178,10 +189,14 @@ class Feeder:
             asked_again=[row.asked_again for row in rows],
             **{name: group.column(name).combine_chunks() for name in group.schema.names if name != "row"},
         )
+        self._share([row.key for row in rows], answers)
+
+    def _share(self, keys: Sequence[bytes | None], answers: pa.Table) -> None:
+        """Gives answers to the rows with the same requests."""
         if self._dedup is not None:
-            keyed = [i for i, row in enumerate(rows) if row.key is not None]
-            keys = [key for row in rows if (key := row.key) is not None]
-            self._dedup.add_answers(keys, answers if len(keys) == len(rows) else _take(answers, keyed))
+            keyed = [i for i, key in enumerate(keys) if key is not None]
+            shared = answers if len(keyed) == len(keys) else _take(answers, keyed)
+            self._dedup.add_answers([key for key in keys if key is not None], shared)
 
     def _deliver_new(self, ids: pa.Table, **columns: Any) -> pa.Table:
         no, zeros = np.zeros(ids.num_rows, bool), np.zeros(ids.num_rows, np.int64)

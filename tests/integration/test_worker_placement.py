@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -39,7 +40,11 @@ class PlacedWorker:
     async def ready(self) -> dict[str, Any]:
         group = get_current_placement_group()
         assigned = ray.get_runtime_context().get_assigned_resources()
-        return {"bundles": group and group.bundle_specs, "assigned": assigned}
+        process = {"process": {}, "startup_seconds": {}}
+        return {**process, "bundles": group and group.bundle_specs, "assigned": assigned}
+
+    async def wait_forever(self) -> None:
+        await asyncio.Event().wait()
 
     async def stop(self) -> None:
         pass
@@ -56,7 +61,10 @@ def test_group_of_a_worker_holds_its_gpus_until_the_engine_stops(
     kwargs = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
     engine = PlacedEngine(job_of(input_path="in", output_path="out", engine="vllm", engine_kwargs=kwargs), 10)
     engine._start()
-    [worker] = ray.get(engine._starting)
+    assert engine._workers is not None
+    wait_for(lambda: engine._workers.check() or engine._workers.is_ready)  # type: ignore[union-attr]
+    [placed] = engine._workers._workers
+    worker = ray.get(placed._ready)
     assert worker["bundles"] == [{"CPU": 1.0, "GPU": 1.0}, {"GPU": 1.0}]
     assert worker["assigned"] == {"CPU": 1.0}  # the GPUs are left to the actors of vLLM's executor
     wait_for(lambda: not ray.available_resources().get("GPU"))

@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 from airflow_provider_raydatallm.processor.store.ledger import count_from_name
 
-if len(sys.argv) > 2:  # a cluster of its own, in this folder: a dead node would make the shared head unhealthy
+if len(sys.argv) > 2:  # a cluster of its own: a dead node makes the shared head unhealthy
     options = {"include_dashboard": False, "logging_level": "error", "_node_ip_address": "127.0.0.1"}
     ray.init("local", num_cpus=1, _temp_dir=sys.argv[2], **options)
 connect_to_ray()

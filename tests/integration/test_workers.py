@@ -67,14 +67,14 @@ def test_slice_goes_on_when_one_of_two_workers_cannot_start(
 def test_rows_of_a_paused_worker_are_answered_by_the_other(
     ask: Ask, asked: dict[str, Any], tmp_path: Path
 ) -> None:
-    write(tmp_path, [100] * 200)
+    write(tmp_path, [100] * 300)
     results: list[Any] = []
     thread = in_thread(ask, results, **asked, engine="stub_worker:WatchedWorkers", concurrency=2)
     wait_for(lambda: rows_in(fragments(tmp_path / "out")) > 10)
-    paused, _ = (int(pid) for pid in (tmp_path / "out.workers").read_text().split())
-    os.kill(paused, signal.SIGSTOP)
-    thread.join(120)
+    paused, _ = wait_for(lambda: len(pids := (tmp_path / "out.workers").read_text().split()) == 2 and pids)
+    os.kill(int(paused), signal.SIGSTOP)
+    thread.join(240)
     [result] = results
-    assert result["counts"]["succeeded"] == 200
+    assert result["counts"]["succeeded"] == 300
     assert result["counts"]["asked_again"] > 0
     wait_for(lambda: not os.path.exists(f"/proc/{paused}"))

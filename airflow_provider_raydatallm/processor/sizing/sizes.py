@@ -63,11 +63,6 @@ def spread_tasks(rows: int, blocks: int, batch_size: int, workers: int) -> TaskS
     return TaskSpread(per_block, per_task, tasks, math.ceil(tasks / workers))
 
 
-def is_saturated(batch_size: int, batches: int, max_num_seqs: int) -> bool:
-    """Returns whether a worker's batches cover the rows that its engine runs at once."""
-    return batch_size * batches >= max_num_seqs
-
-
 def gpus(workers: tuple[int, int], per_worker: int) -> tuple[int, int]:
     """Returns the GPUs of the minimum and maximum of workers."""
     return workers[0] * per_worker, workers[1] * per_worker

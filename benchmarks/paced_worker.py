@@ -15,6 +15,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.vllm import engine_base
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
 from benchmarks.gpu_pace import Pace, PacedBatching, PacedRow
 from benchmarks.hidden_lengths import length_of
@@ -29,6 +30,10 @@ _STOPPED_S = 1.0
 class NoOpWorker(VllmWorker):
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.startup_seconds = {}
+        self._streams = RowStreams()
+
+    async def is_alive(self) -> bool:
+        return True
 
     def kill_processes(self) -> None:
         """It has none."""

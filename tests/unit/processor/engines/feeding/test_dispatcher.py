@@ -226,6 +226,24 @@ def test_rows_of_a_silent_worker_are_asked_elsewhere_and_the_first_answer_counts
     assert one.calls == [[1, 2]]  # and gets no more rows while it is silent
 
 
+def test_row_that_is_overdue_in_a_living_worker_is_asked_of_another() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one)
+    block = desk.dispatcher.hand_in(rows(1))
+    called(one, [1])
+    desk.workers.append(two)
+    desk.dispatcher._deadlines.add([1e-9], [10**9])
+    time.sleep(0.1)
+    assert two.calls == []  # two minutes at least
+    block_row = next(iter(desk.dispatcher._links[0].rows.values()))
+    block_row.sent_at -= 121
+    called(two, [1])
+    assert one.calls == [[1]]
+    two.answer(1)
+    assert desk.dispatcher.wait(block) == []
+    wait_for(lambda: one.cancelled == [one.numbers[1]], 30)
+
+
 def test_silence_of_the_only_worker_is_waited_out() -> None:
     worker = Worker()
     desk = Desk(worker)

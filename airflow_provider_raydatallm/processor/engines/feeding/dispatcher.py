@@ -26,8 +26,10 @@ from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Wo
 SUSPECT_DEATHS = 2
 #: A row that came back so often without an answer for other reasons is left unanswered.
 _MOST_RETURNS = 4
-#: Rows that wait to be sent, at most: the window in which the longest go first.
-_WINDOW_ROWS = 4096
+#: Rows that wait to be sent, at most: the window in which the longest go first. A long row that is found late
+#: ends late. Their tokens, at most: where prompts are long, fewer rows wait.
+_WINDOW_ROWS = 16_384
+_WINDOW_TOKENS = 8_000_000
 #: Fewer rows wait for more room in a worker, unless there are no more.
 _SMALLEST_CALL = 16
 _TICK_SECONDS = 0.5
@@ -69,7 +71,7 @@ class Dispatcher:
         self._silent_after_s = silent_after_s
         self._numbers = itertools.count()
         self._queue: list[tuple[int, int, list[Row]]] = []  # longest first, then in the order of numbers
-        self._queued_rows = 0
+        self._queued_rows = self._queued_tokens = 0
         self._links: list[_Link] = []
         self._silent: set[Worker] = set()
         self._unsettled: set[RowsInWork] = set()
@@ -80,7 +82,7 @@ class Dispatcher:
 
     def wait_for_room(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or self._queued_rows < _WINDOW_ROWS)
+            self._changed.wait_for(lambda: self._error is not None or self._has_room)
             self._raise_error()
 
     def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> RowsInWork:
@@ -110,11 +112,16 @@ class Dispatcher:
 
     # The queue, under the lock
 
+    @property
+    def _has_room(self) -> bool:
+        return self._queued_rows < _WINDOW_ROWS and self._queued_tokens < _WINDOW_TOKENS
+
     def _push(self, rows: list[Row], *, first: bool = False) -> None:
         order = -(1 << 62) if first else -max(row.max_tokens for row in rows)
         heapq.heappush(self._queue, (order, next(self._numbers), rows))
         self._queued_rows += len(rows)
         for row in rows:
+            self._queued_tokens += len(row.tokens)
             row.is_queued = True
 
     def _take(self, worker: Worker, room: int, tokens: int) -> list[Row]:
@@ -131,6 +138,7 @@ class Dispatcher:
             tokens -= sum(len(row.tokens) for row in rows)
             taken += rows
             for row in entry[2]:
+                self._queued_tokens -= len(row.tokens)
                 row.is_queued = False
         for entry in avoided:
             heapq.heappush(self._queue, entry)

@@ -315,13 +315,14 @@ def test_what_keeps_an_answer_from_being_delivered_is_raised_to_all_that_wait() 
         desk.dispatcher.hand_in(rows(3))
 
 
-def test_window_of_waiting_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_WINDOW_ROWS", 2)
+@pytest.mark.parametrize(("bound", "value"), [("_WINDOW_ROWS", 2), ("_WINDOW_TOKENS", 4)])
+def test_window_of_waiting_rows_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, value: int) -> None:
+    monkeypatch.setattr(module, bound, value)
     worker = Worker()
     desk = Desk(worker, rows=1)
     desk.dispatcher.hand_in(rows(1, 2, 3))
     called(worker, [1])
-    waiting = threading.Thread(target=desk.dispatcher.wait_for_room)
+    waiting = threading.Thread(target=desk.dispatcher.wait_for_room, daemon=True)
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()

@@ -161,6 +161,21 @@ def test_workers_and_compiling_follow_the_cluster_and_earlier_slices(job: SliceJ
     assert asked.engine_kwargs["enforce_eager"] is False
 
 
+def test_steps_of_a_full_engine_have_cuda_graphs_unless_the_job_says_which(job: SliceJob) -> None:
+    def graphs(gpu_bytes: int = 80 * 1024**3, **engine_kwargs: Any) -> Any:
+        engine = VllmEngine(changed(job, engine_kwargs=engine_kwargs), 10_000)
+        engine.choose_sizes(facts.SizingInputs(facts.ClusterFacts({"GPU": 1}, {}, 1, gpu_bytes)))
+        return engine.engine_kwargs.get("cudagraph_capture_sizes")
+
+    assert graphs()[-1] == 2048  # 1,024 rows, and as many tokens of new prompts
+    assert graphs(max_num_seqs=512)[-1] == 1024
+    assert graphs(max_num_seqs=256) is None  # vLLM's own
+    assert graphs(gpu_bytes=24 * 1024**3) is None
+    assert graphs(cudagraph_capture_sizes=[1]) == [1]
+    assert graphs(compilation_config={"level": 3}) is None
+    assert graphs(enforce_eager=True) is None
+
+
 def test_plan_of_a_slice_that_shares_its_engine_asks_no_cluster(
     job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,11 @@ from airflow_provider_raydatallm.processor.sizing.parallel import (
 
 #: GiB of memory for the cache on a CPU.
 CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "2"}
+#: vLLM's arguments that say which CUDA graphs are captured, or exclude saying it.
+_SETS_GRAPHS = frozenset({
+    "cudagraph_capture_sizes", "max_cudagraph_capture_size", "compilation_config",
+    "optimization_level", "performance_mode", "speculative_config",
+})  # fmt: skip
 #: One to read and one to split blocks.
 _PIPELINE_CPUS = 2
 
@@ -46,6 +51,7 @@ class VllmEngineBase(Engine):
         self.limit_can_be_raised = True
         self._workers_auto = (1, 1)
         self._eager = self.on_cpu
+        self._graph_sizes: list[int] = []
 
     @property
     @abstractmethod
@@ -66,6 +72,8 @@ class VllmEngineBase(Engine):
         if self.on_cpu:
             kwargs["dtype"] = self._cpu_dtype
         kwargs |= self.job.engine_kwargs
+        if self._graph_sizes and not kwargs.get("enforce_eager") and not _SETS_GRAPHS & kwargs.keys():
+            kwargs["cudagraph_capture_sizes"] = self._graph_sizes
         if self.max_model_len is not None:
             kwargs["max_model_len"] = self.max_model_len
         elif kwargs.get("max_model_len") == "auto":
@@ -91,6 +99,9 @@ class VllmEngineBase(Engine):
             cluster_gpus = int(facts.cluster.gpus_of(self.job.accelerator_type))
             self._workers_auto = sizing.default_workers(
                 cluster_gpus, self.gpus_per_worker, self.rows, self.parallel.data
+            )
+            self._graph_sizes = sizing.graph_sizes(
+                self.job.engine_kwargs.get("max_num_seqs"), facts.cluster.gpu_bytes
             )
         self._choose_max_model_len(facts)
         if self.on_cpu:

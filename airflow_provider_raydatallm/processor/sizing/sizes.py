@@ -37,9 +37,9 @@ _UNKNOWN_ROWS = 500
 _WORKERS_PER_SHARD = 16
 _MAX_SHARDS = 8
 #: Tokens of a step for which a CUDA graph is captured: vLLM's own up to 512 (on Blackwell 1,024), where it
-#: stops. It launches the kernels of larger steps one by one: an H100 that ran 1,024 rows of an 8B model waited
-#: for that 10% of the time. Up to 2,048 it did not, for 3 s of its start and 0.4 GiB; still larger steps take
-#: long enough.
+#: stops. It launches the kernels of larger steps one by one: an H100 that ran 1,024 rows of an 8B model
+#: waited for that 10% of the time. Up to 2,048 it did not, for 3 s of its start and 0.4 GiB; still larger
+#: steps take long enough.
 _GRAPH_SIZES = (
     1,
     2,

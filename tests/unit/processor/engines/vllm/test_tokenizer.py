@@ -1,9 +1,15 @@
-"""What a feeder's tokenizer loads."""
+"""What a feeder's tokenizer loads, and that its faster way makes the same tokens."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+
+from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
+from benchmarks.model_folder import write_model_folder
+from tests.support.in_process import job_of
 
 _LOAD = """
 import importlib.util, sys
@@ -17,3 +23,26 @@ print(AutoTokenizer.__name__, "torch" in sys.modules, importlib.util.find_spec("
 def test_tokenizer_loads_without_torch_which_can_be_imported_afterwards() -> None:
     process = subprocess.run([sys.executable, "-c", _LOAD], capture_output=True, text=True)
     assert process.stdout.split() == ["AutoTokenizer", "False", "True"], process.stderr[-2000:]
+
+
+def test_tokens_are_those_of_the_tokenizers_own_call_whatever_its_file_cuts_or_pads(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    model = write_model_folder(tmp_path / "model")
+    saved = json.loads((model / "tokenizer.json").read_text())
+    saved["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    saved["padding"] = {
+        "strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+        "pad_type_id": 0, "pad_token": "<|end|>",
+    }  # fmt: skip
+    (model / "tokenizer.json").write_text(json.dumps(saved))
+    texts = ["", "a long text of words", "<|user|>x<|end|>", "\x00 \U0001f600 \u4e2d\u6587", "\n\n  tabs\t"]
+    requests = [
+        json.dumps({"messages": [{"role": "user", "content": text}], "sampling_params": {}, "cells": [[]]})
+        for text in texts
+    ]
+    own = AutoTokenizer.from_pretrained(str(model))
+    tokenized = PromptTokenizer(job_of(input_path="/i", output_path="/o", model_source=str(model)))(requests)
+    assert [list(t.tokens) for t in tokenized] == [
+        own(f"<|user|>{text}<|assistant|>", add_special_tokens=False)["input_ids"] for text in texts
+    ]

@@ -328,3 +328,62 @@ def test_window_of_waiting_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     worker.answer(1)
     waiting.join(30)
     assert not waiting.is_alive()
+
+
+def test_fixed_batch_goes_as_a_whole_again_when_its_worker_died() -> None:
+    worker = Worker()
+    desk = Desk(worker, batches=1)
+    block = desk.dispatcher.hand_in(rows(1, 2, 3), as_batch=True)
+    called(worker, [1, 2, 3])
+    worker.answer(1)
+    wait_for(lambda: desk.delivered == [1], 30)
+    second = desk.workers[0] = Worker()
+    worker.end(WorkerDiedError(by_itself=False))
+    called(second, [2, 3])
+    second.answer(2, 3)
+    assert desk.dispatcher.wait(block) == []
+
+
+def test_rows_of_a_second_silent_worker_are_asked_of_a_third() -> None:
+    one, two, three = Worker("1"), Worker("2"), Worker("3")
+    desk = Desk(one)
+    block = desk.dispatcher.hand_in(rows(1))
+    called(one, [1])
+    desk.workers.append(two)
+    one.silence = 61
+    called(two, [1])
+    desk.workers.append(three)
+    time.sleep(0.1)
+    assert three.calls == []  # the second one lives
+    two.silence = 61
+    called(three, [1])
+    time.sleep(0.1)
+    three.answer(1)
+    assert desk.dispatcher.wait(block) == []
+    assert (one.calls, two.calls, three.calls) == ([[1]], [[1]], [[1]])
+
+
+def test_row_of_two_workers_that_die_at_once_is_left_once() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one)
+    [row, _] = handed_in = rows(1, 2)
+    row.deaths = 1
+    block = desk.dispatcher.hand_in(handed_in)
+    called(one, [1, 2])
+    desk.workers.append(two)
+    one.silence = 61
+    called(two, [1, 2])
+    both = threading.Barrier(2)
+
+    def record(rows: Sequence[Row]) -> None:
+        both.wait(30)
+
+    desk.dispatcher._on_death = record
+    two.answer(2)
+    wait_for(lambda: one.cancelled, 30)
+    desk.workers[:] = []
+    for worker in (one, two):
+        worker.end(WorkerDiedError(by_itself=True))
+    assert desk.dispatcher.wait(block) == [row]
+    time.sleep(0.1)
+    assert (block.unsettled, block.left) == (0, [row])

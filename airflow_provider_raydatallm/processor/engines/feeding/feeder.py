@@ -115,7 +115,7 @@ class Feeder:
         self, block: pa.Table, texts: Sequence[str], rows: Sequence[int], keys: Sequence[bytes | None]
     ) -> Collection[int]:
         """Returns the rows left unanswered."""
-        postponed: list[int] = []
+        left: list[int] = []
         suspects: list[int] = []
         in_work = []
         is_batch = self._setup.budget.batches is not None
@@ -133,7 +133,7 @@ class Feeder:
                     elif key in self._suspect_keys:
                         suspects.append(row)
                     elif self._is_postponed(request):
-                        postponed.append(row)
+                        left.append(row)
                     else:
                         waiting.append(_row(block, row, request, key))
                 self._deliver_errors(block, failed)
@@ -141,12 +141,15 @@ class Feeder:
         not_sent = set(suspects)
         for handed_in in in_work:
             for unanswered in self._dispatcher.wait(handed_in):
+                if unanswered.deaths < SUSPECT_DEATHS:
+                    left.append(unanswered.index)
+                    continue
                 suspects.append(unanswered.index)
-                if unanswered.key is not None and unanswered.deaths >= SUSPECT_DEATHS:
+                if unanswered.key is not None:
                     self._suspect_keys.add(unanswered.key)
         if self._dedup is not None:
             self._record_twins(block, texts, suspects, known=set(suspects) - not_sent)
-        return [*postponed, *suspects]
+        return [*left, *suspects]
 
     def _record_twins(
         self, block: pa.Table, texts: Sequence[str], suspects: Sequence[int], known: set[int]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row
+from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import TokenizedRequest
 
 
 class Sink:
@@ -59,3 +65,38 @@ def test_rows_with_the_request_of_a_suspect_are_suspects_though_they_were_not_se
     made = feeder()
     made._record_twins(block(5), texts, [3], known={3})
     assert made._deliver.deaths == []
+
+
+class Unanswered:
+    """Dispatches rows that come back without an answer after so many deaths of engines."""
+
+    def __init__(self, deaths: int) -> None:
+        self.deaths = deaths
+        self.sent: list[int] = []
+
+    def wait_for_room(self) -> None: ...
+
+    def hand_in(self, rows: Sequence[Row], *, as_batch: bool) -> Sequence[Row]:
+        self.sent += [row.index for row in rows]
+        return rows
+
+    def wait(self, rows: Sequence[Row]) -> Sequence[Row]:
+        for row in rows:
+            row.deaths = self.deaths
+        return rows
+
+
+@pytest.mark.parametrize(("deaths", "recorded"), [(2, [[1], [1]]), (1, [])])
+def test_only_rows_that_were_in_dying_engines_make_others_suspects(
+    deaths: int, recorded: list[list[int]]
+) -> None:
+    made = feeder()
+    made._setup = SimpleNamespace(budget=RowBudget(10, 100), postpone_over=None)
+    made._intake, made._suspect_keys = threading.Lock(), set()
+    made._dispatcher = Unanswered(deaths)
+    made._tokenizer = lambda texts: [TokenizedRequest([1], total_tokens=2) for _ in texts]
+    texts = ["a", "a", "b"]
+    assert made._infer(block(3), texts, [0, 2], [b"a", b"b"]) == [0, 2]
+    assert made._deliver.deaths == recorded
+    made._infer(block(3), texts, [0], [b"a"])  # of another block
+    assert made._dispatcher.sent == ([0, 2] if deaths == 2 else [0, 2, 0])

@@ -387,3 +387,71 @@ def test_row_of_two_workers_that_die_at_once_is_left_once() -> None:
     assert desk.dispatcher.wait(block) == [row]
     time.sleep(0.1)
     assert (block.unsettled, block.left) == (0, [row])
+
+
+def test_silent_worker_gets_no_rows_and_keeps_no_place_of_those_that_others_answered() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one, rows=1)
+    block = desk.dispatcher.hand_in(rows(1))
+    called(one, [1])
+    desk.workers.append(two)
+    one.silence = 61
+    called(two, [1])
+    two.answer(1)
+    wait_for(lambda: one.cancelled, 30)
+    more = desk.dispatcher.hand_in(rows(2, 3))
+    called(two, [1], [2])
+    time.sleep(0.1)
+    assert one.calls == [[1]]
+    one.silence = 0
+    called(one, [1], [3])
+    two.answer(2)
+    one.answer(3)
+    assert desk.dispatcher.wait(block) == desk.dispatcher.wait(more) == []
+
+
+def test_row_that_waits_to_be_asked_again_is_not_queued_a_second_time_when_its_worker_dies() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one, rows=1)
+    block = desk.dispatcher.hand_in(rows(1, 2))
+    called(one, [1])
+    desk.workers.append(two)
+    called(two, [2])
+    one.silence = 61
+    wait_for(lambda: desk.dispatcher._queued_rows == 1, 30)
+    desk.workers.remove(one)
+    one.end(WorkerDiedError(by_itself=True))
+    wait_for(lambda: desk.deaths == [[1]], 30)
+    two.answer(2)
+    called(two, [2], [1])
+    two.answer(1)
+    assert desk.dispatcher.wait(block) == []
+    assert desk.dispatcher._queued_rows == 0
+
+
+def test_worker_of_which_one_call_says_that_it_died_gets_no_more_rows() -> None:
+    worker = Worker()
+    desk = Desk(worker)
+    block = desk.dispatcher.hand_in(rows(1))
+    called(worker, [1])
+    gate = threading.Event()
+    deliver = desk.dispatcher._on_group
+
+    def wait_then_deliver(rows: Sequence[Row], group: pa.Table) -> None:
+        gate.wait(30)
+        deliver(rows, group)
+
+    desk.dispatcher._on_group = wait_then_deliver
+    worker.answer(1)  # its call does not end before this is delivered
+    more = desk.dispatcher.hand_in(rows(2))
+    called(worker, [1], [2])
+    worker.end(WorkerDiedError(by_itself=False))
+    wait_for(lambda: any(link.is_dead for link in desk.dispatcher._links), 30)
+    last = desk.dispatcher.hand_in(rows(3))
+    time.sleep(0.1)
+    assert worker.calls == [[1], [2]]
+    desk.workers[0] = Worker()
+    gate.set()
+    wait_for(lambda: desk.workers[0].numbers.keys() == {2, 3}, 30)
+    desk.workers[0].answer(2, 3)
+    assert [desk.dispatcher.wait(each) for each in (block, more, last)] == [[], [], []]

@@ -229,18 +229,21 @@ def test_rows_of_a_silent_worker_are_asked_elsewhere_and_the_first_answer_counts
 def test_row_that_is_overdue_in_a_living_worker_is_asked_of_another() -> None:
     one, two = Worker("1"), Worker("2")
     desk = Desk(one)
-    block = desk.dispatcher.hand_in(rows(1))
+    [row] = handed_in = rows(1)
+    block = desk.dispatcher.hand_in(handed_in)
     called(one, [1])
-    desk.workers.append(two)
+    desk.workers[:] = [two]
+    others = desk.dispatcher.hand_in(rows(2, 3))
+    called(two, [2, 3])
+    desk.workers.append(one)
     desk.dispatcher._deadlines.add([1e-9], [10**9])
     time.sleep(0.1)
-    assert two.calls == []  # two minutes at least
-    block_row = next(iter(desk.dispatcher._links[0].rows.values()))
-    block_row.sent_at -= 121
-    called(two, [1])
+    assert two.calls == [[2, 3]]  # two minutes at least
+    row.sent_at -= 121
+    called(two, [2, 3], [1])  # though the first has fewer rows
     assert one.calls == [[1]]
-    two.answer(1)
-    assert desk.dispatcher.wait(block) == []
+    two.answer(1, 2, 3)
+    assert desk.dispatcher.wait(block) == desk.dispatcher.wait(others) == []
     wait_for(lambda: one.cancelled == [one.numbers[1]], 30)
 
 

@@ -236,10 +236,11 @@ def test_row_that_is_overdue_in_a_living_worker_is_asked_of_another() -> None:
     others = desk.dispatcher.hand_in(rows(2, 3))
     called(two, [2, 3])
     desk.workers.append(one)
-    desk.dispatcher._deadlines.add([1e-9], [10**9])
+    desk.dispatcher._deadlines.add([1.6], [1])
+    row.sent_at -= 123
     time.sleep(0.1)
-    assert two.calls == [[2, 3]]  # two minutes at least
-    row.sent_at -= 121
+    assert two.calls == [[2, 3]]  # two minutes, and 0.4 s for each of its 16 tokens
+    row.sent_at -= 5
     called(two, [2, 3], [1])  # though the first has fewer rows
     assert one.calls == [[1]]
     two.answer(1, 2, 3)
@@ -448,7 +449,7 @@ def test_worker_of_which_one_call_says_that_it_died_gets_no_more_rows() -> None:
     worker.answer(1)  # its call does not end before this is delivered
     more = desk.dispatcher.hand_in(rows(2))
     called(worker, [1], [2])
-    worker.end(WorkerDiedError(by_itself=False))
+    worker.end(WorkerDiedError(by_itself=True))
     wait_for(lambda: any(link.is_dead for link in desk.dispatcher._links), 30)
     last = desk.dispatcher.hand_in(rows(3))
     time.sleep(0.1)
@@ -458,3 +459,34 @@ def test_worker_of_which_one_call_says_that_it_died_gets_no_more_rows() -> None:
     wait_for(lambda: desk.workers[0].numbers.keys() == {2, 3}, 30)
     desk.workers[0].answer(2, 3)
     assert [desk.dispatcher.wait(each) for each in (block, more, last)] == [[], [], []]
+    assert desk.deaths == [[2]]  # one death, however many calls there were
+
+
+def test_rows_wait_for_room_for_several_while_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SMALLEST_CALL", 2)
+    worker = Worker()
+    desk = Desk(worker, rows=3)
+    block = desk.dispatcher.hand_in(rows(1, 2, 3, 4, 5, 6))
+    called(worker, [1, 2, 3])
+    worker.answer(1)
+    time.sleep(0.1)
+    assert worker.calls == [[1, 2, 3]]
+    worker.answer(2)
+    called(worker, [1, 2, 3], [4, 5])
+    worker.answer(3)  # the last one has no other to wait for
+    called(worker, [1, 2, 3], [4, 5], [6])
+    worker.answer(4, 5, 6)
+    assert desk.dispatcher.wait(block) == []
+
+
+def test_worker_with_the_fewest_rows_gets_the_next() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one)
+    first = desk.dispatcher.hand_in(rows(1))
+    called(one, [1])
+    desk.workers.append(two)
+    second = desk.dispatcher.hand_in(rows(2))
+    called(two, [2])
+    one.answer(1)
+    two.answer(2)
+    assert desk.dispatcher.wait(first) == desk.dispatcher.wait(second) == []

@@ -91,8 +91,10 @@ def test_only_rows_that_were_in_dying_engines_make_others_suspects(
     deaths: int, recorded: list[list[int]]
 ) -> None:
     made = feeder()
-    made._setup = SimpleNamespace(budget=RowBudget(10, 100), postpone_over=None)
-    made._intake, made._suspect_keys = threading.Lock(), set()
+    keys: set[bytes] = set()
+    suspect_keys = SimpleNamespace(read=lambda: keys, add=keys.update)
+    made._setup = SimpleNamespace(budget=RowBudget(10, 100), postpone_over=None, suspect_keys=suspect_keys)
+    made._intake = threading.Lock()
     made._dispatcher = Unanswered(deaths)
     made._tokenizer = lambda texts: [TokenizedRequest([1], total_tokens=2) for _ in texts]
     texts = ["a", "a", "b"]
@@ -100,3 +102,26 @@ def test_only_rows_that_were_in_dying_engines_make_others_suspects(
     assert made._deliver.deaths == recorded
     made._infer(block(3), texts, [0], [b"a"])  # of another block
     assert made._dispatcher.sent == ([0, 2] if deaths == 2 else [0, 2, 0])
+
+
+def test_each_row_of_a_group_gets_its_own_answer_whatever_block_it_is_of() -> None:
+    made = feeder()
+    blocks = [block(4), block(4).set_column(0, "__unit", pa.array([7] * 4, pa.int32()))]
+    places = [(1, 3), (0, 2), (1, 0), (0, 1), (1, 2)]
+    rows = [
+        Row(blocks[i], row, tokens=[1], params="{}", max_tokens=1, key=f"{i} {row}".encode())
+        for i, row in places
+    ]
+    texts = [f"{7 * i} {row}" for i, row in places]
+    shared: dict[bytes, str] = {}
+
+    def add_answers(keys: Sequence[bytes], answers: pa.Table) -> None:
+        shared.update(zip(keys, answers.column("text").to_pylist(), strict=True))
+
+    made._dedup = SimpleNamespace(add_answers=add_answers)
+    made._deliver_group(rows, pa.table({"row": range(5), "text": texts}))
+    [answers] = made._deliver.answers
+    assert len(answers) == 5
+    for row in answers.to_pylist():
+        assert row["text"] == f"{row['__unit']} {row['__offset']}"
+    assert shared == {row.key: text for row, text in zip(rows, texts, strict=True)}

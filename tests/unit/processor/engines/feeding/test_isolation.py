@@ -142,3 +142,11 @@ def test_row_whose_answer_came_before_the_engine_died_is_no_reason() -> None:
     worker.generate = die_late  # type: ignore[method-assign]
     assert isolate(worker, 5, 5) == ([5, 5], [])
     assert isolate(worker, 5) == ([5], [])
+
+
+def test_rows_that_a_living_engine_leaves_unanswered_are_left() -> None:
+    worker = Worker()
+    worker.generate = lambda rows: iter(())  # type: ignore[method-assign]
+    isolation = Isolation(lambda: [worker], on_group=lambda *_: None, on_culprit=lambda _: None)  # type: ignore[list-item]
+    rows = [Row(object(), 0, tokens=np.zeros(5, np.int32), params="{}", max_tokens=1)]
+    assert isolation.wait(isolation.hand_in(rows)) == rows

@@ -104,7 +104,13 @@ class BrokenWorkers(StubWorkers):
 
 
 class MortalWorkers(StubWorkers):
+    """With two feeders, as a GPU's."""
+
     worker = _MortalWorker
+
+    @property
+    def cpu_actors(self) -> tuple[int, int]:
+        return (1, 1) if self._isolates else (2, 2)
 
 
 class PickyWorkers(StubWorkers):

@@ -12,8 +12,9 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -86,7 +87,7 @@ class Dispatcher:
             self._raise_error()
 
     def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> RowsInWork:
-        together = RowsInWork(len(rows))
+        together = RowsInWork(len(rows), as_batch)
         if not rows:
             together.are_settled.set()
             return together
@@ -95,8 +96,7 @@ class Dispatcher:
             self._unsettled.add(together)
             for row in rows:
                 row.together = together
-            for group in [list(rows)] if as_batch else ([row] for row in rows):
-                self._push(group)
+            self._push(rows)
             self._changed.notify_all()
         return together
 
@@ -116,13 +116,18 @@ class Dispatcher:
     def _has_room(self) -> bool:
         return self._queued_rows < _WINDOW_ROWS and self._queued_tokens < _WINDOW_TOKENS
 
-    def _push(self, rows: list[Row], *, first: bool = False) -> None:
-        order = -(1 << 62) if first else -max(row.max_tokens for row in rows)
-        heapq.heappush(self._queue, (order, next(self._numbers), rows))
-        self._queued_rows += len(rows)
+    def _push(self, rows: Sequence[Row], *, first: bool = False) -> None:
+        """Rows of a batch are one entry."""
+        entries: dict[Any, list[Row]] = {}
         for row in rows:
+            assert row.together is not None
+            entries.setdefault(row.together if row.together.as_batch else row, []).append(row)
             self._queued_tokens += len(row.tokens)
             row.is_queued = True
+        for entry in entries.values():
+            order = -(1 << 62) if first else -max(row.max_tokens for row in entry)
+            heapq.heappush(self._queue, (order, next(self._numbers), entry))
+        self._queued_rows += len(rows)
 
     def _take(self, worker: Worker, room: int, tokens: int) -> list[Row]:
         """Takes waiting rows for a worker: about so many, with so many tokens, and at least one entry."""
@@ -211,15 +216,25 @@ class Dispatcher:
         all_workers = {*workers, *(link.worker for link in self._links)}
         self._silent = {worker for worker in all_workers if worker.silent_s() >= self._silent_after_s}
         limits, now = self._deadlines.seconds(), time.monotonic()
+        elsewhere = self._asked_again_in(link for link in self._links if link.worker not in self._silent)
+        again: list[Row] = []
         for link in self._links:
             if not set(workers) - self._silent - {link.worker}:
                 continue
             is_silent = link.worker in self._silent
             for row in link.rows.values():
                 is_overdue = limits is not None and now - row.sent_at > limits[0] + limits[1] * row.max_tokens
-                if (is_silent or is_overdue) and not row.asked_again:
-                    row.asked_again, row.avoid = True, link.worker
-                    self._push([row], first=True)
+                is_lost = is_silent and row not in elsewhere
+                if (is_lost or (is_overdue and not row.asked_again)) and not row.is_queued:
+                    row.asked_again = row.is_queued = True
+                    row.avoid = link.worker
+                    again.append(row)
+        self._push(again, first=True)
+
+    @staticmethod
+    def _asked_again_in(links: Iterable[_Link]) -> set[Row]:
+        """Only these can be in several workers."""
+        return {row for link in links for row in link.rows.values() if row.asked_again}
 
     # Answers
 
@@ -287,23 +302,25 @@ class Dispatcher:
             link.open_calls -= 1
             if link.open_calls:
                 return
-            self._links.remove(link)
             rows = [row for row in link.rows.values() if not row.is_done]
         if rows and link.died_by_itself:
             self._on_death(rows)
         with self._changed:
-            elsewhere = {row for other in self._links for row in other.rows.values() if row.asked_again}
-            left = []
+            if link.open_calls or link not in self._links:  # a call that began meanwhile settles the rows
+                return
+            self._links.remove(link)
+            rows = [row for row in link.rows.values() if not row.is_done]
+            elsewhere = self._asked_again_in(self._links)
+            left: list[Row] = []
+            again: list[Row] = []
             for row in rows:
                 row.deaths += link.died_by_itself
                 row.returns += not link.died_by_itself
-                if row.is_done or row.is_queued or row in elsewhere:
-                    continue
-                if row.deaths >= SUSPECT_DEATHS or row.returns >= _MOST_RETURNS:
-                    left.append(row)
-                else:
-                    row.avoid = None
-                    self._push([row], first=True)
+                row.avoid = None
+                if not row.is_queued and row not in elsewhere:
+                    is_left = row.deaths >= SUSPECT_DEATHS or row.returns >= _MOST_RETURNS
+                    (left if is_left else again).append(row)
+            self._push(again, first=True)
             self._settle(left)
             self._changed.notify_all()
 

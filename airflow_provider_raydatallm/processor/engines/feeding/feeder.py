@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.dispatcher import SUS
 from airflow_provider_raydatallm.processor.engines.feeding.feeder_numbers import FeederNumbers
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowDispatcher
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget, workers_of_feeder
+from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, Worker
 from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer, TokenizedRequest
 
@@ -44,7 +45,8 @@ SILENT_SECONDS = 120.0
 class FeederSetup:
     """What all feeders of a slice have in common.
 
-    budget: of each worker. numbers: gives each feeder its number. shorten_to: tokens of a prompt plus
+    budget: of each worker. numbers: gives each feeder its number. suspect_keys: of requests that were in
+    engines when they died: identical ones are not sent after them. shorten_to: tokens of a prompt plus
     max_tokens; longer prompts are shortened. postpone_over: rows with more such tokens are left to an engine
     with a higher limit. coordinators: `DedupCoordinator`s, to run identical requests once. shared_workers: of
     an engine whose workers are behind one address. silent_after_s: `Dispatcher`.
@@ -55,6 +57,7 @@ class FeederSetup:
     deliver: AnswerSink
     budget: RowBudget
     numbers: FeederNumbers
+    suspect_keys: SuspectKeys
     shorten_to: int | None = None
     postpone_over: int | None = None
     coordinators: Sequence[ActorHandle[Any]] = ()
@@ -76,8 +79,6 @@ class Feeder:
             if setup.coordinators
             else None
         )
-        #: Of requests that were in engines when they died: identical ones are not sent after them.
-        self._suspect_keys: set[bytes] = set()
         # One block at a time is tokenized, in the order of the input.
         self._intake = threading.Lock()
         self._dispatcher = self._new_dispatcher()
@@ -115,12 +116,13 @@ class Feeder:
         self, block: pa.Table, texts: Sequence[str], rows: Sequence[int], keys: Sequence[bytes | None]
     ) -> Collection[int]:
         """Returns the rows left unanswered."""
-        postponed: list[int] = []
+        left: list[int] = []
         suspects: list[int] = []
         in_work = []
         is_batch = self._setup.budget.batches is not None
         step = len(rows) if is_batch else _TOKENIZED_ROWS
         with self._intake:
+            suspect_keys = self._setup.suspect_keys.read() if self._dedup is not None else set()
             for start in range(0, len(rows), max(1, step)):
                 self._dispatcher.wait_for_room()
                 some, their_keys = rows[start : start + step], keys[start : start + step]
@@ -130,23 +132,28 @@ class Feeder:
                 for row, key, request in zip(some, their_keys, tokenized, strict=True):
                     if request.error is not None:
                         failed.append((row, key, request.error))
-                    elif key in self._suspect_keys:
+                    elif key in suspect_keys:
                         suspects.append(row)
                     elif self._is_postponed(request):
-                        postponed.append(row)
+                        left.append(row)
                     else:
                         waiting.append(_row(block, row, request, key))
                 self._deliver_errors(block, failed)
                 in_work.append(self._dispatcher.hand_in(waiting, as_batch=is_batch))
         not_sent = set(suspects)
+        keys_of_suspects: set[bytes] = set()
         for handed_in in in_work:
             for unanswered in self._dispatcher.wait(handed_in):
+                if unanswered.deaths < SUSPECT_DEATHS:
+                    left.append(unanswered.index)
+                    continue
                 suspects.append(unanswered.index)
-                if unanswered.key is not None and unanswered.deaths >= SUSPECT_DEATHS:
-                    self._suspect_keys.add(unanswered.key)
+                if unanswered.key is not None:
+                    keys_of_suspects.add(unanswered.key)
         if self._dedup is not None:
+            self._setup.suspect_keys.add(keys_of_suspects)
             self._record_twins(block, texts, suspects, known=set(suspects) - not_sent)
-        return [*postponed, *suspects]
+        return [*left, *suspects]
 
     def _record_twins(
         self, block: pa.Table, texts: Sequence[str], suspects: Sequence[int], known: set[int]

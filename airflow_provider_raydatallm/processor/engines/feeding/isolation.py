@@ -3,7 +3,7 @@
 Suspects run last, on a worker of the slice's own, which may die as often as it takes: a few at a time, and
 when that kills it, each alone. A row that kills it alone is quarantined, if the engine works without it:
 before the first suspect and after each such death it must answer a request of one token. So a broken engine
-ends the run, and quarantines nothing.
+ends the run, and quarantines nothing. Rows with the same request are quarantined with it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SuspectFeeder(Feeder):
             row.block.take(pa.array([row.index])),
             finished_at=[time.time()],
             error_type=[ENGINE_KILLED_BY_ROW],
-            error=["the engine died while it answered this row alone, and answers other rows"],
+            error=["the engine died while it answered this request alone, and answers others"],
         )
 
 
@@ -57,6 +57,7 @@ class Isolation:
     ) -> None:
         self._workers, self._on_group, self._on_culprit = workers, on_group, on_culprit
         self._has_worked = False
+        self._deadly: set[tuple[bytes, str]] = set()
 
     def wait_for_room(self) -> None:
         """There always is."""
@@ -70,57 +71,77 @@ class Isolation:
             self._check_engine()
         settled = RowsInWork(0)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            has_died, unanswered = self._answer(rows[start : start + _ROWS_AT_ONCE])
-            settled.left += self._answer_alone(unanswered) if has_died else unanswered
+            some = self._without_deadly(rows[start : start + _ROWS_AT_ONCE])
+            died, unanswered = self._answer(some, self._on_group)
+            settled.left += self._answer_alone(unanswered) if died is not None else unanswered
         return settled
 
     def wait(self, rows: RowsInWork) -> list[Row]:
         return rows.left
 
+    def _without_deadly(self, rows: Sequence[Row]) -> list[Row]:
+        """Rows whose requests may be sent. Each of the others would cost a start of the engine."""
+        others = []
+        for row in rows:
+            if _request(row) in self._deadly:
+                self._on_culprit(row)
+            else:
+                others.append(row)
+        return others
+
     def _answer_alone(self, rows: Sequence[Row]) -> list[Row]:
         """Answers rows one by one. Returns those that the engine left unanswered without dying."""
         left: list[Row] = []
         for row in rows:
-            has_died, unanswered = self._answer([row])
-            if has_died:
+            died, unanswered = self._answer(self._without_deadly([row]), self._on_group)
+            if died is not None:
                 self._check_engine()
+                self._deadly.add(_request(row))
                 self._on_culprit(row)
             else:
                 left += unanswered
         return left
 
-    def _answer(self, rows: Sequence[Row]) -> tuple[bool, list[Row]]:
-        """Returns whether the engine died by itself, and the rows without an answer."""
+    def _answer(
+        self, rows: Sequence[Row], on_group: Callable[[Sequence[Row], pa.Table], None]
+    ) -> tuple[Worker | None, list[Row]]:
+        """Returns the worker if it died by itself before its last answer, and the rows without one."""
         unanswered = dict(enumerate(rows))
-        while True:
+        while unanswered:
+            worker = self._wait_for_worker()
             try:
-                for group in self._wait_for_worker().generate(call_table(unanswered)):
-                    numbers = group.column("row").to_pylist()
-                    self._on_group([unanswered.pop(number) for number in numbers], group)
-                return False, list(unanswered.values())
+                for group in worker.generate(call_table(unanswered)):
+                    numbers = enumerate(group.column("row").to_pylist())
+                    places = {unanswered.pop(n): place for place, n in numbers if n in unanswered}
+                    if places:
+                        on_group(list(places), group.take(pa.array(places.values(), pa.int64())))
+                break
             except WorkerDiedError as e:
-                if e.by_itself:
-                    return True, list(unanswered.values())
+                if e.by_itself and unanswered:
+                    return worker, list(unanswered.values())
                 # Its node is gone, or somebody ended it: the rows had no part in that.
+        return None, list(unanswered.values())
 
     def _check_engine(self) -> None:
         """:raises SliceError: when it dies of a request of one token."""
-        worker = self._wait_for_worker()
-        try:
-            for _ in worker.generate(call_table({0: _request_of_one_token()})):
-                self._has_worked = True
-        except WorkerDiedError as e:
+        died, _ = self._answer([_request_of_one_token()], lambda rows, group: None)
+        if died is not None:
             raise SliceError(
                 "the engine dies whatever it is asked, also of a request of one token: no row is the reason",
                 kind="engine",
-                log=worker.process,
-            ) from e
+                log=died.process,
+            )
+        self._has_worked = True
 
     def _wait_for_worker(self) -> Worker:
         """The driver starts it again, and ends the run when it cannot."""
         while not (workers := self._workers()):
             time.sleep(_POLL_SECONDS)
         return workers[0]
+
+
+def _request(row: Row) -> tuple[bytes, str]:
+    return bytes(row.tokens.data), row.params
 
 
 def _request_of_one_token() -> Row:

@@ -45,10 +45,11 @@ class Row:
 
 
 class RowsInWork:
-    """Rows that were handed in together, until each is delivered or left unanswered."""
+    """Rows that were handed in together, until each is delivered or left unanswered. as_batch: whether they
+    are sent together, also again."""
 
-    def __init__(self, count: int) -> None:
-        self.unsettled = count
+    def __init__(self, count: int, as_batch: bool = False) -> None:
+        self.unsettled, self.as_batch = count, as_batch
         self.left: list[Row] = []
         self.are_settled = threading.Event()
 

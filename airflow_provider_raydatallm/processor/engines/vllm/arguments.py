@@ -49,6 +49,16 @@ def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[s
         _refuse_unknown("sampling_params", sampling_params, known)
 
 
+def read_max_num_seqs(engine_kwargs: Mapping[str, Any]) -> int | None:
+    """:raises SliceError: for what is not a whole number of 1 or more."""
+    value = engine_kwargs.get("max_num_seqs")
+    if value is not None and not (str(value).isdecimal() and int(value)):  # templates render numbers as text
+        raise SliceError(
+            f"engine_kwargs['max_num_seqs'] is {value!r}: set it to a whole number of 1 or more", kind="input"
+        )
+    return value if value is None else int(value)
+
+
 def vllm_is_cpu_build(accelerator_type: str | None) -> bool:
     """Whether the cluster's vLLM is built for CPUs, by its package's version: importing it costs ten seconds.
 

@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.feeder import (
 from airflow_provider_raydatallm.processor.engines.feeding.feeder_numbers import FeederNumbers
 from airflow_provider_raydatallm.processor.engines.feeding.isolation import SuspectFeeder
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, OwnWorkerPool
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
 from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, OwnWorkers
@@ -66,6 +67,7 @@ class VllmEngine(VllmEngineBase):
         self._workers: OwnWorkers | None = None
         self._groups: list[PlacementGroup] = []
         self._numbers: FeederNumbers | None = None
+        self._suspect_keys: SuspectKeys | None = None
         self._coordinators: list[ActorHandle[Any]] = []
         self._is_retry = False
         self._isolates = False
@@ -128,7 +130,8 @@ class VllmEngine(VllmEngineBase):
             actor = ray.remote(DedupCoordinator).options(**_COORDINATOR_OPTIONS)
             namespace, shards = self._next_cache_namespace(), sizing.dedup_shards(self.workers[1])
             self._coordinators = [actor.remote(namespace, Shard(i, shards)) for i in range(shards)]
-        self._numbers = FeederNumbers(uuid.uuid4().hex[:12], self.cpu_actors[1])
+        run = uuid.uuid4().hex[:12]
+        self._numbers, self._suspect_keys = FeederNumbers(run, self.cpu_actors[1]), SuspectKeys(run)
         limit = self.max_model_len
         setup = FeederSetup(
             job,
@@ -136,6 +139,7 @@ class VllmEngine(VllmEngineBase):
             deliver,
             self.row_budget,
             self._numbers,
+            self._suspect_keys,
             shorten_to=limit if job.on_too_long == "truncate" else None,
             postpone_over=limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
             coordinators=self._coordinators,
@@ -219,9 +223,11 @@ class VllmEngine(VllmEngineBase):
             ray.kill(actor)
         for group in self._groups:
             remove_placement_group(group)
-        if self._numbers is not None:
-            self._numbers.forget()
-        self._workers, self._groups, self._numbers, self._coordinators = None, [], None, []
+        for shared in (self._numbers, self._suspect_keys):
+            if shared is not None:
+                shared.forget()
+        self._workers, self._groups, self._coordinators = None, [], []
+        self._numbers = self._suspect_keys = None
 
     def _worker_arguments(self) -> dict[str, Any]:
         return {

@@ -14,11 +14,12 @@ from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     check_arguments,
     cpu_dtype,
+    read_max_num_seqs,
     vllm_is_cpu_build,
 )
 from airflow_provider_raydatallm.processor.sizing import model_config
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
-from airflow_provider_raydatallm.processor.sizing.facts import Resources, Sizes, SizingInputs
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes, SizingInputs
 from airflow_provider_raydatallm.processor.sizing.parallel import (
     Parallel,
     Placement,
@@ -42,6 +43,7 @@ class VllmEngineBase(Engine):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         check_arguments(job.engine_kwargs, job.sampling_params)
+        read_max_num_seqs(job.engine_kwargs)
         self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
         check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)
         max_model_len = job.engine_kwargs.get("max_model_len")
@@ -50,6 +52,7 @@ class VllmEngineBase(Engine):
         #: Whether rows over `max_model_len` may wait for a higher one.
         self.limit_can_be_raised = True
         self._workers_auto = (1, 1)
+        self._most_workers = sys.maxsize
         self._eager = self.on_cpu
         self._graph_sizes: list[int] = []
 
@@ -63,8 +66,10 @@ class VllmEngineBase(Engine):
         """The fewest and the most."""
         concurrency = self.job.concurrency
         if concurrency == "auto":
-            return self._workers_auto
-        return (concurrency, concurrency) if isinstance(concurrency, int) else concurrency
+            fewest, most = self._workers_auto
+        else:
+            fewest, most = (concurrency,) * 2 if isinstance(concurrency, int) else concurrency
+        return fewest, max(fewest, min(most, self._most_workers))
 
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
@@ -101,14 +106,33 @@ class VllmEngineBase(Engine):
                 cluster_gpus, self.gpus_per_worker, self.rows, self.parallel.data
             )
             self._graph_sizes = sizing.graph_sizes(
-                self.job.engine_kwargs.get("max_num_seqs"), facts.cluster.gpu_bytes
+                read_max_num_seqs(self.job.engine_kwargs), facts.cluster.gpu_bytes
             )
+        if facts.cluster is not None:
+            self._leave_cpus(facts.cluster)
         self._choose_max_model_len(facts)
         if self.on_cpu:
             self._eager = True  # compiling takes the CPU build longer than it saves
         else:
             rate = facts.past_throughput.rows_per_s * self.workers[1] if facts.past_throughput else None
             self._eager = not sizing.is_worth_compiling(self.rows, rate)
+
+    def _leave_cpus(self, cluster: ClusterFacts) -> None:
+        """Lowers the most workers, so that they leave CPUs to what brings them rows: without it all wait."""
+        if cluster.max_resources is None:
+            return
+        cpus = max(resources.get("CPU", 0) for resources in (cluster.resources, cluster.max_resources))
+        kept = self.cpu_actors[0] + _PIPELINE_CPUS
+        fitting = int((cpus - kept) // self.cpus_per_worker)
+        fewest, most = self.workers
+        if fewest <= fitting < most:
+            self._most_workers = fitting
+            print(
+                f"warning: at most {fitting} of {most} engine workers run: of {cpus:g} CPUs "
+                f"what brings them rows needs {kept}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -157,7 +181,7 @@ class VllmEngineBase(Engine):
     @property
     def max_num_seqs(self) -> int:
         """Rows that a worker runs at once in all its ranks, as far as known before it starts."""
-        per_rank = int(self.job.engine_kwargs.get("max_num_seqs") or sizing.DEFAULT_MAX_NUM_SEQS)
+        per_rank = read_max_num_seqs(self.job.engine_kwargs) or sizing.DEFAULT_MAX_NUM_SEQS
         return per_rank * self.parallel.data
 
     @property

@@ -229,18 +229,22 @@ def test_rows_of_a_silent_worker_are_asked_elsewhere_and_the_first_answer_counts
 def test_row_that_is_overdue_in_a_living_worker_is_asked_of_another() -> None:
     one, two = Worker("1"), Worker("2")
     desk = Desk(one)
-    block = desk.dispatcher.hand_in(rows(1))
+    [row] = handed_in = rows(1)
+    block = desk.dispatcher.hand_in(handed_in)
     called(one, [1])
-    desk.workers.append(two)
-    desk.dispatcher._deadlines.add([1e-9], [10**9])
+    desk.workers[:] = [two]
+    others = desk.dispatcher.hand_in(rows(2, 3))
+    called(two, [2, 3])
+    desk.workers.append(one)
+    desk.dispatcher._deadlines.add([1.6], [1])
+    row.sent_at -= 123
     time.sleep(0.1)
-    assert two.calls == []  # two minutes at least
-    block_row = next(iter(desk.dispatcher._links[0].rows.values()))
-    block_row.sent_at -= 121
-    called(two, [1])
+    assert two.calls == [[2, 3]]  # two minutes, and 0.4 s for each of its 16 tokens
+    row.sent_at -= 5
+    called(two, [2, 3], [1])  # though the first has fewer rows
     assert one.calls == [[1]]
-    two.answer(1)
-    assert desk.dispatcher.wait(block) == []
+    two.answer(1, 2, 3)
+    assert desk.dispatcher.wait(block) == desk.dispatcher.wait(others) == []
     wait_for(lambda: one.cancelled == [one.numbers[1]], 30)
 
 
@@ -329,3 +333,161 @@ def test_window_of_waiting_rows_is_bounded(monkeypatch: pytest.MonkeyPatch, boun
     worker.answer(1)
     waiting.join(30)
     assert not waiting.is_alive()
+
+
+def test_fixed_batch_goes_as_a_whole_again_when_its_worker_died() -> None:
+    worker = Worker()
+    desk = Desk(worker, batches=1)
+    block = desk.dispatcher.hand_in(rows(1, 2, 3), as_batch=True)
+    called(worker, [1, 2, 3])
+    worker.answer(1)
+    wait_for(lambda: desk.delivered == [1], 30)
+    second = desk.workers[0] = Worker()
+    worker.end(WorkerDiedError(by_itself=False))
+    called(second, [2, 3])
+    second.answer(2, 3)
+    assert desk.dispatcher.wait(block) == []
+
+
+def test_rows_of_a_second_silent_worker_are_asked_of_a_third() -> None:
+    one, two, three = Worker("1"), Worker("2"), Worker("3")
+    desk = Desk(one)
+    block = desk.dispatcher.hand_in(rows(1))
+    called(one, [1])
+    desk.workers.append(two)
+    one.silence = 61
+    called(two, [1])
+    desk.workers.append(three)
+    time.sleep(0.1)
+    assert three.calls == []  # the second one lives
+    two.silence = 61
+    called(three, [1])
+    time.sleep(0.1)
+    three.answer(1)
+    assert desk.dispatcher.wait(block) == []
+    assert (one.calls, two.calls, three.calls) == ([[1]], [[1]], [[1]])
+
+
+def test_row_of_two_workers_that_die_at_once_is_left_once() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one)
+    [row, _] = handed_in = rows(1, 2)
+    row.deaths = 1
+    block = desk.dispatcher.hand_in(handed_in)
+    called(one, [1, 2])
+    desk.workers.append(two)
+    one.silence = 61
+    called(two, [1, 2])
+    both = threading.Barrier(2)
+
+    def record(rows: Sequence[Row]) -> None:
+        both.wait(30)
+
+    desk.dispatcher._on_death = record
+    two.answer(2)
+    wait_for(lambda: one.cancelled, 30)
+    desk.workers[:] = []
+    for worker in (one, two):
+        worker.end(WorkerDiedError(by_itself=True))
+    assert desk.dispatcher.wait(block) == [row]
+    time.sleep(0.1)
+    assert (block.unsettled, block.left) == (0, [row])
+
+
+def test_silent_worker_gets_no_rows_and_keeps_no_place_of_those_that_others_answered() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one, rows=1)
+    block = desk.dispatcher.hand_in(rows(1))
+    called(one, [1])
+    desk.workers.append(two)
+    one.silence = 61
+    called(two, [1])
+    two.answer(1)
+    wait_for(lambda: one.cancelled, 30)
+    more = desk.dispatcher.hand_in(rows(2, 3))
+    called(two, [1], [2])
+    time.sleep(0.1)
+    assert one.calls == [[1]]
+    one.silence = 0
+    called(one, [1], [3])
+    two.answer(2)
+    one.answer(3)
+    assert desk.dispatcher.wait(block) == desk.dispatcher.wait(more) == []
+
+
+def test_row_that_waits_to_be_asked_again_is_not_queued_a_second_time_when_its_worker_dies() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one, rows=1)
+    block = desk.dispatcher.hand_in(rows(1, 2))
+    called(one, [1])
+    desk.workers.append(two)
+    called(two, [2])
+    one.silence = 61
+    wait_for(lambda: desk.dispatcher._queued_rows == 1, 30)
+    desk.workers.remove(one)
+    one.end(WorkerDiedError(by_itself=True))
+    wait_for(lambda: desk.deaths == [[1]], 30)
+    two.answer(2)
+    called(two, [2], [1])
+    two.answer(1)
+    assert desk.dispatcher.wait(block) == []
+    assert desk.dispatcher._queued_rows == 0
+
+
+def test_worker_of_which_one_call_says_that_it_died_gets_no_more_rows() -> None:
+    worker = Worker()
+    desk = Desk(worker)
+    block = desk.dispatcher.hand_in(rows(1))
+    called(worker, [1])
+    gate = threading.Event()
+    deliver = desk.dispatcher._on_group
+
+    def wait_then_deliver(rows: Sequence[Row], group: pa.Table) -> None:
+        gate.wait(30)
+        deliver(rows, group)
+
+    desk.dispatcher._on_group = wait_then_deliver
+    worker.answer(1)  # its call does not end before this is delivered
+    more = desk.dispatcher.hand_in(rows(2))
+    called(worker, [1], [2])
+    worker.end(WorkerDiedError(by_itself=True))
+    wait_for(lambda: any(link.is_dead for link in desk.dispatcher._links), 30)
+    last = desk.dispatcher.hand_in(rows(3))
+    time.sleep(0.1)
+    assert worker.calls == [[1], [2]]
+    desk.workers[0] = Worker()
+    gate.set()
+    wait_for(lambda: desk.workers[0].numbers.keys() == {2, 3}, 30)
+    desk.workers[0].answer(2, 3)
+    assert [desk.dispatcher.wait(each) for each in (block, more, last)] == [[], [], []]
+    assert desk.deaths == [[2]]  # one death, however many calls there were
+
+
+def test_rows_wait_for_room_for_several_while_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SMALLEST_CALL", 2)
+    worker = Worker()
+    desk = Desk(worker, rows=3)
+    block = desk.dispatcher.hand_in(rows(1, 2, 3, 4, 5, 6))
+    called(worker, [1, 2, 3])
+    worker.answer(1)
+    time.sleep(0.1)
+    assert worker.calls == [[1, 2, 3]]
+    worker.answer(2)
+    called(worker, [1, 2, 3], [4, 5])
+    worker.answer(3)  # the last one has no other to wait for
+    called(worker, [1, 2, 3], [4, 5], [6])
+    worker.answer(4, 5, 6)
+    assert desk.dispatcher.wait(block) == []
+
+
+def test_worker_with_the_fewest_rows_gets_the_next() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one)
+    first = desk.dispatcher.hand_in(rows(1))
+    called(one, [1])
+    desk.workers.append(two)
+    second = desk.dispatcher.hand_in(rows(2))
+    called(two, [2])
+    one.answer(1)
+    two.answer(2)
+    assert desk.dispatcher.wait(first) == desk.dispatcher.wait(second) == []

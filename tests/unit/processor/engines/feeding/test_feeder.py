@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row
+from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import TokenizedRequest
 
 
 class Sink:
@@ -59,3 +65,63 @@ def test_rows_with_the_request_of_a_suspect_are_suspects_though_they_were_not_se
     made = feeder()
     made._record_twins(block(5), texts, [3], known={3})
     assert made._deliver.deaths == []
+
+
+class Unanswered:
+    """Dispatches rows that come back without an answer after so many deaths of engines."""
+
+    def __init__(self, deaths: int) -> None:
+        self.deaths = deaths
+        self.sent: list[int] = []
+
+    def wait_for_room(self) -> None: ...
+
+    def hand_in(self, rows: Sequence[Row], *, as_batch: bool) -> Sequence[Row]:
+        self.sent += [row.index for row in rows]
+        return rows
+
+    def wait(self, rows: Sequence[Row]) -> Sequence[Row]:
+        for row in rows:
+            row.deaths = self.deaths
+        return rows
+
+
+@pytest.mark.parametrize(("deaths", "recorded"), [(2, [[1], [1]]), (1, [])])
+def test_only_rows_that_were_in_dying_engines_make_others_suspects(
+    deaths: int, recorded: list[list[int]]
+) -> None:
+    made = feeder()
+    keys: set[bytes] = set()
+    suspect_keys = SimpleNamespace(read=lambda: keys, add=keys.update)
+    made._setup = SimpleNamespace(budget=RowBudget(10, 100), postpone_over=None, suspect_keys=suspect_keys)
+    made._intake = threading.Lock()
+    made._dispatcher = Unanswered(deaths)
+    made._tokenizer = lambda texts: [TokenizedRequest([1], total_tokens=2) for _ in texts]
+    texts = ["a", "a", "b"]
+    assert made._infer(block(3), texts, [0, 2], [b"a", b"b"]) == [0, 2]
+    assert made._deliver.deaths == recorded
+    made._infer(block(3), texts, [0], [b"a"])  # of another block
+    assert made._dispatcher.sent == ([0, 2] if deaths == 2 else [0, 2, 0])
+
+
+def test_each_row_of_a_group_gets_its_own_answer_whatever_block_it_is_of() -> None:
+    made = feeder()
+    blocks = [block(4), block(4).set_column(0, "__unit", pa.array([7] * 4, pa.int32()))]
+    places = [(1, 3), (0, 2), (1, 0), (0, 1), (1, 2)]
+    rows = [
+        Row(blocks[i], row, tokens=[1], params="{}", max_tokens=1, key=f"{i} {row}".encode())
+        for i, row in places
+    ]
+    texts = [f"{7 * i} {row}" for i, row in places]
+    shared: dict[bytes, str] = {}
+
+    def add_answers(keys: Sequence[bytes], answers: pa.Table) -> None:
+        shared.update(zip(keys, answers.column("text").to_pylist(), strict=True))
+
+    made._dedup = SimpleNamespace(add_answers=add_answers)
+    made._deliver_group(rows, pa.table({"row": range(5), "text": texts}))
+    [answers] = made._deliver.answers
+    assert len(answers) == 5
+    for row in answers.to_pylist():
+        assert row["text"] == f"{row['__unit']} {row['__offset']}"
+    assert shared == {row.key: text for row, text in zip(rows, texts, strict=True)}

@@ -103,3 +103,50 @@ def test_death_of_a_node_is_nobodys_doing() -> None:
     worker = Worker(ends=[False, True, False])
     assert isolate(worker, 5, 6) == ([5, 6], [])
     assert worker.calls == [[1], [5, 6], [5, 6]]
+
+
+def test_death_of_a_node_while_the_engine_is_checked_does_not_end_the_run() -> None:
+    worker = Worker(ends=[True])
+    assert isolate(worker, 5) == ([5], [])
+    assert worker.calls == [[1], [1], [5]]
+
+
+def test_rows_with_the_request_of_one_that_kills_the_engine_are_found_without_another_death() -> None:
+    worker = Worker(5)
+    answered, culprits = isolate(worker, *[5] * 40, *range(6, 30), *[5] * 40)
+    assert (len(culprits), len(answered)) == (80, 24)
+    assert sum(5 in call for call in worker.calls) == 2
+
+
+def test_answers_to_rows_that_were_not_asked_or_are_answered_already_are_ignored() -> None:
+    worker = Worker()
+
+    def repeat(rows: pa.Table) -> Iterator[pa.Table]:
+        for group in Worker.generate(worker, rows):
+            foreign = group.set_column(0, GROUP_SCHEMA.field(0), pa.array([4711], pa.int32()))
+            yield pa.concat_tables([foreign, group, group])
+            yield group
+
+    worker.generate = repeat  # type: ignore[method-assign]
+    assert isolate(worker, 5, 6) == ([5, 6], [])
+
+
+def test_row_whose_answer_came_before_the_engine_died_is_no_reason() -> None:
+    worker = Worker()
+
+    def die_late(rows: pa.Table) -> Iterator[pa.Table]:
+        yield from Worker.generate(worker, rows)
+        if rows.num_rows == 1:
+            raise WorkerDiedError(by_itself=True)
+
+    worker.generate = die_late  # type: ignore[method-assign]
+    assert isolate(worker, 5, 5) == ([5, 5], [])
+    assert isolate(worker, 5) == ([5], [])
+
+
+def test_rows_that_a_living_engine_leaves_unanswered_are_left() -> None:
+    worker = Worker()
+    worker.generate = lambda rows: iter(())  # type: ignore[method-assign]
+    isolation = Isolation(lambda: [worker], on_group=lambda *_: None, on_culprit=lambda _: None)  # type: ignore[list-item]
+    rows = [Row(object(), 0, tokens=np.zeros(5, np.int32), params="{}", max_tokens=1)]
+    assert isolation.wait(isolation.hand_in(rows)) == rows

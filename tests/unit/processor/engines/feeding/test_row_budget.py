@@ -36,3 +36,7 @@ def test_no_worker_is_ready_yet() -> None:
 def test_share_of_fixed_batches_is_at_least_one() -> None:
     assert RowBudget(100, 1000, 3).share(2) == RowBudget(50, 500, 2)
     assert RowBudget(100, 1000, 1).share(4).batches == 1
+
+
+def test_share_of_one_row_is_one_row() -> None:
+    assert RowBudget(1, 1).share(4) == RowBudget(1, 1)

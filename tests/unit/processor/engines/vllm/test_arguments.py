@@ -10,6 +10,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     check_arguments,
     complete_fields,
     cpu_dtype,
+    read_max_num_seqs,
     sampling_defaults,
 )
 
@@ -52,3 +53,10 @@ def test_bfloat16_is_the_default_on_cpus_that_support_it(
 
 def test_sampling_defaults_are_vllms() -> None:
     assert sampling_defaults(["temperature", "top_p", "seed"]) == {"temperature": 1.0, "top_p": 1.0}
+
+
+@pytest.mark.parametrize("value", [0, -5, "many", "0", 2.5, True, [1]])
+def test_rows_at_once_that_no_engine_can_run_are_refused_by_name_and_value(value: object) -> None:
+    with pytest.raises(SliceError, match=r"engine_kwargs\['max_num_seqs'\] is .*: set it to a whole number"):
+        read_max_num_seqs({"max_num_seqs": value})
+    assert [read_max_num_seqs(kwargs) for kwargs in ({}, {"max_num_seqs": "64"})] == [None, 64]

@@ -109,3 +109,15 @@ def test_model_replaced_in_place_has_other_files(tmp_path: Path) -> None:
 
 def test_hub_id_has_no_local_files() -> None:
     assert model_files("meta-llama/Llama-3.1-8B-Instruct") == []
+
+
+@pytest.mark.parametrize(("cpus", "grows_to", "most"), [(4, None, 1), (5, None, 2), (8, None, 3), (4, 6, 3)])
+def test_workers_leave_cpus_to_what_brings_them_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    cpus: int, grows_to: int | None, most: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: True)
+    vllm = engine(concurrency=(1, 3))
+    vllm.choose_sizes(SizingInputs(ClusterFacts({"CPU": cpus}, {"CPU": grows_to} if grows_to else {})))
+    assert vllm.workers == (1, most)
+    assert ("engine workers run" in capsys.readouterr().err) == (most < 3)

@@ -22,7 +22,7 @@ from benchmarks.fresh import ROOT
 KINDS = {
     "feeders": r"ray::.*Feeder",
     "workers": r"ray::\w*Worker(?![\w(])",
-    "writers": r"ray::_Writer",
+    "writers": r"ray::WriterActor",
     "dedup": r"ray::DedupCoordinator",
     "Ray itself": r"(?!ray::)|ray::(Dashboard|RuntimeEnv)Agent",
     "reading, Ray Data's actors": r"ray::",

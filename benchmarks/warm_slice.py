@@ -119,9 +119,13 @@ class _Deployment:
             for name in names
         ]
         requests = pa.table(
-            {"tokens": pa.array(tokens, pa.list_(pa.int32())), "params": [json.dumps(_PARAMS)] * len(names)}
+            {
+                "row": pa.array(range(len(names)), pa.int64()),
+                "tokens": pa.array(tokens, pa.list_(pa.int32())),
+                "params": [json.dumps(_PARAMS)] * len(names),
+            }
         )
-        async for group in self._handle.remote(requests, self._user):
+        async for group in self._handle.remote(requests, uuid.uuid4().hex, self._user):
             rows = group.column("row").to_pylist()
             yield {"name": [names[row] for row in rows], "text": group.column("text").to_pylist()}
 

@@ -319,6 +319,12 @@ class SliceJob(Contract):
         return "vllm" if is_plain else "ray_data_llm"
 
     @property
+    def runs_user_code(self) -> bool:
+        """Whether code of users runs around the engine."""
+        functions = self.preprocess is not None or self.postprocess is not None
+        return functions or ":" in self.engine or bool(self.engine_kwargs.get("trust_remote_code"))
+
+    @property
     def can_share_engine(self) -> bool:
         return self._own_engine_reason is None
 

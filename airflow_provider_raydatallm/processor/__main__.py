@@ -102,13 +102,17 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     from airflow_provider_raydatallm.processor.cluster.orphan_watch import stop_when_orphaned
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
     from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
+    from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
     stop_on_sigterm()
     orphaned = stop_when_orphaned(args.heartbeat_key, args.orphan_timeout) if args.heartbeat_key else None
     try:
+        job = load_spec(args.spec).model_copy(update=changes)
+        if not job.runs_user_code:
+            keep_pandas_from_pyarrow()
         report = run_slice(
-            load_spec(args.spec).model_copy(update=changes),
+            job,
             partial(_print, "progress", args.nonce),
             name=args.name,
             finish_by=args.finish_by,

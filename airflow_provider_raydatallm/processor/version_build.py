@@ -228,6 +228,7 @@ class _Run:
             build.checkpoint.store.url,
             build.checkpoint.folder,
             self.lease.epoch,
+            lambda: build.load_state(self.lease).missing,
             on_queued,
             limit_raised,
         )

@@ -41,6 +41,8 @@ from tests.support.context import context_of
 from tests.support.paths import ROOT
 from tests.support.tiny_model import tiny_model
 
+#: A slice of blocks runs in Ray Data's processes, however small it is.
+_BLOCKS = 20
 #: `workers`: the provider's own engine, whose workers run no model.
 Engine = Literal["stub", "workers", "vllm"]
 Action = Literal["kill", "pause", "pause for good"]
@@ -53,11 +55,12 @@ TARGETS: dict[str, Callable[[str], bool]] = {
         c.startswith("ray::") and any(n in c for n in ("SlowEngineActor", "VllmWorker", "_StubWorker"))
     ),
     "engine core": lambda c: "EngineCore" in c,
-    "fragment writer": lambda c: c.startswith("ray::_Writer"),
+    "fragment writer": lambda c: c.startswith("ray::WriterActor"),
+    "slice process": lambda c: c.startswith("ray::SliceProcess"),
     "worker": lambda c: c.startswith("ray::") and ("MapBatches(" in c or "MapWorker" in c or "Map(" in c),
     "feeder": lambda c: c.startswith("ray::") and "MapBatches(Feeder)" in c,
     "coordinator": lambda c: c.startswith("ray::DedupCoordinator"),
-    "reader": lambda c: c.startswith("ray::") and "_RequestStage" in c,
+    "reader": lambda c: c.startswith("ray::") and "RequestStage" in c,
     "driver": lambda c: "airflow_provider_raydatallm.processor run" in c,
     "raylet": lambda c: "raylet/raylet" in c,
     "head": lambda c: True,
@@ -121,6 +124,7 @@ class _Life:
 
     def __init__(self, on_ray: OnRay, trial: RayTrial) -> None:
         self.ray, self.engine, self.action = on_ray, trial.engine, trial.action
+        self.is_in_one_process = any(target == "slice process" for target, _ in trial.kills)
         self.reads_slowly = any(target == "reader" for target, _ in trial.kills)
         self.rng = random.Random(f"{on_ray.seed} {trial.ids[0]}")
         self.folder = on_ray.folder / trial.ids[0]
@@ -157,6 +161,8 @@ class _Life:
         }  # fmt: skip
         if self.reads_slowly:
             arguments |= {"prompt": None, "preprocess": "shipped:slow_request"}
+        if not self.is_in_one_process:
+            arguments |= {"blocks": _BLOCKS}
         if self.action == "pause for good":
             arguments |= {"stall_timeout": _STALL_SECONDS}
         if stub:
@@ -364,7 +370,7 @@ def ray_trials(count: int) -> Iterator[RayTrial]:
 _PAUSED: tuple[tuple[str, Engine], ...] = (
     ("fragment writer", "stub"), ("feeder", "workers"), ("coordinator", "workers"),
     ("engine actor", "workers"), ("reader", "stub"), ("engine actor", "stub"), ("reader", "workers"),
-    ("fragment writer", "workers"),
+    ("fragment writer", "workers"), ("slice process", "workers"),
 )  # fmt: skip
 
 

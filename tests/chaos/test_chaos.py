@@ -195,7 +195,7 @@ def test_kill_on_a_cluster_loses_no_row(on_ray: OnRay, target: str) -> None:
     assert_clean(outcome)
 
 
-@pytest.mark.parametrize(("target", "engine"), [("fragment writer", "stub"), ("engine actor", "workers")])
+@pytest.mark.parametrize(("target", "engine"), [("fragment writer", "stub"), ("slice process", "workers")])
 def test_pause_on_a_cluster_loses_no_row(on_ray: OnRay, target: str, engine: Engine) -> None:
     trial = RayTrial((f"paused-{engine}",), engine, ((target, "answering"),), "pause")
     [outcome] = on_ray.run(trial)

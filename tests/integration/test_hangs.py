@@ -84,7 +84,7 @@ def test_fragment_writer_that_is_paused_ends_the_job_and_says_so(
     results: list[Any] = []
     thread = in_thread(ask, results, **asked)
     wait_for(lambda: fragments(tmp_path / "out"))
-    [writer] = processes(ray_head, "ray::_Writer")
+    [writer] = processes(ray_head, "ray::SliceProcess")
     writer.suspend()
     (tmp_path / "out.gate").touch()
     thread.join(120)
@@ -92,7 +92,8 @@ def test_fragment_writer_that_is_paused_ends_the_job_and_says_so(
     [error] = results
     assert isinstance(error, RayEngineDiedError)
     assert re.search(
-        r"no row finished for 4 s .* rows wait\. No answer from the fragment writer on node", str(error)
+        r"no row finished for 4 s .* rows wait\. No answer from the fragment writer on the slice's process",
+        str(error),
     )
     wait_for(lambda: not writer.is_running())
 

@@ -28,6 +28,7 @@ class FakeServe(ServeApps):
         self.stopped: list[tuple[str, dict[str, bool]]] = []
         self.idle_stops = 0
         self.used: list[str] = []
+        self.left: list[str] = []
         self.asked: list[str] = []
 
     def engines(self) -> list[SharedEngine]:
@@ -40,7 +41,7 @@ class FakeServe(ServeApps):
 
     def register_user(self, engine: str, slice_path: str) -> tuple[Any, str]:
         self.used.append(engine)
-        return object(), f"0 {slice_path}"
+        return SimpleNamespace(remove=lambda: self.left.append(engine)), f"0 {slice_path}"
 
     def ensure_running(self, *arguments: Any, **options: Any) -> None:
         self.ensured.append(arguments)

@@ -78,6 +78,20 @@ class _MortalWorker(_StubWorker):
         return await super()._generate_row(tokens, params, user)
 
 
+class _CountingWorker(_StubWorker):
+    """Adds the tokens that each row asks for to `<output>.asked`."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(journal)
+        self._asked = journal.replace(".workers", ".asked")
+
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+        answer = await super()._generate_row(tokens, params, user)
+        with open(self._asked, "a") as asked:
+            asked.write(f"{answer[2]}\n")
+        return answer
+
+
 class _PickyWorker(_StubWorker):
     """Can start once: `<output>.taken` says that it did."""
 
@@ -111,6 +125,10 @@ class MortalWorkers(StubWorkers):
     @property
     def cpu_actors(self) -> tuple[int, int]:
         return (1, 1) if self._isolates else (2, 2)
+
+
+class CountingWorkers(StubWorkers):
+    worker = _CountingWorker
 
 
 class PickyWorkers(StubWorkers):

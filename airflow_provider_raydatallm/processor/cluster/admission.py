@@ -3,13 +3,12 @@
 Ray Data's actor pools start their workers one by one. Two jobs that each need more than half of a cluster
 could each hold a part of it and wait for ever. So one job at a time starts its engine:
 
-- The *lock* for starting is a named actor. Ray creates at most one actor of a name, and ends it with its job,
-  however the job dies.
+- The *lock* for starting is a mark that one job at a time has, and that ends with it, however the job dies.
 - The job with the lock requests one placement group for all its resources: all or nothing, and visible to
   autoscalers as demand. Once the group is there, the engine starts in its place. The job releases the lock as
   soon as the engine's actors hold their resources.
-- A waiting job holds a *ticket*, a named actor too, named after the time. The oldest ticket gets the lock
-  next, so that small jobs do not starve a big one.
+- A waiting job holds a *ticket*, a mark too, named after the time. The oldest ticket gets the lock next, so
+  that small jobs do not starve a big one.
 
 A job whose engine already answers holds its resources and does not queue again.
 """
@@ -20,17 +19,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import held_resources
-from airflow_provider_raydatallm.processor.ray_runtime.named_actors import create_named_actor, named_actors
+from airflow_provider_raydatallm.processor.ray_runtime.marks import Mark, marks, try_lock
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 from airflow_provider_raydatallm.processor.sizing.parallel import type_share
-
-if TYPE_CHECKING:
-    from ray.actor import ActorHandle
 
 _LOCK = "turn"
 _TICKET = "ticket "
@@ -106,26 +102,26 @@ class QueueSlot:
 
     name: str
     engine: Engine
-    _lock: ActorHandle[Any] | None = None
-    _ticket: ActorHandle[Any] | None = None
+    _lock: Mark | None = None
+    _ticket: Mark | None = None
     _ticket_name: str = ""
     _released: threading.Event = field(default_factory=threading.Event)
 
     def try_acquire(self) -> bool:
         """Takes the lock if it is free and no job waits for longer; returns whether this job has it."""
         if self._lock is None and not self.jobs_ahead():
-            self._lock = create_named_actor(_LOCK)
+            self._lock = try_lock(_LOCK)
         return self._lock is not None
 
     def enqueue(self) -> None:
         """Takes a ticket, once."""
         if self._ticket is None:
             self._ticket_name = f"{time.time():017.6f} {self.name}"
-            self._ticket = create_named_actor(_TICKET + self._ticket_name)
+            self._ticket = Mark.set(_TICKET + self._ticket_name)
 
     def jobs_ahead(self) -> list[str]:
         """Returns the names of the jobs that wait for longer."""
-        tickets = named_actors(_TICKET)
+        tickets = marks(_TICKET)
         return [t.split(" ", 1)[1] for t in tickets if not self._ticket_name or t < self._ticket_name]
 
     def release_when_started(self, needs: Resources) -> None:
@@ -133,13 +129,11 @@ class QueueSlot:
         threading.Thread(target=self._watch, args=(needs,), name="admission", daemon=True).start()
 
     def release(self) -> None:
-        import ray
-
         self._released.set()
         # The lock last: the next job must not see the ticket of a job that is gone.
-        for actor in (self._ticket, self._lock):
-            if actor is not None:
-                ray.kill(actor)
+        for mark in (self._ticket, self._lock):
+            if mark is not None:
+                mark.remove()
         self._lock = self._ticket = None
 
     def _watch(self, needs: Resources) -> None:

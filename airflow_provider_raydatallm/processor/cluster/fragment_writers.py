@@ -1,5 +1,5 @@
 """One fragment writer per node, as Ray actors: finished rows leave the pipeline at the writer of their own
-node.
+node. A slice that one process answers (`slice_process`) writes there, too.
 
 Ray restarts a writer that dies. Rows that it had not written yet are missing at reconciliation and run again.
 The driver never depends on an answer of a writer, which may be paused or hang: it asks, and takes what has
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
 #: Threads of a writer: a caller that waits for a put does not block the others.
 _THREADS = 8
 _OPTIONS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": _THREADS}
+#: In place of the node of a slice's process, which is where Ray finds room.
+_ANY_NODE = ""
 #: Seconds after which a writer that has not answered is named in errors.
 _SILENT_SECONDS = 2.0
 
 
-class _Writer(FragmentWriter):
+class WriterActor(FragmentWriter):
     """Keeps counts and samples for the driver's next `update`: every finished row passes through a writer."""
 
     def __init__(self, *args: Any) -> None:
@@ -63,8 +66,42 @@ class _Writer(FragmentWriter):
         return self.update()
 
 
+class RowWriter(ABC):
+    """Takes a task's finished rows."""
+
+    def add(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
+        """Hands over rows with their `summarize_group`; rows that failed before they reached the engine have
+        no summary."""
+        rows, failed = (t if t is not None and t.num_rows else None for t in (rows, failed))
+        if rows is not None or failed is not None:
+            self._receive(rows, failed, summary)
+
+    def add_died(self, rows: pa.Table) -> None:
+        """Hands over the ids of rows that were in an engine when it died by itself."""
+        self._put_died(rows.select([field.name for field in ROW_ID_FIELDS]))
+
+    @abstractmethod
+    def _receive(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None: ...
+
+    @abstractmethod
+    def _put_died(self, ids: pa.Table) -> None: ...
+
+
 @dataclass(frozen=True)
-class NodeWriter:
+class OwnWriter(RowWriter):
+    """Hands rows to the writer that this process is."""
+
+    writer: WriterActor
+
+    def _receive(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
+        self.writer.receive(rows, failed, summary)
+
+    def _put_died(self, ids: pa.Table) -> None:
+        self.writer.put_died(ids)
+
+
+@dataclass(frozen=True)
+class NodeWriter(RowWriter):
     """Hands a task's finished rows to the writer of its node.
 
     by_node: the writers that there were when the run started. Those of later nodes are found by name; until
@@ -74,20 +111,14 @@ class NodeWriter:
     run: str
     by_node: Mapping[str, ActorHandle[Any]]
 
-    def add(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
-        """Hands over rows with their `summarize_group`; rows that failed before they reached the engine have
-        no summary."""
+    def _receive(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
         import ray
 
-        rows, failed = (t if t is not None and t.num_rows else None for t in (rows, failed))
-        if rows is not None or failed is not None:
-            ray.get(self._writer().receive.remote(rows, failed, summary))
+        ray.get(self._writer().receive.remote(rows, failed, summary))
 
-    def add_died(self, rows: pa.Table) -> None:
-        """Hands over the ids of rows that were in an engine when it died by itself."""
+    def _put_died(self, ids: pa.Table) -> None:
         import ray
 
-        ids = rows.select([field.name for field in ROW_ID_FIELDS])
         ray.get(self._writer().put_died.remote(ids))
 
     def _writer(self) -> ActorHandle[Any]:
@@ -117,8 +148,19 @@ class _Call:
 class FragmentWriters:
     """The writers of a run, for the driver that starts them. Thread-safe."""
 
-    def __init__(self, url: str, folder: str, unit_ids: Sequence[str], epoch: int) -> None:
-        """Starts a writer on each node of the cluster."""
+    def __init__(
+        self,
+        url: str,
+        folder: str,
+        unit_ids: Sequence[str],
+        epoch: int,
+        slice_process: type[WriterActor] | None = None,
+    ) -> None:
+        """Starts a writer on each node of the cluster.
+
+        :param slice_process: the class of the one process that answers the slice. It writes, and no other
+            process is started on the only node of a cluster.
+        """
         import ray
 
         self._run = uuid.uuid4().hex
@@ -126,11 +168,16 @@ class FragmentWriters:
         # (ray #53727).
         self._arguments = (url, folder, ray.put(list(unit_ids)), epoch)
         self._by_node: dict[str, ActorHandle[Any]] = {}
-        self._hosts: dict[str, str] = {}
+        self._places: dict[str, str] = {}
         self._calls: dict[ObjectRef[Any], _Call] = {}
         self._is_flushing = False
         #: Held only for what cannot block, so that a check that hangs does not block the last flush.
         self._lock = threading.Lock()
+        self.slice_process: ActorHandle[Any] | None = None
+        if slice_process is not None:
+            actor: Any = ray.remote(**{**_OPTIONS, "num_cpus": 1})(slice_process)
+            self.slice_process = self._by_node[_ANY_NODE] = actor.remote(*self._arguments)
+            self._places[_ANY_NODE] = "the slice's process"
         self._start_on_new_nodes()
 
     def for_tasks(self) -> NodeWriter:
@@ -184,8 +231,8 @@ class FragmentWriters:
         for call in calls:
             if (waited_s := now - call.since) >= _SILENT_SECONDS:
                 seconds[call.node_id] = max(waited_s, seconds.get(call.node_id, 0))
-        texts = [f"{self._hosts[n]} ({n}) for {s:.0f} s" for n, s in seconds.items()]
-        return f"No answer from the fragment writer on node {', '.join(texts)}" if texts else ""
+        texts = [f"{self._places[n]} for {s:.0f} s" for n, s in seconds.items()]
+        return f"No answer from the fragment writer on {', '.join(texts)}" if texts else ""
 
     def stop(self) -> None:
         import ray
@@ -202,11 +249,14 @@ class FragmentWriters:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        for node in ray.nodes():
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        if self.slice_process is not None and len(nodes) == 1:
+            return
+        for node in nodes:
             node_id = node["NodeID"]
-            if node["Alive"] and node_id not in self._by_node:
-                writer: Any = ray.remote(**_OPTIONS)(_Writer)
-                self._hosts[node_id] = node["NodeManagerHostname"]
+            if node_id not in self._by_node:
+                writer: Any = ray.remote(**_OPTIONS)(WriterActor)
+                self._places[node_id] = f"node {node['NodeManagerHostname']} ({node_id})"
                 self._by_node[node_id] = writer.options(
                     name=_name(self._run, node_id),
                     scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),

@@ -1,5 +1,5 @@
 """The streaming pipeline on Ray Data: missing rows -> requests -> engine -> answers -> the node's fragment
-writer.
+writer. Small slices do without it (`slice_process`).
 
 Only the row id and the columns that the request needs enter it: Ray Data LLM carries rows as Python dicts,
 which changes or breaks many Arrow types. The driver sees counts, never answers. Memory is bounded by the work
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.cluster.fragment_writers import NodeWriter
+from airflow_provider_raydatallm.processor.cluster.fragment_writers import RowWriter
 from airflow_provider_raydatallm.processor.engines.base import Engine
-from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import summarize_group
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
-from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
+from airflow_provider_raydatallm.processor.request.requests import RequestReader
 from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
+from airflow_provider_raydatallm.processor.store.spans import Spans
 
 if TYPE_CHECKING:
     import ray.data
@@ -31,25 +31,30 @@ if TYPE_CHECKING:
 _BLOCKS: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 
 
-class _RequestStage:
+class RequestStage:
     """Reads units and yields their requests; rows without a request go to the writers at once."""
 
-    def __init__(self, reader: RequestReader, writer: NodeWriter) -> None:
+    def __init__(self, reader: RequestReader, writer: RowWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
         for item in batch.to_pylist():
-            spans = np.frombuffer(item["spans"], np.int32).reshape(-1, 2)
-            for requests, failed in self._reader(item["index"], spans):
-                self._writer.add(None, failed, None)
-                yield requests
+            yield from self.read(item["index"], np.frombuffer(item["spans"], np.int32).reshape(-1, 2))
+
+    def read(self, index: int, spans: Spans) -> Iterator[pa.Table]:
+        for requests, failed in self._reader(index, spans):
+            self._writer.add(None, failed, None)
+            yield requests
 
 
-class _WriterSink:
-    """Parses answers and hands them to the node's writer."""
+class WriterSink:
+    """Parses answers and hands them to a writer.
 
-    def __init__(self, parser: AnswerParser, writer: NodeWriter, tasks: int) -> None:
+    :param tasks: at once, for engines whose answers are a dataset.
+    """
+
+    def __init__(self, parser: AnswerParser, writer: RowWriter, tasks: int = 1) -> None:
         self._parser = parser
         self._writer = writer
         self._tasks = tasks
@@ -69,12 +74,7 @@ class _WriterSink:
 
 
 def run_inference(
-    plan: Plan,
-    missing: MissingRows,
-    builder: RequestBuilder,
-    engine: Engine,
-    parser: AnswerParser,
-    writer: NodeWriter,
+    missing: MissingRows, reader: RequestReader, engine: Engine, parser: AnswerParser, writer: RowWriter
 ) -> None:
     """Answers the missing rows and hands them to the writers."""
     import ray
@@ -90,14 +90,13 @@ def run_inference(
     cpus = ray.cluster_resources().get("CPU", 1)
     tasks = read_tasks(len(missing), cpus)
     items = [{"index": index, "spans": spans.tobytes()} for index, spans in missing]
-    reader = RequestReader(plan, builder, carry_row=parser.needs_row)
     requests = ray.data.from_items(items, override_num_blocks=tasks).map_batches(
-        _RequestStage(reader, writer).__call__,
+        RequestStage(reader, writer).__call__,
         compute=TaskPoolStrategy(min(tasks, light_tasks(cpus))),
         **_BLOCKS,
     )
     # A stage takes and releases whole blocks: one batch, unless the job sets blocks.
     requests = requests.repartition(target_num_rows_per_block=engine.block_rows)
-    delivered = engine.answer_requests(requests, _WriterSink(parser, writer, light_tasks(cpus)))
+    delivered = engine.answer_requests(requests, WriterSink(parser, writer, light_tasks(cpus)))
     for _ in delivered.iter_batches(prefetch_batches=0, **_BLOCKS):
         pass

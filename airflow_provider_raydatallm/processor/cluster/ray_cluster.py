@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +15,7 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.cluster import pipeline
 from airflow_provider_raydatallm.processor.cluster.admission import QueueSlot, admit
 from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
+from airflow_provider_raydatallm.processor.cluster.slice_process import SliceProcess, run_in_slice_process
 from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stall_error
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
@@ -28,10 +31,11 @@ from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
-from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
+from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs, TokenLengthSample
+from airflow_provider_raydatallm.processor.sizing.sizes import fits_one_process
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 
@@ -57,6 +61,7 @@ class InferencePlan:
 class InferenceRun:
     """Missing rows, and the folder for their answers.
 
+    still_missing: reads again which of the rows are.
     on_wait: called every second while the run waits for room on the cluster, as by `admission.admit`.
     limit_raised: the engine replaces one whose length limit was too low for the rows.
     """
@@ -66,6 +71,7 @@ class InferenceRun:
     url: str
     folder: str
     epoch: int
+    still_missing: Callable[[], MissingRows]
     on_wait: Callable[[dict[str, Any]], None]
     limit_raised: bool = False
 
@@ -104,6 +110,9 @@ class RayCluster:
     ) -> list[Finding]:
         connect_to_ray()
         engine = inference.engine
+        if not _fits_one_process(engine, missing):
+            # Needed later: meanwhile this process waits for the cluster.
+            threading.Thread(target=importlib.import_module, args=("ray.data",), name="import").start()
         rows, cluster = missing.rows, cluster_probe.probe_cluster()
         checks.raise_errors(checks.preflight_findings(engine.plan, rows, cluster))
         cluster_probe.check_model_folder(inference.job.model_source)
@@ -157,10 +166,15 @@ class RayCluster:
         return [built[task] for task in tasks]
 
 
+def _fits_one_process(engine: Engine, missing: MissingRows) -> bool:
+    return not engine.needs_ray_data and fits_one_process(missing.rows, len(missing))
+
+
 def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdate], None]) -> None:
     inference, engine = run.inference, run.inference.engine
     unit_ids = [unit.id for unit in inference.plan.units]
-    writers = FragmentWriters(run.url, run.folder, unit_ids, run.epoch)
+    process = SliceProcess if _fits_one_process(engine, run.missing) else None
+    writers = FragmentWriters(run.url, run.folder, unit_ids, run.epoch, process)
 
     def describe() -> str:
         return ". ".join(filter(None, (writers.describe_silent(), describe_waiting())))
@@ -179,9 +193,20 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
     try:
         try:
             with InterruptibleWait(check, _CHECK_SECONDS, _CHECK_LIMIT_SECONDS):
-                pipeline.run_inference(
-                    inference.plan, run.missing, inference.builder, engine, run.parser, writers.for_tasks()
-                )
+                reader = RequestReader(inference.plan, inference.builder, carry_row=run.parser.needs_row)
+                if writers.slice_process is not None:
+                    run_in_slice_process(
+                        writers.slice_process,
+                        run.missing,
+                        run.still_missing,
+                        inference.job,
+                        reader,
+                        engine.start_for_feeder(),
+                        run.parser,
+                        engine.block_rows,
+                    )
+                else:
+                    pipeline.run_inference(run.missing, reader, engine, run.parser, writers.for_tasks())
                 writers.flush()
         except Exception:
             engine.raise_if_broken()  # its own error names the cause; errors of its callers do not

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -73,6 +73,10 @@ class AnswerSink(Protocol):
 
     def deliver_blocks(self, answers: ray.data.Dataset) -> ray.data.Dataset:
         """Stores each block of a dataset as a group, for engines whose answers are a dataset."""
+
+
+#: Opens a feeder, in the process that calls it: answers and delivers the requests of a block. Picklable.
+OpenFeeder = Callable[[AnswerSink], Callable[[pa.Table], pa.Table]]
 
 
 class Engine(ABC):
@@ -179,6 +183,15 @@ class Engine(ABC):
     @abstractmethod
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         """A dataset whose execution answers and delivers all requests."""
+
+    @property
+    def needs_ray_data(self) -> bool:
+        """Whether it answers datasets only; else `start_for_feeder` works, too."""
+        return True
+
+    def start_for_feeder(self) -> OpenFeeder:
+        """Starts, instead of `answer_requests`, for a slice with one feeder."""
+        raise NotImplementedError
 
     @property
     def is_ready(self) -> bool:

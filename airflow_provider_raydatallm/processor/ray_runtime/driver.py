@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
 import threading
@@ -47,8 +46,6 @@ def connect_to_ray() -> None:
 
     with _connecting:
         if not ray.is_initialized():
-            # Needed later, and takes a second to import: meanwhile this process waits for the cluster.
-            threading.Thread(target=importlib.import_module, args=("ray.data",), name="import").start()
             ray.init(logging_level="warning")
             # Ray's state API would search for a cluster, and could find another on this machine.
             os.environ.setdefault("RAY_ADDRESS", ray.get_runtime_context().gcs_address)

@@ -56,6 +56,12 @@ _LARGE_GPU_BYTES = 70 * 1024**3
 _LENGTH_STEP = 64
 
 
+#: A slice with so few rows, in so few units, runs in one process: it reads them, unit by unit, in less time
+#: than more processes take to start.
+_FEW_ROWS = 4096
+_FEW_UNITS = 16
+
+
 @dataclass(frozen=True)
 class TaskSpread:
     """How rows become tasks.
@@ -182,6 +188,11 @@ def rows_in_flight(max_num_seqs: int, batches: int | None = None) -> int:
 def block_rows(rows: int, feeders: int) -> int:
     """Returns rows per block where rows are admitted one by one."""
     return max(_SMALLEST_BATCH, min(_BLOCK, math.ceil(rows / (feeders * _BATCHES_PER_WORKER))))
+
+
+def fits_one_process(rows: int, units: int) -> bool:
+    """Returns whether one process reads, feeds and writes a slice."""
+    return rows <= _FEW_ROWS and units <= _FEW_UNITS
 
 
 def dedup_shards(workers: int) -> int:

@@ -16,6 +16,11 @@ from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
     ADDED_SCHEMA,
     COPIED_SCHEMA,
 )
+from airflow_provider_raydatallm.processor.engines.dedup.handles import (
+    ActorCoordinator,
+    Coordinator,
+    LocalCoordinator,
+)
 from airflow_provider_raydatallm.processor.engines.dedup.keys import (
     is_deterministic,
     request_key,
@@ -43,7 +48,7 @@ Copy = Callable[[Sequence[int], pa.Table], None]
 class DedupClient:
     """Thread-safe. Each block needs a thread of its own: it waits for rows of other blocks."""
 
-    def __init__(self, coordinators: Sequence[ActorHandle[Any]], *, always: bool) -> None:
+    def __init__(self, coordinators: Sequence[Coordinator], *, always: bool) -> None:
         """:param coordinators: one for each shard, in the order of their indices.
         :param always: deduplicate also requests whose sampling is not deterministic.
         """
@@ -57,6 +62,15 @@ class DedupClient:
             (self._send_answers, _SEND_SECONDS),
         ):
             threading.Thread(target=_repeat, args=(send, seconds), name="ray-llm-dedup", daemon=True).start()
+
+    @classmethod
+    def of_actors(cls, actors: Sequence[ActorHandle[Any]], *, always: bool) -> DedupClient:
+        return cls([ActorCoordinator(actor) for actor in actors], always=always)
+
+    @classmethod
+    def alone(cls, *, always: bool) -> DedupClient:
+        """For the only feeder of a slice, which needs no actor."""
+        return cls([LocalCoordinator()], always=always)
 
     def run(self, requests: Sequence[str], infer: Infer, copy: Copy) -> None:
         """Answers a block's requests, identical ones once."""
@@ -94,7 +108,7 @@ class DedupClient:
             for coordinator, places in self._split(keys):
                 part = answers.take(pa.array(places)) if len(places) < len(keys) else answers
                 joined = join_keys(keys[i] for i in places)
-                coordinator.add_answers.remote(call, joined, pack(part, ADDED_SCHEMA))
+                coordinator.call("add_answers", call, joined, pack(part, ADDED_SCHEMA))
 
     def _infer_claimed(
         self, unique: Sequence[int], rows_by_key: dict[bytes, list[int]], infer: Infer
@@ -117,32 +131,29 @@ class DedupClient:
         finally:
             released = list(unanswered)
             for coordinator, places in self._split(released):
-                coordinator.release.remote(call, join_keys(released[i] for i in places))
+                coordinator.call("release", call, join_keys(released[i] for i in places))
 
     def _claim(self, call: str, keys: Sequence[bytes]) -> list[bytes]:
-        import ray
-
         parts = [(c, [keys[i] for i in places]) for c, places in self._split(keys)]
-        answers = ray.get([c.claim.remote(self._feeder, call, join_keys(part)) for c, part in parts])
+        claims = [c.call("claim", self._feeder, call, join_keys(part)) for c, part in parts]
         return [
             key
-            for (_, part), is_mine in zip(parts, answers, strict=True)
-            for key, mine in zip(part, is_mine, strict=True)
+            for (_, part), is_mine in zip(parts, claims, strict=True)
+            for key, mine in zip(part, is_mine(), strict=True)
             if mine
         ]
 
     def _copy_answers(self, rows_by_key: dict[bytes, list[int]], copy: Copy) -> None:
         """Copies until all rows are answered, or some keys are lost. Removes the rows that it answers."""
-        import ray
-
         any_lost = False
         while rows_by_key and not any_lost:
             keys = list(rows_by_key)
             parts = [(c, [keys[i] for i in places]) for c, places in self._split(keys)]
             rows: list[int] = []
             tables: list[pa.Table] = []
-            results = ray.get([c.wait_for_answers.remote(join_keys(part)) for c, part in parts])
-            for (_, part), (known, answers, lost) in zip(parts, results, strict=True):
+            waits = [c.call("wait_for_answers", join_keys(part)) for c, part in parts]
+            for (_, part), result in zip(parts, waits, strict=True):
+                known, answers, lost = result()
                 any_lost = any_lost or bool(lost)
                 takes: list[int] = []
                 for place, i in enumerate(known):
@@ -153,7 +164,7 @@ class DedupClient:
             if rows:
                 copy(rows, pa.concat_tables(tables))
 
-    def _split(self, keys: Sequence[bytes]) -> Iterator[tuple[ActorHandle[Any], list[int]]]:
+    def _split(self, keys: Sequence[bytes]) -> Iterator[tuple[Coordinator, list[int]]]:
         """The coordinators that have some of the keys, and the indices of these."""
         shards = shard_numbers(keys, len(self._coordinators))
         for shard in np.unique(shards).tolist():
@@ -161,7 +172,7 @@ class DedupClient:
 
     def _send_heartbeats(self) -> None:
         for coordinator in self._coordinators:
-            coordinator.heartbeat.remote(self._feeder)
+            coordinator.call("heartbeat", self._feeder)
 
 
 def _repeat(work: Callable[[], None], seconds: float) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +32,6 @@ from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import S
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, Worker
 from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer, TokenizedRequest
 
-if TYPE_CHECKING:
-    from ray.actor import ActorHandle
-
 #: Rows that are tokenized at once: the first reach an engine before the last of a block are tokenized.
 _TOKENIZED_ROWS = 256
 #: Seconds without a sign of life, after which a worker's rows are asked elsewhere. A step may take long.
@@ -48,8 +45,8 @@ class FeederSetup:
     budget: of each worker. numbers: gives each feeder its number. suspect_keys: of requests that were in
     engines when they died: identical ones are not sent after them. shorten_to: tokens of a prompt plus
     max_tokens; longer prompts are shortened. postpone_over: rows with more such tokens are left to an engine
-    with a higher limit. coordinators: `DedupCoordinator`s, to run identical requests once. shared_workers: of
-    an engine whose workers are behind one address. silent_after_s: `Dispatcher`.
+    with a higher limit. dedup: opens what runs identical requests once. shared_workers: of an engine whose
+    workers are behind one address. silent_after_s: `Dispatcher`.
     """
 
     job: SliceJob
@@ -60,7 +57,7 @@ class FeederSetup:
     suspect_keys: SuspectKeys
     shorten_to: int | None = None
     postpone_over: int | None = None
-    coordinators: Sequence[ActorHandle[Any]] = ()
+    dedup: Callable[[], DedupClient] | None = None
     shared_workers: int | None = None
     silent_after_s: float = SILENT_SECONDS
 
@@ -74,11 +71,7 @@ class Feeder:
         self._tokenizer = PromptTokenizer(setup.job, setup.shorten_to)
         self._number = setup.numbers.take()
         self._pool = setup.open_workers(str(self._number))
-        self._dedup = (
-            DedupClient(setup.coordinators, always=bool(setup.job.deduplicate))
-            if setup.coordinators
-            else None
-        )
+        self._dedup = setup.dedup() if setup.dedup is not None else None
         # One block at a time is tokenized, in the order of the input.
         self._intake = threading.Lock()
         self._dispatcher = self._new_dispatcher()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,12 +23,10 @@ from airflow_provider_raydatallm.processor.engines.shared.replica import SharedV
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import Poll
+from airflow_provider_raydatallm.processor.ray_runtime.marks import Mark
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
 from airflow_provider_raydatallm.processor.sizing.facts import Resources, SizingInputs
 from airflow_provider_raydatallm.processor.sizing.sizes import BATCH, default_workers
-
-if TYPE_CHECKING:
-    from ray.actor import ActorHandle
 
 #: Parts of a job's environment that are its own: code that the engine does not run, and variables that differ
 #: between jobs.
@@ -68,7 +66,7 @@ class _Observations:
 class SharedVllmEngine(VllmEngine):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
-        self._user: tuple[ActorHandle[Any], str] | None = None
+        self._user: tuple[Mark, str] | None = None
         self._seen = _Observations(Poll(self._look))
 
     @property
@@ -237,11 +235,9 @@ class SharedVllmEngine(VllmEngine):
         return deployed, serve_apps.SERVE.engine(self.name)
 
     def stop(self) -> None:
-        import ray
-
         super().stop()
         if self._user is not None:
-            ray.kill(self._user[0])
+            self._user[0].remove()
             self._user = None
         self._seen = _Observations(Poll(self._look))
 

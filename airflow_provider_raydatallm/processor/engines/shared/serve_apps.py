@@ -1,8 +1,8 @@
 """Engines that outlive a job, as Ray Serve applications: listed, used, started and stopped.
 
 Each is an application with one deployment. Serve keeps its workers alive, replaces those that die, and scales
-between none and the most. This module adds what Serve does not know: which jobs use an engine (a named actor
-per job, which ends with it), that no two jobs start the same one, and which may stop to make room.
+between none and the most. This module adds what Serve does not know: which jobs use an engine (a mark per
+job, which ends with it), that no two jobs start the same one, and which may stop to make room.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.processor.ray_runtime import named_actors
+from airflow_provider_raydatallm.processor.ray_runtime import marks
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
-
-if TYPE_CHECKING:
-    from ray.actor import ActorHandle
+from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import import_serve, pandas_hidden
 
 T = TypeVar("T")
 
@@ -111,7 +109,7 @@ class ServeApps:
     def engines(self) -> list[SharedEngine]:
         if not _is_serve_running():
             return []
-        engines, claims = [], named_actors.named_actors(_USER)
+        engines, claims = [], marks.marks(_USER)
         for name, app in self._status().applications.items():
             if not name.startswith(PREFIX):
                 continue
@@ -130,20 +128,16 @@ class ServeApps:
 
     def users(self, engine: str) -> list[str]:
         """The jobs that use it: an id and the slice."""
-        return named_actors.named_actors(f"{_USER}{engine} ")
+        return marks.marks(f"{_USER}{engine} ")
 
-    def register_user(self, engine: str, slice_path: str) -> tuple[ActorHandle[Any], str]:
-        """Marks an engine as used by this job. Returns the actor that keeps the mark while it lives, and the
-        user's name."""
+    def register_user(self, engine: str, slice_path: str) -> tuple[marks.Mark, str]:
+        """Marks an engine as used by this job. Returns the mark, and the user's name."""
         user = f"{uuid.uuid4().hex[:8]} {slice_path}"
-        actor = named_actors.create_named_actor(f"{_USER}{engine} {user}")
-        assert actor is not None
-        return actor, user
+        return marks.Mark.set(f"{_USER}{engine} {user}"), user
 
     def handle(self, engine: str) -> Any:
         """The Serve handle that calls its workers."""
-        from ray import serve
-
+        serve = import_serve()
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         return _ask_controller(lambda: serve.get_app_handle(engine))
 
@@ -178,7 +172,7 @@ class ServeApps:
         :param bundles: of each worker's placement group, which holds its actor first; [] for none.
         :param options: of the worker's actor.
         """
-        from ray import serve
+        serve = import_serve()
         from ray.serve.api import RunTarget, run_many
 
         with self._lock():
@@ -241,19 +235,17 @@ class ServeApps:
                     return
 
     def _lock(self) -> contextlib.AbstractContextManager[None]:
-        return named_actors.cluster_lock(_LOCK, _LOCK_SECONDS)
+        return marks.cluster_lock(_LOCK, _LOCK_SECONDS)
 
     def _status(self) -> Any:
-        from ray import serve
-
-        return _ask_controller(serve.status)
+        return _ask_controller(import_serve().status)
 
     def _delete(self, name: str, *, force: bool = False) -> None:
         """:raises SliceError: when the engine does not stop in time."""
         import ray
-        from ray import serve
         from ray.util import list_named_actors
 
+        serve = import_serve()
         _within_limit(lambda: serve.delete(name, _blocking=False))
         if force:
             for actor in list_named_actors(all_namespaces=True):
@@ -345,7 +337,8 @@ def _is_serve_running() -> bool:
     import ray
 
     try:
-        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace=_SERVE_NAMESPACE)
+        with pandas_hidden():  # imports Serve
+            ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace=_SERVE_NAMESPACE)
     except ValueError:
         return False
     return True

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import AnswerSink
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OpenFeeder
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
+from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
 from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import (
@@ -121,39 +123,59 @@ class VllmEngine(VllmEngineBase):
         if facts.limit_raised:  # the next rows were postponed, and not yet answered
             self._is_retry = False
 
-    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
-        import ray
+    @property
+    def needs_ray_data(self) -> bool:
+        return self._isolates or self.job.blocks is not None
 
-        job = self.job
-        open_workers = self._start()
-        if job.deduplicate is not False and not self._isolates:
-            actor = ray.remote(DedupCoordinator).options(**_COORDINATOR_OPTIONS)
-            namespace, shards = self._next_cache_namespace(), sizing.dedup_shards(self.workers[1])
-            self._coordinators = [actor.remote(namespace, Shard(i, shards)) for i in range(shards)]
-        run = uuid.uuid4().hex[:12]
-        self._numbers, self._suspect_keys = FeederNumbers(run, self.cpu_actors[1]), SuspectKeys(run)
-        limit = self.max_model_len
-        setup = FeederSetup(
-            job,
-            open_workers,
-            deliver,
-            self.row_budget,
-            self._numbers,
-            self._suspect_keys,
-            shorten_to=limit if job.on_too_long == "truncate" else None,
-            postpone_over=limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
-            coordinators=self._coordinators,
-            shared_workers=self.workers_behind_one_address,
-            silent_after_s=self.silent_after_s,
-        )
+    def start_for_feeder(self) -> OpenFeeder:
+        return partial(_open_feeder, self._start_feeding(in_one_process=True))
+
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+        job, setup = self.job, self._start_feeding()
         return requests.map_batches(
             SuspectFeeder if self._isolates else Feeder,
-            fn_constructor_args=(setup,),
+            fn_constructor_args=(setup(deliver=deliver),),
             # A batch of several blocks, where `blocks` makes them smaller.
             batch_size=self.batch_size if job.blocks and job.batch_size else None,
             batch_format="pyarrow",
             **feeder_pool(self.cpu_actors, 1 if self._isolates else _BLOCKS_IN_WORK),
         )
+
+    def _start_feeding(self, *, in_one_process: bool = False) -> Callable[..., FeederSetup]:
+        """Starts the engine. Returns what makes the setup of its feeders; `deliver` is left."""
+        job = self.job
+        open_workers = self._start()
+        run, feeders = uuid.uuid4().hex[:12], 1 if in_one_process else self.cpu_actors[1]
+        self._numbers, self._suspect_keys = FeederNumbers(run, feeders), SuspectKeys(run)
+        limit = self.max_model_len
+        return partial(
+            FeederSetup,
+            job,
+            open_workers,
+            budget=self.row_budget,
+            numbers=self._numbers,
+            suspect_keys=self._suspect_keys,
+            shorten_to=limit if job.on_too_long == "truncate" else None,
+            postpone_over=limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
+            dedup=self._start_dedup(in_one_process),
+            shared_workers=self.workers_behind_one_address,
+            silent_after_s=self.silent_after_s,
+        )
+
+    def _start_dedup(self, in_one_process: bool) -> Callable[[], DedupClient] | None:
+        """Returns what finds identical requests, in a feeder's process."""
+        import ray
+
+        if self.job.deduplicate is False or self._isolates:
+            return None
+        always, namespace = bool(self.job.deduplicate), self._next_cache_namespace()
+        if in_one_process and namespace is None:
+            return partial(DedupClient.alone, always=always)
+        actor, shards = ray.remote(DedupCoordinator), sizing.dedup_shards(self.workers[1])
+        self._coordinators = [
+            actor.options(**_COORDINATOR_OPTIONS).remote(namespace, Shard(i, shards)) for i in range(shards)
+        ]
+        return partial(DedupClient.of_actors, self._coordinators, always=always)
 
     def _next_cache_namespace(self) -> CacheNamespace | None:
         """The cache of the next round. Every round after the first retries rows."""
@@ -259,3 +281,7 @@ class VllmEngine(VllmEngineBase):
             group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
         )
         return {"scheduling_strategy": strategy}
+
+
+def _open_feeder(setup: Callable[..., FeederSetup], deliver: AnswerSink) -> Feeder:
+    return Feeder(setup(deliver=deliver))

@@ -62,6 +62,6 @@ def test_running_engine_is_admitted_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError("it waits")
 
     engine: Any = Engine()
-    monkeypatch.setattr("airflow_provider_raydatallm.processor.cluster.admission.create_named_actor", never)
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.cluster.admission.try_lock", never)
     admit(engine, name="a", timeout_s=0, on_wait=never, make_room=never).release()
     assert engine.queries == 1

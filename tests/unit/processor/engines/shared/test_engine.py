@@ -391,10 +391,10 @@ def test_end_of_a_slice_does_not_stop_the_engine(
     monkeypatch.setattr("ray.wait", lambda *arguments, **options: ([], []))
     engine = started()
     coordinator: Any = object()
-    (user, _), engine._coordinators = engine._user or (None, None), [coordinator]
+    engine._coordinators = [coordinator]
     engine.stop()
     engine.stop()
-    assert killed == [coordinator, user]
+    assert (killed, serve.left) == ([coordinator], [NAME])
     assert serve.stopped == []
 
 

@@ -22,7 +22,7 @@ from airflow_provider_raydatallm.processor.engines.shared.serve_apps import (
     SharedEngine,
     engine_name,
 )
-from airflow_provider_raydatallm.processor.ray_runtime import named_actors
+from airflow_provider_raydatallm.processor.ray_runtime import marks
 
 #: Ray's own, while it imports.
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
@@ -207,7 +207,7 @@ def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.Mon
         ),
         "ray-llm-b-0": app("DELETING"),
     }
-    monkeypatch.setattr(named_actors, "named_actors", named)
+    monkeypatch.setattr(marks, "marks", named)
     monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications=apps))
     monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: True)
     workers = {"RUNNING": 2, "STARTING": 1}
@@ -246,45 +246,11 @@ def test_worker_that_waits_for_resources_does_not_count(
     assert serve_apps.SERVE.has_workers(replace(ENGINE, workers=workers)) == has_workers
 
 
-def test_only_actors_of_this_provider_are_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [(named_actors.NAMESPACE, "user b 2"), ("serve", "user c"), (named_actors.NAMESPACE, "user a 1")]
-    actors = [
-        {"namespace": namespace, "name": name}
-        for namespace, name in [*names, (named_actors.NAMESPACE, "turn")]
-    ]
-    monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: actors)
-    assert named_actors.named_actors("user ") == ["a 1", "b 2"]
-    assert serve_apps.SERVE.users("a") == ["1"]
-
-
-def test_lock_waits_for_its_holder_and_is_released_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    claims: list[Any] = [None, None, "lock", "lock"]
-    killed: list[Any] = []
-    monkeypatch.setattr(named_actors, "create_named_actor", lambda name: claims.pop(0))
-    monkeypatch.setattr(named_actors, "_LOOK_SECONDS", 0)
-    monkeypatch.setattr("ray.kill", killed.append)
-    with named_actors.cluster_lock("x", 60):
-        assert (claims, killed) == (["lock"], [])
-    with pytest.raises(ValueError, match="broken"), named_actors.cluster_lock("x", 60):
-        raise ValueError("broken")
-    assert killed == ["lock", "lock"]
-
-
-def test_lock_that_others_never_release_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named_actors, "create_named_actor", lambda name: None)
-    monkeypatch.setattr(named_actors, "_LOOK_SECONDS", 0.01)
-    with (
-        pytest.raises(SliceError, match=r"hold the lock 'x' for more than 0\.05 s"),
-        named_actors.cluster_lock("x", 0.05),
-    ):
-        pass
-
-
 def test_controller_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     resumed = threading.Event()
     monkeypatch.setattr(serve_apps, "_CONTROLLER_SECONDS", 0.02)
     monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: True)
-    monkeypatch.setattr(named_actors, "named_actors", lambda prefix: [])
+    monkeypatch.setattr(marks, "marks", lambda prefix: [])
     monkeypatch.setattr("ray.serve.status", resumed.wait)
     monkeypatch.setattr("ray.serve.get_app_handle", lambda name: resumed.wait())
     monkeypatch.setattr("ray.serve.delete", lambda name, _blocking: resumed.wait())

@@ -1,0 +1,108 @@
+"""A small slice in one process: it reads, feeds the engine and writes the fragments.
+
+A process costs one to two seconds of CPU to start, more than a few thousand rows do, and Ray Data needs
+several. Ray starts this one again when it dies, and the driver gives it the rows that are still missing then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.cluster.fragment_writers import OwnWriter, WriterActor
+from airflow_provider_raydatallm.processor.cluster.pipeline import RequestStage, WriterSink
+from airflow_provider_raydatallm.processor.engines.base import OpenFeeder
+from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import start_call, wait_for_refs
+from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
+from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.requests import RequestReader
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows
+from airflow_provider_raydatallm.processor.store.spans import Spans
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+#: Blocks that are answered at once.
+_BLOCKS = 32
+
+
+class SliceProcess(WriterActor):
+    def run(
+        self,
+        missing: Sequence[tuple[int, Spans]],
+        job: SliceJob,
+        reader: RequestReader,
+        open_feeder: OpenFeeder,
+        parser: AnswerParser,
+        block_rows: int,
+    ) -> None:
+        """Answers the missing rows. What it has not written yet goes with the next flush."""
+        if not job.runs_user_code:
+            keep_pandas_from_pyarrow()
+        writer = OwnWriter(self)
+        answer = open_feeder(WriterSink(parser, writer))
+        stage = RequestStage(reader, writer)
+        blocks = cut_blocks((table for item in missing for table in stage.read(*item)), block_rows)
+        reading = threading.Lock()
+
+        def answer_blocks() -> None:
+            while True:
+                with reading:
+                    block = next(blocks, None)
+                if block is None:
+                    return
+                answer(block)
+
+        rows = sum(int((spans[:, 1] - spans[:, 0]).sum()) for _, spans in missing)
+        threads: list[Future[None]] = [
+            start_call(answer_blocks) for _ in range(min(_BLOCKS, -(-rows // block_rows)))
+        ]
+        # The first error ends it: the others may wait for an engine that is gone.
+        for thread in wait(threads, return_when="FIRST_EXCEPTION").done:
+            thread.result()
+
+
+def cut_blocks(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yields tables of so many rows; the last has the rest."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(t.num_rows for t in waiting) >= rows:
+            whole = pa.concat_tables(waiting)
+            full = whole.num_rows - whole.num_rows % rows
+            yield from (whole.slice(start, rows) for start in range(0, full, rows))
+            waiting = [whole.slice(full)]
+    if any(t.num_rows for t in waiting):
+        yield pa.concat_tables(waiting)
+
+
+def run_in_slice_process(
+    process: ActorHandle[Any],
+    missing: MissingRows,
+    still_missing: Callable[[], MissingRows],
+    *arguments: Any,
+) -> None:
+    """Answers the missing rows there.
+
+    :param still_missing: reads which rows are, after the process died.
+    :param arguments: the others of `SliceProcess.run`.
+    """
+    import ray
+    from ray.exceptions import ActorUnavailableError, RayActorError
+
+    run = process.run.options(max_task_retries=0)
+    while len(missing):
+        answered = run.remote(list(missing), *arguments)
+        wait_for_refs([answered], num_returns=1, timeout_s=None)
+        try:
+            ray.get(answered)
+            return
+        except RayActorError as e:
+            if isinstance(e, ActorUnavailableError):  # it may go on with these rows
+                ray.kill(process, no_restart=False)
+            missing = still_missing()

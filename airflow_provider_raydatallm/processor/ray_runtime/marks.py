@@ -1,0 +1,104 @@
+"""Marks: names that all jobs on a cluster see, and that end with their job, however it dies.
+
+They are keys in the cluster's key-value store, and count while Ray knows their job as running. A named actor
+would cost a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from airflow_provider_raydatallm.contract.errors import SliceError
+
+_PREFIX = "ray-llm-mark "
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Mark:
+    name: str
+    job_id: str
+    _nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def set(cls, name: str) -> Mark:
+        """Sets a mark of this job."""
+        import ray
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        mark = cls(name, ray.get_runtime_context().get_job_id())
+        _internal_kv_put(mark._key, b"")
+        return mark
+
+    def remove(self) -> None:
+        from ray.experimental.internal_kv import _internal_kv_del
+
+        _internal_kv_del(self._key)
+
+    @property
+    def _key(self) -> bytes:
+        return "\0".join((_PREFIX + self.name, self.job_id, self._nonce)).encode()
+
+
+def marks(prefix: str) -> list[str]:
+    """Returns the sorted names with this prefix, without it."""
+    return sorted(mark.name.removeprefix(prefix) for mark in _marks_of_running_jobs(prefix))
+
+
+def try_lock(name: str) -> Mark | None:
+    """Returns a mark that no other job, or part of this one, has; None when the name is taken."""
+    if _holders(name):
+        return None
+    mine = Mark.set(name)
+    if _holders(name) != [mine]:
+        mine.remove()  # of those that are here at the same time, one at most sees none of the others
+        return None
+    return mine
+
+
+def _holders(name: str) -> list[Mark]:
+    return [mark for mark in _marks_of_running_jobs(name) if mark.name == name]
+
+
+@contextlib.contextmanager
+def cluster_lock(name: str, timeout_s: float) -> Iterator[None]:
+    """Holds a lock that one job on the cluster can have at a time.
+
+    :raises SliceError: of kind `engine`, when others hold it all the time: one of them may hang.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (lock := try_lock(name)) is None:
+        if time.monotonic() > deadline:
+            raise SliceError(
+                f"other jobs hold the lock {name!r} for more than {timeout_s:g} s: does one of them hang?",
+                kind="engine",
+            )
+        time.sleep(_LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        lock.remove()
+
+
+def _marks_of_running_jobs(prefix: str) -> list[Mark]:
+    """Removes those of jobs that died."""
+    from ray._private.state import jobs
+    from ray.experimental.internal_kv import _internal_kv_list
+
+    keys = _internal_kv_list(_PREFIX + prefix)
+    if not keys:
+        return []
+    # After the keys: a job that set one of them is known.
+    is_dead = {job["JobID"]: job["IsDead"] for job in jobs()}
+    running = []
+    for key in keys:
+        mark = Mark(*key.decode().removeprefix(_PREFIX).split("\0"))
+        if is_dead.get(mark.job_id) is False:
+            running.append(mark)
+        elif mark.job_id in is_dead:
+            mark.remove()
+    return running

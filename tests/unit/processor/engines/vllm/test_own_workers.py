@@ -1,0 +1,49 @@
+"""When a worker that died is started again, and when it is given up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, _Worker
+
+
+def worker(restarts: Sequence[float] | None = RESTARTS) -> Any:
+    made: Any = _Worker.__new__(_Worker)
+    made.key, made._restarts, made._deaths, made._process = "workers 0", restarts, 0, {}
+    made.error = made._ready_at = None
+    return made
+
+
+def die(made: Any, lived_s: float = 1.0) -> float:
+    """Seconds until it is started again."""
+    made._ready_at = time.monotonic() - lived_s
+    made._die(Exception("worker process has died"))
+    return round(made._next_start - time.monotonic())
+
+
+def test_worker_is_started_again_after_longer_and_longer_pauses_and_given_up_at_the_fourth_death() -> None:
+    made = worker()
+    for pause in (0, 10, 60):
+        assert (die(made), made.is_given_up) == (pause, False)
+    die(made)
+    assert made.is_given_up
+    assert "died 4 time(s) in a row" in str(made.error)
+
+
+def test_ten_minutes_of_life_begin_a_new_row_of_deaths() -> None:
+    made = worker()
+    for _ in range(3):
+        die(made)
+    assert (die(made, lived_s=601), made.is_given_up) == (0, False)
+    assert (die(made, lived_s=599), made.is_given_up) == (10, False)
+
+
+@pytest.mark.parametrize("deaths", [1, 20])
+def test_worker_for_suspects_is_started_again_at_once_as_often_as_it_takes(deaths: int) -> None:
+    made = worker(None)
+    for _ in range(deaths):
+        assert (die(made), made.is_given_up) == (0, False)

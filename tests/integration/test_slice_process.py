@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.exceptions import RayLLMJobError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.support.engine_processes import processes
 from tests.support.paths import ROOT
@@ -41,3 +42,14 @@ def test_process_that_is_killed_starts_again_with_the_missing_rows(
     assert pq.read_table(result["output_path"], partitioning=None).column("tokens").to_pylist() == tokens
     asked = (tmp_path / "out.asked").read_text().split()
     assert {n for n in asked if asked.count(n) > 1}.isdisjoint(finished)
+
+
+def test_process_that_dies_again_and_again_ends_the_run(ask: Ask, tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "deadly.py").write_text("import os\ndef ask(row):\n    os._exit(3)\n")
+    pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
+    with pytest.raises(RayLLMJobError, match="the slice's process died 4 times without a finished row"):
+        ask(
+            input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model), preprocess="deadly:ask",
+            code_paths=[str(tmp_path / "deadly.py"), str(ROOT / "tests" / "support" / "stub_worker.py")],
+            engine="stub_worker:CountingWorkers", prompt=None,
+        )  # fmt: skip

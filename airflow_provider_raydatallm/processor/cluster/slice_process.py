@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.cluster.fragment_writers import OwnWriter, WriterActor
 from airflow_provider_raydatallm.processor.cluster.pipeline import RequestStage, WriterSink
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Blocks that are answered at once.
 _BLOCKS = 32
+#: Deaths of the process with no finished row between them, after which the run ends.
+_MOST_DEATHS = 4
 
 
 class SliceProcess(WriterActor):
@@ -91,11 +94,12 @@ def run_in_slice_process(
 
     :param still_missing: reads which rows are, after the process died.
     :param arguments: the others of `SliceProcess.run`.
+    :raises SliceError: when it dies again and again.
     """
     import ray
     from ray.exceptions import ActorUnavailableError, RayActorError
 
-    run = process.run.options(max_task_retries=0)
+    run, deaths = process.run.options(max_task_retries=0), 0
     while len(missing):
         answered = run.remote(list(missing), *arguments)
         wait_for_refs([answered], num_returns=1, timeout_s=None)
@@ -105,4 +109,9 @@ def run_in_slice_process(
         except RayActorError as e:
             if isinstance(e, ActorUnavailableError):  # it may go on with these rows
                 ray.kill(process, no_restart=False)
-            missing = still_missing()
+            before, missing = missing.rows, still_missing()
+            deaths = deaths + 1 if missing.rows == before else 1
+            if deaths >= _MOST_DEATHS:
+                raise SliceError(
+                    f"the slice's process died {deaths} times without a finished row: {e}", kind="transient"
+                ) from e

@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from tests.support.in_process import InProcess, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import answers, newest, shown
+from tests.support.stub_engine import StubEngine
 
 
 def checkpoint_of(job: SliceJob) -> Checkpoint:
@@ -199,7 +200,9 @@ def test_rows_that_failed_before_are_not_tried_again_beyond_their_attempts(job: 
     assert (report.counts.succeeded, report.counts.quarantined) == (98, 2)
 
 
-def test_rows_that_engines_died_of_are_answered_after_all_others(job: SliceJob) -> None:
+def test_rows_that_engines_died_of_are_answered_after_all_others(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A death leaves no answer: it is no reason to keep the plan, and a version does not count it."""
     plan = make_plan(job)
     for rows in ([(0, 3), (0, 4)], [(0, 4), (2, 1)], [(0, 4), (0, 5), (2, 1), (2, 2)]):
@@ -217,7 +220,15 @@ def test_rows_that_engines_died_of_are_answered_after_all_others(job: SliceJob) 
     def note(batch: pa.Table) -> None:
         batches.append(list(zip(*(batch.column(n).to_pylist() for n in ("__unit", "__offset")), strict=True)))
 
+    engines_of_suspects: list[int] = []
+
+    def for_suspects(self: StubEngine, rows: int) -> StubEngine:
+        engines_of_suspects.append(rows)
+        return self
+
+    monkeypatch.setattr(StubEngine, "for_suspects", for_suspects)
     report = run(job, InProcess(before_batch=note))
+    assert engines_of_suspects == [2]
     answered = [row for batch in batches for row in batch]
     assert (len(answered), answered[-2:]) == (99, [(0, 4), (2, 1)])
     assert (report.counts.succeeded, report.counts.resumed) == (100, 1)

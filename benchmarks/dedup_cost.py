@@ -45,7 +45,7 @@ class StubFeeder:
         self, blocks: Sequence[Sequence[str]], group_rows: int, coordinators: Sequence[Any]
     ) -> dict[str, float]:
         """Returns the seconds it took, CPU seconds of this process, and rows."""
-        client = DedupClient(coordinators, always=False) if coordinators else None
+        client = DedupClient.of_actors(coordinators, always=False) if coordinators else None
         inferred = copied = 0
 
         def answer(requests: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ def answer_all(kill):
     answered, inferred = [{}, {}], [[], []]
 
     def run(block):
-        client, names = DedupClient(coordinators, always=False), BLOCKS[block]
+        client, names = DedupClient.of_actors(coordinators, always=False), BLOCKS[block]
 
         def infer(rows, keys):
             claimed.set()

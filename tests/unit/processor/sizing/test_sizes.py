@@ -11,6 +11,7 @@ from airflow_provider_raydatallm.processor.sizing.sizes import (
     default_workers,
     engine_batch_size,
     fewest_blocks,
+    fits_one_process,
     fitting_max_model_len,
     gpus,
     is_worth_compiling,
@@ -108,6 +109,11 @@ def test_batches_in_flight_cover_the_rows_that_the_engine_runs() -> None:
 def test_tasks_around_the_engine_are_bounded() -> None:
     assert [read_tasks(u, 8) for u in (1, 10, 1000)] == [1, 10, 32]
     assert [light_tasks(c) for c in (1, 8, 100)] == [1, 2, 25]
+
+
+def test_small_slice_fits_one_process() -> None:
+    sizes = [(1, 1), (4096, 16), (4097, 1), (1, 17)]
+    assert [fits_one_process(rows, units) for rows, units in sizes] == [True, True, False, False]
 
 
 def test_coordinators_of_identical_rows_grow_with_the_workers() -> None:

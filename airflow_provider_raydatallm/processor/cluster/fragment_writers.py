@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Threads of a writer: a caller that waits for a put does not block the others.
 _THREADS = 8
 _OPTIONS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": _THREADS}
+#: So many ids are an argument that Ray keeps itself.
+_FEW_UNITS = 500
 #: In place of the node of a slice's process, which is where Ray finds room.
 _ANY_NODE = ""
 #: Seconds after which a writer that has not answered is named in errors.
@@ -164,9 +166,10 @@ class FragmentWriters:
         import ray
 
         self._run = uuid.uuid4().hex
-        # Ray needs the unit ids to restart a writer, and keeps them only while something refers to them
-        # (ray #53727).
-        self._arguments = (url, folder, ray.put(list(unit_ids)), epoch)
+        # Ray needs the unit ids to restart a writer, and keeps many of them only while something refers to
+        # them (ray #53727, of which Ray warns).
+        ids = list(unit_ids)
+        self._arguments = (url, folder, ids if len(ids) <= _FEW_UNITS else ray.put(ids), epoch)
         self._by_node: dict[str, ActorHandle[Any]] = {}
         self._places: dict[str, str] = {}
         self._calls: dict[ObjectRef[Any], _Call] = {}

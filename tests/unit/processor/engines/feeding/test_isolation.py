@@ -144,9 +144,16 @@ def test_row_whose_answer_came_before_the_engine_died_is_no_reason() -> None:
     assert isolate(worker, 5) == ([5], [])
 
 
-def test_rows_that_a_living_engine_leaves_unanswered_are_left() -> None:
+def test_rows_that_a_living_engine_leaves_unanswered_are_left_and_not_asked_again() -> None:
     worker = Worker()
-    worker.generate = lambda rows: iter(())  # type: ignore[method-assign]
-    isolation = Isolation(lambda: [worker], on_group=lambda *_: None, on_culprit=lambda _: None)  # type: ignore[list-item]
+
+    def leave(rows: pa.Table) -> Iterator[pa.Table]:
+        worker.calls.append([len(tokens) for tokens in rows.column("tokens").to_pylist()])
+        return iter(())
+
+    worker.generate = leave  # type: ignore[method-assign]
+    workers: Any = [worker]
+    isolation = Isolation(lambda: workers, on_group=lambda *_: None, on_culprit=lambda _: None)
     rows = [Row(object(), 0, tokens=np.zeros(5, np.int32), params="{}", max_tokens=1)]
     assert isolation.wait(isolation.hand_in(rows)) == rows
+    assert worker.calls == [[1], [5]]

@@ -41,7 +41,7 @@ def add(start, count):
     tasks.add(None, pa.table({"__unit": units, "__offset": offsets}), None)
 
 def writer():
-    mine = [("job_id", "=", ray.get_runtime_context().get_job_id()), ("class_name", "=", "_Writer")]
+    mine = [("job_id", "=", ray.get_runtime_context().get_job_id()), ("class_name", "=", "WriterActor")]
     [found] = [a for a in list_actors(detail=True, filters=mine) if a.node_id == here and a.state == "ALIVE"]
     return psutil.Process(found.pid)
 

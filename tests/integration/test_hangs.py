@@ -51,7 +51,8 @@ def asked(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
 def test_job_whose_cpus_others_take_ends_and_says_so(
     ask: Ask, asked: dict[str, Any], tmp_path: Path, taken: str, waits: str
 ) -> None:
-    asked |= {"engine": f"crowded:{taken}", "file_per_input": True, "stall_timeout": 10}
+    # With blocks the slice's processes are those of Ray Data.
+    asked |= {"engine": f"crowded:{taken}", "file_per_input": True, "stall_timeout": 10, "blocks": 2}
     with pytest.raises(RayEngineDiedError, match=f"{waits}.*; 0 of the cluster's 8 CPUs are free"):
         ask(**asked)
     assert not list((tmp_path / "out").rglob("*.parquet"))

@@ -109,6 +109,8 @@ def run_in_slice_process(
         except RayActorError as e:
             if isinstance(e, ActorUnavailableError):  # it may go on with these rows
                 ray.kill(process, no_restart=False)
+            # Calls that are not retried fail at once while it starts again.
+            wait_for_refs([process.__ray_ready__.remote()], num_returns=1, timeout_s=None)
             before, missing = missing.rows, still_missing()
             deaths = deaths + 1 if missing.rows == before else 1
             if deaths >= _MOST_DEATHS:

@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.cluster import pipeline
 from airflow_provider_raydatallm.processor.cluster.admission import QueueSlot, admit
 from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
+from airflow_provider_raydatallm.processor.cluster.size_watch import SizeWatch
 from airflow_provider_raydatallm.processor.cluster.slice_process import SliceProcess, run_in_slice_process
 from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stall_error
 from airflow_provider_raydatallm.processor.engines.base import Engine
@@ -34,7 +35,7 @@ from airflow_provider_raydatallm.processor.request.answer_shape import AnswerPar
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
-from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, SizingInputs, TokenLengthSample
+from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs, TokenLengthSample
 from airflow_provider_raydatallm.processor.sizing.sizes import fits_one_process
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
@@ -170,35 +171,6 @@ class RayCluster:
                     raise stall_error(event, waiting, describe_waiting())
                 built |= zip(done, ray.get(done, timeout=timeout), strict=True)
         return [built[task] for task in tasks]
-
-
-class SizeWatch:
-    """Ends the wait of a slice for which its cluster became too small. Nodes may come back: it looks now and
-    then."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        rows: int,
-        every_s: float,
-        probe: Callable[[], ClusterFacts] = cluster_probe.probe_cluster,
-    ) -> None:
-        self._engine, self._rows, self._probe = engine, rows, probe
-        self._every_s = self._next_look = every_s
-
-    def check(self, waited_s: float) -> None:
-        """:raises SliceError: of kind `queue`, which is retried: the next try is refused before it waits, if
-        the cluster still lacks nodes."""
-        if waited_s < self._next_look:
-            return
-        self._next_look = waited_s + self._every_s
-        for finding in checks.preflight_findings(self._engine.plan, self._rows, self._probe()):
-            if finding.severity == "error" and finding.kind == "cluster":
-                raise SliceError(
-                    f"the cluster lost nodes, and the slice has waited {waited_s:.0f} s: {finding}. Finished "
-                    "rows are kept",
-                    kind="queue",
-                )
 
 
 def _fits_one_process(engine: Engine, missing: MissingRows) -> bool:

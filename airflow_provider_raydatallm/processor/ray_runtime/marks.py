@@ -7,6 +7,7 @@ would cost a process.
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 import uuid
 from collections.abc import Iterator
@@ -77,7 +78,8 @@ def cluster_lock(name: str, timeout_s: float) -> Iterator[None]:
                 f"other jobs hold the lock {name!r} for more than {timeout_s:g} s: does one of them hang?",
                 kind="engine",
             )
-        time.sleep(_LOOK_SECONDS)
+        # Jobs that look at the same time all back off: not at the same time again.
+        time.sleep(_LOOK_SECONDS * random.uniform(0.5, 1.5))
     try:
         yield
     finally:

@@ -78,5 +78,5 @@ def _resolve_alias(event: OutletEventAccessorProtocol, uri: str, extra: dict[str
 def _extra(result: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an event's figures: small, and with the same keys for every outcome."""
     counts = {k: result["counts"][k] for k in ("planned", "succeeded", "quarantined")}
-    keys = ("outcome", "slice_key", "output_path", "fingerprint", "ray_job_id")
+    keys = ("outcome", "slice_key", "output_path", "published_version", "fingerprint", "ray_job_id")
     return {**{k: result[k] for k in keys}, "counts": counts}

@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from datetime import time as datetime_time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
@@ -32,10 +33,11 @@ from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, job_verdict, submission
 from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
+from airflow_provider_raydatallm.task.job_record import DeferredJob
 from airflow_provider_raydatallm.task.job_tracker import JobTracker
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 from airflow_provider_raydatallm.task.outcome import build_result, error_of
-from airflow_provider_raydatallm.task.slice_key import resolve_slice_key
+from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_slice_key
 
 if TYPE_CHECKING:
     import pydantic
@@ -52,8 +54,9 @@ _STOP_SECONDS = 4.0
 class RayLLMBatchOperator(SliceLineage, BaseOperator):
     """Run an LLM over one slice of a table on a Ray cluster and publish the answers as Parquet.
 
-    The slice key is the first of: `slice_key`; the run's partition key; the Param `slice`; the data
-    interval's start; the logical date (dates are formatted by `slice_format` in the schedule's timezone). The
+    The slice key is the first of: `slice_key`; the run's partition key; the Param `slice`, if a person's run
+    sets it; the data interval's start; the logical date (dates are formatted by `slice_format` in the
+    schedule's timezone). The
     output has all input columns, in input order, and the answer. The slice's folder holds Parquet files and
     an empty `_SUCCESS`; metadata and quarantined rows lie beside the table.
 
@@ -319,17 +322,36 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
             job = tracker.submission.job
+            self._name_mapped_task(context, job)
+            self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
             self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
+            if (result := tracker.lost_result()) is not None:
+                self.log.info("An earlier try finished the slice, and ended before Airflow knew")
+                return self._finish(context, job, result)
             if (running_job := tracker.find_job()) is not None:
                 return self._wait(context, tracker, running_job)
             if (report := submission.read_finished_report(tracker.submission)) is not None:
-                return self._succeed(context, tracker, report)
+                return self._succeed(context, tracker, job, None, report)
             return self._wait(context, tracker, tracker.submit())
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Continues `execute` after the waiting in the triggerer."""
+    def execute_complete(
+        self,
+        context: Context,
+        event: dict[str, Any],
+        job: dict[str, Any] | None = None,
+        spec: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Continues `execute` after the waiting in the triggerer.
+
+        :param job, spec: the job that the task waited for (`DeferredJob.to_kwargs`).
+        """
         with self._start_attempt(context) as tracker:
-            return self._conclude(context, tracker, job_verdict.from_event(event))
+            deferred = DeferredJob.from_kwargs(job, spec)
+            slice_job = deferred.slice_job if deferred is not None else tracker.submission.job
+            ref = deferred.ref if deferred is not None else tracker.job
+            self._name_mapped_task(context, slice_job)
+            self.record_run(slice_job, ray_job_id=ref.submission_id if ref else None)
+            return self._conclude(context, tracker, slice_job, ref, job_verdict.from_event(event))
 
     def on_kill(self) -> None:
         # Airflow calls this from a signal handler, in the middle of `execute`, which continues afterwards; or
@@ -350,12 +372,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             self._executing = False
 
     def _build_tracker(self, context: Context) -> JobTracker:
-        ti, job_submission = context["ti"], self._build_submission(context)
-        job = job_submission.job
-        if ti.map_index is not None and ti.map_index >= 0 and not context.get("map_index_template"):
-            # Mapped tasks show their slice instead of a number.
-            label = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
-            cast("dict[str, Any]", context).update(label)
+        ti = context["ti"]
         deadline = None
         if self.deferrable and self.execution_timeout is not None:
             # Airflow enforces it only while the task has a worker, and starts anew each time it gets one.
@@ -371,19 +388,30 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
                 self.finish_by, run_start, arguments.schedule_timezone(context["dag"])
             ).timestamp()
         store = context.get("task_state_store")
-        tracker = JobTracker(wait_options, job_submission, ti, store, self.log, finish_by)
-        self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
-        return tracker
+        build = partial(self._build_submission, context)
+        return JobTracker(wait_options, build, ti, store, self.log, finish_by)
+
+    @staticmethod
+    def _name_mapped_task(context: Context, job: SliceJob) -> None:
+        """Mapped tasks show their slice instead of a number."""
+        map_index = context["ti"].map_index
+        if map_index is not None and map_index >= 0 and not context.get("map_index_template"):
+            label = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
+            cast("dict[str, Any]", context).update(label)
 
     def _wait(self, context: Context, tracker: JobTracker, job: JobRef) -> dict[str, Any]:
-        self.record_run(tracker.submission.job, ray_job_id=job.submission_id)
-        context["ti"].xcom_push(RayJobLink.xcom_key, RayHook(job.ray_conn_id).job_url(job.submission_id))
+        slice_job = tracker.submission.job
+        self.record_run(slice_job, ray_job_id=job.submission_id)
+        job = replace(job, url=RayHook(job.ray_conn_id).job_url(job.submission_id))
+        context["ti"].xcom_push(RayJobLink.xcom_key, job.url)
         if self.deferrable and not self._killed:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
-            self.defer(trigger=trigger, method_name="execute_complete")
-        return self._conclude(context, tracker, _run_async(self._wait_unless_killed(job, tracker.task)))
+            kwargs = DeferredJob(job, slice_job).to_kwargs()
+            self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
+        verdict = _run_async(self._wait_unless_killed(job, tracker.task))
+        return self._conclude(context, tracker, slice_job, job, verdict)
 
     async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> job_verdict.Verdict:
         waiting = asyncio.ensure_future(wait_for_job(job, self.log))
@@ -408,24 +436,30 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         await stop_own_job(job, attempt, self.log, deferred=False, timeout_s=_STOP_SECONDS)
 
     def _conclude(
-        self, context: Context, tracker: JobTracker, verdict: job_verdict.Verdict
+        self,
+        context: Context,
+        tracker: JobTracker,
+        slice_job: SliceJob,
+        ref: JobRef | None,
+        verdict: job_verdict.Verdict,
     ) -> dict[str, Any]:
         """Turns a verdict into the task's result; replaces a job that was lost.
 
         :raises RayLLMInputError, RayLLMJobError, AirflowTaskTimeout: for a job without a result.
         """
-        job_id = tracker.job.submission_id if tracker.job is not None else "?"
+        job_id = ref.submission_id if ref is not None else "?"
         if isinstance(verdict, job_verdict.TimedOut):
             raise AirflowTaskTimeout(f"execution_timeout {self.execution_timeout} has passed")
         if isinstance(verdict, job_verdict.ClusterUnreachable):
             raise error_of(verdict, job_id)
         if isinstance(verdict, job_verdict.EndedWithoutReport):
             self.log.warning("The job ended without a report; checking the store from the cluster")
-            status_verdict = _run_async(wait_for_job(tracker.submit_status_job(), self.log))
+            status_verdict = _run_async(wait_for_job(tracker.submit_status_job(slice_job), self.log))
             if isinstance(status_verdict, job_verdict.Finished):
                 verdict = job_verdict.Finished(status_verdict.report)
         if isinstance(verdict, job_verdict.Finished):
-            return self._succeed(context, tracker, Report.model_validate(verdict.report), verdict.started_at)
+            report = Report.model_validate(verdict.report)
+            return self._succeed(context, tracker, slice_job, ref, report, verdict.started_at)
         cause = verdict.kind if isinstance(verdict, job_verdict.Failed) else verdict.why
         if cause in ("stopped", "unknown") and tracker.can_resubmit(stopped=cause == "stopped"):
             self.log.warning("The job was lost; submitting another one for the missing rows")
@@ -434,20 +468,29 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         raise error_of(verdict, job_id)
 
     def _succeed(
-        self, context: Context, tracker: JobTracker, report: Report, job_start: float | None = None
+        self,
+        context: Context,
+        tracker: JobTracker,
+        slice_job: SliceJob,
+        ref: JobRef | None,
+        report: Report,
+        job_start: float | None = None,
     ) -> dict[str, Any]:
-        job = tracker.submission.job
         task_start = context["ti"].start_date.timestamp()
-        result = build_result(report, job.paths, tracker.job, task_start=task_start, job_start=job_start)
-        tracker.clear()
-        self.record_run(job, result=result)
-        if report.outcome == "empty" and self.on_empty == "skip":
-            raise AirflowSkipException(f"slice {report.slice_key!r} has no rows")
-        self.log.info("%s: %s rows in %s", report.outcome, f"{report.counts.succeeded:,}", report.output_path)
+        result = build_result(report, slice_job.paths, ref, task_start=task_start, job_start=job_start)
+        tracker.conclude(result)
         if report.seconds.start is not None and report.outcome == "published":
             self.log.info("Before the first row: %s", report.seconds.start)
+        return self._finish(context, slice_job, result)
+
+    def _finish(self, context: Context, slice_job: SliceJob, result: dict[str, Any]) -> dict[str, Any]:
+        self.record_run(slice_job, result=result)
+        if result["outcome"] == "empty" and self.on_empty == "skip":
+            raise AirflowSkipException(f"slice {slice_job.slice_key!r} has no rows")
+        rows = f"{result['counts']['succeeded']:,}"
+        self.log.info("%s: %s rows in %s", result["outcome"], rows, result["output_path"])
         record_asset_events(
-            self.outlets, context["outlet_events"], job, result,
+            self.outlets, context["outlet_events"], slice_job, result,
             partition_key=context.get("partition_key"), emit_partition=self.emit_partition,
         )  # fmt: skip
         return result
@@ -479,7 +522,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         key = resolve_slice_key(
             slice_key=self.slice_key,
             partition_key=context.get("partition_key"),
-            param=context["params"].get("slice"),
+            param=chosen_slice(str(run.run_type), run.conf, context["params"], dag.params),
             data_interval_start=context.get("data_interval_start"),
             logical_date=context.get("logical_date"),
             partitioned=arguments.makes_partitioned_runs(dag.timetable),

@@ -1,9 +1,9 @@
 """Finds or submits the Ray job of a task's slice, so that never two of them run.
 
-The job's record is kept in Airflow's task state store, which survives retries, clears, and the deaths of
-workers and triggerers. It is written as an intent before the job is submitted, and confirmed after. An
+The job's record (`job_record`) is written as an intent before the job is submitted, and confirmed after. An
 earlier attempt's job is taken over when its configuration is the same and it runs or has published; it is
-stopped when its configuration differs. The record is deleted when the slice is finished.
+stopped when its configuration differs. When the slice is finished, the record keeps the task's result: an
+attempt that dies before Airflow takes note of it has not lost it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import hashlib
 import json
 import time
 import uuid
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
@@ -21,13 +23,14 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task.job_cancel import OWNER_KEY, TaskAttempt
+from airflow_provider_raydatallm.task.job_record import STATE_KEY, JobRecord
 from airflow_provider_raydatallm.task.job_verdict import Finished, JobWatch
 from airflow_provider_raydatallm.task.job_waiter import JobRef, TaskLog, heartbeat_key
 
 if TYPE_CHECKING:
+    from airflow_provider_raydatallm.contract.spec import SliceJob
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 
-STATE_KEY = "ray_llm_job"
 #: How long a job may take to stop; it has 30 s to write its last rows.
 _STOP_SECONDS = 60.0
 #: A job that stops this soon after takeover was stopped by the previous attempt.
@@ -36,39 +39,10 @@ _LATE_STOP_SECONDS = 60.0
 _MAX_SUBMISSIONS = 3
 
 
-@dataclass(frozen=True)
-class JobRecord:
-    """
-    :param spec_hash: hash of the spec and its code.
-    :param fingerprint: for people who read the record.
-    :param try_number: of the attempt that waits for the job.
-    :param submission_count: jobs that this attempt has submitted, with this one.
-    """
-
-    phase: Literal["intent", "submitted", "ended"]
-    ray_conn_id: str
-    submission_id: str
-    nonce: str
-    spec_hash: str
-    fingerprint: str
-    try_number: int
-    submission_count: int = 1
-    taken_over_at: float | None = None
-
-    @classmethod
-    def read(cls, state_store: Any) -> JobRecord | None:
-        value = state_store.get(STATE_KEY) if state_store is not None else None
-        names = {f.name for f in fields(cls)}
-        try:
-            # Another version of the provider may have written it.
-            return cls(**{k: v for k, v in value.items() if k in names}) if value else None
-        except TypeError:
-            return None
-
-
 class JobTracker:
     """
     :param wait_options: how to wait for a job; without the job's ids.
+    :param build_submission: what a job would be; needs connections that only submitting needs.
     :param ti: the running task instance.
     :param state_store: `context["task_state_store"]`; without one no earlier job is found.
     :param finish_by: epoch seconds at which the slice should be finished.
@@ -77,13 +51,13 @@ class JobTracker:
     def __init__(
         self,
         wait_options: JobRef,
-        submission: JobSubmission,
+        build_submission: Callable[[], JobSubmission],
         ti: Any,
         state_store: Any,
         log: TaskLog,
         finish_by: float | None = None,
     ) -> None:
-        self.submission = submission
+        self._build_submission = build_submission
         self.task = TaskAttempt.from_task_instance(ti)
         self._wait_options = wait_options
         self._finish_by = finish_by
@@ -91,22 +65,37 @@ class JobTracker:
         self._ti = ti
         self._store = state_store
         self._log = log
-        self._spec_hash = _hash_of(submission)
         self._record = JobRecord.read(state_store)
+
+    @cached_property
+    def submission(self) -> JobSubmission:
+        return self._build_submission()
+
+    @cached_property
+    def _spec_hash(self) -> str:
+        return _hash_of(self.submission)
 
     @property
     def job(self) -> JobRef | None:
         """The job that this attempt waits for, if it has one."""
         record = self._record
-        if record is None or record.phase == "ended":
+        if record is None or record.is_over:
             return None
         ids = {n: getattr(record, n) for n in ("ray_conn_id", "submission_id", "nonce")}
         return replace(self._wait_options, **ids)
 
+    def lost_result(self) -> dict[str, Any] | None:
+        """Returns the task's result where the attempt before had it, and died before Airflow took note."""
+        if self._record is None or self._record.result is None:
+            return None
+        # As Airflow computes it: clearing a task raises max_tries.
+        first_try = self._ti.max_tries - (self._ti.task.retries or 0) + 1
+        return self._record.lost_result(self._spec_hash, first_try, self.task.try_number)
+
     def find_job(self) -> JobRef | None:
         """Takes over the job of an earlier attempt, if there is one that this attempt can use."""
         record = self._record
-        if record is None or record.phase == "ended":
+        if record is None or record.is_over:
             return None
         if not self._is_usable(record):
             self.mark_ended()
@@ -173,11 +162,14 @@ class JobTracker:
         self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
         return cast("JobRef", self.job)
 
-    def submit_status_job(self) -> JobRef:
-        """Submits a job that reads the store, which this machine may not be able to read."""
+    def submit_status_job(self, job: SliceJob) -> JobRef:
+        """Submits a job that reads the store, which this machine may not be able to read.
+
+        :param job: the slice, which the DAG may describe otherwise by now.
+        """
         nonce = uuid.uuid4().hex
         name = make_submission_id(self.submission.metadata, f"status-{nonce[:12]}")
-        self.submission.submit(self._hook, "status", name, nonce)
+        replace(self.submission, job=job).submit(self._hook, "status", name, nonce)
         return replace(
             self._wait_options, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None
         )
@@ -201,11 +193,10 @@ class JobTracker:
         if self._record is not None:
             self._save(replace(self._record, phase="ended"))
 
-    def clear(self) -> None:
-        """Deletes the record: the slice is finished."""
-        self._record = None
-        if self._store is not None:
-            self._store.delete(STATE_KEY)
+    def conclude(self, result: dict[str, Any]) -> None:
+        """Records that the slice is finished, and the task's result."""
+        if self._record is not None and not self._record.is_over:
+            self._save(self._record.conclude(result, self.task.try_number))
 
     def _save(self, record: JobRecord) -> None:
         self._record = record

@@ -37,6 +37,7 @@ class JobRef:
     :param deadline: epoch seconds at which the attempt's execution_timeout passes.
     :param since: epoch seconds at which the waiting began.
     :param nonce: marks the job's own lines in its log.
+    :param url: its page in the dashboard.
     """
 
     ray_conn_id: str
@@ -47,6 +48,7 @@ class JobRef:
     since: float
     submission_id: str = ""
     nonce: str = ""
+    url: str = ""
 
     @property
     def heartbeat_interval(self) -> float | None:

@@ -8,7 +8,6 @@ from typing import Any
 from airflow_provider_raydatallm import exceptions
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
-from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.job_failure import explain_failure
 from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, EndedWithoutReport, Failed
 from airflow_provider_raydatallm.task.job_waiter import JobRef
@@ -29,7 +28,7 @@ def build_result(
     return report.to_xcom(
         report_path=None if report.published_version is None else paths.report(report.published_version),
         ray_job_id=job.submission_id if job is not None and report.outcome != "unchanged" else None,
-        dashboard_url=RayHook(job.ray_conn_id).job_url(job.submission_id) if job is not None else None,
+        dashboard_url=job.url or None if job is not None else None,
         queued=queued,
         total=round(total, 3),
     )

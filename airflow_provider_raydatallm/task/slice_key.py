@@ -1,16 +1,28 @@
 """Resolves the slice key of a run: which rows this DAG run owns. Pure.
 
-Order: `slice_key`, `partition_key`, the Param `slice`, data interval start, logical date; else an error.
-Never reads a whole table because no slice is named, and never uses "now" for a partitioned run, whose context
-has no dates.
+Order: `slice_key`, `partition_key`, the Param `slice` that a person's run sets, data interval start, logical
+date; else an error. Never reads a whole table because no slice is named, never uses "now" for a partitioned
+run, whose context has no dates, and never lets a Param's default, or a backfill's configuration, take the
+place of a run's own day.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from typing import Any
 
+from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
+
+#: Runs that nobody asked for one by one: their slice is that of their interval or partition.
+_RUNS_WITH_DATES = ("scheduled", "backfill", "asset_triggered")
+_LONGEST_KEY = 200
+#: Percent-encoded, in a folder's name, which has 255 bytes at most.
+_LONGEST_NAME = 240
+#: Characters that show a text in another order than it has.
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 @dataclass(frozen=True)
@@ -19,6 +31,24 @@ class SliceKey:
 
     key: str
     instant: datetime | None = None
+
+
+def chosen_slice(
+    run_type: str, conf: Mapping[str, Any] | None, params: Mapping[str, Any], declared: Collection[str]
+) -> object:
+    """Returns the Param `slice` if this run's configuration sets it, and a person or a task made the run.
+
+    :param declared: names of the DAG's Params.
+    :raises RayLLMInputError: when the DAG declares no such Param, as the slice would be another one.
+    """
+    if run_type in _RUNS_WITH_DATES or "slice" not in (conf or {}):
+        return None
+    if "slice" not in declared:
+        raise RayLLMInputError(
+            f"the run's conf sets slice={(conf or {})['slice']!r}, but the DAG has no Param 'slice'. Add "
+            "params={'slice': Param('', type='string')} to it, or trigger the run without"
+        )
+    return params.get("slice")
 
 
 def resolve_slice_key(
@@ -35,7 +65,7 @@ def resolve_slice_key(
     """Returns the slice key of a run.
 
     :param slice_key: the operator's argument, rendered.
-    :param param: the run's Param `slice`; None or "" when there is none.
+    :param param: `chosen_slice`; None or "" when there is none.
     :param partitioned: whether the DAG's timetable makes partitioned runs.
     :param timezone: dates are formatted in the schedule's timezone; contexts carry UTC.
     :raises RayLLMInputError: naming the sources that are empty or wrong, and what to set.
@@ -54,9 +84,10 @@ def resolve_slice_key(
     instant = data_interval_start or logical_date
     if instant is None:
         raise RayLLMInputError(
-            "no slice key: slice_key, partition_key, Param 'slice', data interval and logical date are all "
-            "empty. Set slice_key, add a Param named 'slice' to the DAG, or trigger the run with a "
-            "logical date"
+            "no slice key: this run has no partition key, data interval or logical date, and neither "
+            "slice_key nor the Param 'slice' names one. Trigger the DAG with a logical date, or with a Param "
+            "'slice' (params={'slice': Param('', type='string')} gives its form a field for it): "
+            '"Materialize" of an asset asks for no date'
         )
     local = instant.astimezone(timezone) if timezone is not None else instant
     return SliceKey(_validate(local.strftime(slice_format), f"slice_format {slice_format!r}"), instant)
@@ -70,6 +101,13 @@ def _validate(value: object, source: str) -> str:
         raise RayLLMInputError(
             f"{source} rendered to {value!r}, which is not a valid slice key: check the template"
         )
-    if any(ord(c) < 32 for c in key):
-        raise RayLLMInputError(f"{source} has a control character: {value!r}")
+    if bad := next((c for c in key if ord(c) < 32 or 127 <= ord(c) < 160 or c in _BIDI), None):
+        raise RayLLMInputError(f"{source} has a control character ({bad!r}): {value!r}")
+    if key[0] in "_.":
+        raise RayLLMInputError(f"{source} is {value!r}: readers skip folders that begin with {key[0]!r}")
+    if len(key) > _LONGEST_KEY or len(encode_slice_key(key)) > _LONGEST_NAME:
+        raise RayLLMInputError(
+            f"{source} has {len(key)} characters; {_LONGEST_KEY} are the most, and fewer where its folder's "
+            f"name percent-encodes them: {key[:60]!r}..."
+        )
     return key

@@ -22,7 +22,7 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task import job_cancel, job_tracker
-from airflow_provider_raydatallm.task.job_tracker import STATE_KEY
+from airflow_provider_raydatallm.task.job_record import STATE_KEY
 from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job_waiter import heartbeat_key
 from tests.support.context import StateStore, context_of
@@ -105,8 +105,13 @@ def test_next_attempt_finds_the_job_and_has_its_report(task: Any, gate: Path, su
     counts = result["counts"]
     assert (result["outcome"], counts["succeeded"], counts["resumed"]) == ("published", N, 0)
     assert submitted == [result["ray_job_id"]]
-    assert store == {}  # nothing is left to find
-    assert operator.execute(context_of(operator, store))["outcome"] == "unchanged"
+    # As if this attempt had died before Airflow took note of its result.
+    assert operator.execute(context_of(operator, store, try_number=2)) == result
+    # Somebody cleared the task, and so asks anew.
+    again = task()
+    assert again.execute(context_of(again, store, try_number=2, clears=1))["outcome"] == "unchanged"
+    changed = task(sampling_params={"max_tokens": 3}, on_config_change="recompute")
+    assert changed.execute(context_of(changed, store, try_number=3))["published_version"] == 2
 
 
 def test_job_that_was_done_before_the_next_attempt_counts_as_its_work(
@@ -225,7 +230,7 @@ def test_verdict_from_the_triggerer_is_the_tasks_outcome(task: Any, submitted: l
               "counts": {"planned": 1, "succeeded": 1}}  # fmt: skip
     result = operator.execute_complete(context_of(operator, store), to_event(Finished(report)))
     assert (result["outcome"], result["ray_job_id"]) == ("published", submitted[0])
-    assert store == {}
+    assert store["ray_llm_job"]["phase"] == "concluded"
 
 
 def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(

@@ -43,14 +43,16 @@ def test_examples_resolve_their_slices() -> None:
     def key(dag_id: str, **context: Any) -> str:
         dag = bag.dags[dag_id]
         dag.tasks[0].max_rows = None  # a template that nobody renders here
-        given = {"dag": dag, "dag_run": SimpleNamespace(run_type="scheduled"), "params": {}, **context}
-        return dag.tasks[0].slice_job(given)[0].slice_key  # type: ignore[union-attr]
+        given = {"dag": dag, "dag_run": SimpleNamespace(run_type="scheduled", conf={}), "params": {}}
+        return dag.tasks[0].slice_job({**given, **context})[0].slice_key  # type: ignore[union-attr]
 
     midnight = dt.datetime(2026, 1, 30, 23, tzinfo=dt.UTC)
     assert key("customers_daily", data_interval_start=midnight) == "2026-01-30"
     assert key("customers_hourly", data_interval_start=midnight) == "2026-01-31T00+0100"
     assert key("customers_partitioned", partition_key="2026-01-30") == "2026-01-30"
-    assert key("customers_form", params={"slice": "2026-02-01"}, logical_date=midnight) == "2026-02-01"
+    conf = {"slice": "2026-02-01"}
+    by_hand = SimpleNamespace(run_type="manual", conf=conf)
+    assert key("customers_form", params=conf, dag_run=by_hand, logical_date=midnight) == "2026-02-01"
     with pytest.raises(RayLLMInputError, match="partitioned DAG has no partition_key"):
         key("customers_partitioned", logical_date=midnight)
 

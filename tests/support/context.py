@@ -22,12 +22,16 @@ class StateStore(dict[str, Any]):
         self.pop(key, None)
 
 
-def context_of(operator: RayLLMBatchOperator, store: StateStore | None = None) -> Any:
+def context_of(
+    operator: RayLLMBatchOperator, store: StateStore | None = None, *, try_number: int = 1, clears: int = 0
+) -> Any:
+    """:param clears: how often somebody cleared the task, before this try."""
     ti = SimpleNamespace(
         id=uuid.uuid4(), dag_id=operator.dag_id, task_id=operator.task_id, run_id="r", map_index=-1,
-        try_number=1, start_date=dt.datetime.now(dt.UTC), xcom_push=lambda key, value: None,
+        try_number=try_number, max_tries=operator.retries + clears, task=operator,
+        start_date=dt.datetime.now(dt.UTC), xcom_push=lambda key, value: None,
     )  # fmt: skip
-    run = SimpleNamespace(run_type="manual", start_date=dt.datetime.now(dt.UTC))
+    run = SimpleNamespace(run_type="manual", conf={}, start_date=dt.datetime.now(dt.UTC))
     return {
         "dag": operator.dag, "dag_run": run, "params": {}, "ti": ti, "task_state_store": store,
         "outlet_events": {},

@@ -77,7 +77,8 @@ for mode in MODES:
 
     # The scheduler makes no run of these by itself: their schedule has ended.
     ended: dict[str, Any] = {"start_date": FIRST, "end_date": FIRST.add(days=30), "catchup": False}
-    with make("backfill", mode, schedule=nightly, **ended):
+    # Its Param is for people: a backfill's days are their own.
+    with make("backfill", mode, params={"slice": day}, schedule=nightly, **ended):
         RayLLMBatchOperator(**arguments(mode))
 
     with make("backfill_partitioned", mode, schedule=partitions, **ended):

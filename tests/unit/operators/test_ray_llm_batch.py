@@ -16,6 +16,9 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
+from airflow_provider_raydatallm.task.job_record import DeferredJob
+from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
+from airflow_provider_raydatallm.task.job_waiter import JobRef
 from tests.support.context import context_of
 from tests.support.paths import ROOT
 
@@ -108,7 +111,7 @@ def test_invalid_schema_and_non_json_argument_are_refused() -> None:
 def test_key_is_in_the_schedules_timezone(schedule: Any, key: str) -> None:
     dag = DAG("d", schedule=schedule, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
     midnight_in_taipei = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
-    run = SimpleNamespace(run_type="scheduled")
+    run = SimpleNamespace(run_type="scheduled", conf={})
     job = spec_of(operator(), dag=dag, dag_run=run, data_interval_start=midnight_in_taipei)
     assert job.slice_key == key
     assert job.slice_instant == midnight_in_taipei.isoformat()
@@ -165,3 +168,24 @@ def test_engine_idle_timeout_reaches_the_spec_as_seconds(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
     assert spec_of(operator(slice_key="k", **given)).engine_idle_timeout == seconds
+
+
+def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> None:
+    """Nothing that only submitting needs is there any more: the connections, and the DAG as it was."""
+    submitted = spec_of(operator(output_path="/tables/out", slice_key="2026-01-30"))
+    ref = JobRef("ray_gone", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n", url="http://ray/j")
+    kwargs = json.loads(json.dumps(DeferredJob(ref, submitted).to_kwargs()))
+    edited = operator(
+        output_path="/elsewhere", ray_conn_id="ray_gone", storage_conn_id="aws_gone", model_conn_id="hub_gone"
+    )
+    report = {
+        "outcome": "published", "slice_key": submitted.slice_key, "output_path": submitted.slice_path,
+        "fingerprint": "f", "published_version": 3, "counts": {"planned": 1, "succeeded": 1},
+    }  # fmt: skip
+    event = to_event(Finished(report))
+    result = edited.execute_complete(context_of(edited), event, **kwargs)
+    assert result["report_path"] == submitted.paths.report(3)
+    assert (result["ray_job_id"], result["dashboard_url"]) == ("j", "http://ray/j")
+    # Of what another version kept nothing can be concluded: the task has to be built anew.
+    with pytest.raises(RayLLMInputError, match="no slice key"):
+        edited.execute_complete(context_of(edited), event, **{**kwargs, "spec": {"unknown": 1}})

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.task.slice_key import SliceKey, resolve_slice_key
+from airflow_provider_raydatallm.task.slice_key import SliceKey, chosen_slice, resolve_slice_key
 
 MIDNIGHT_IN_TAIPEI = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
 
@@ -48,7 +48,10 @@ def test_partitioned_run_without_a_key_is_never_now() -> None:
         resolve(partitioned=True, logical_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
 
 
-@pytest.mark.parametrize("rendered", ["None", "", "  ", "null", "a\nb", 7])
+@pytest.mark.parametrize(
+    "rendered",
+    ["None", "", "  ", "null", "a\nb", 7, "a\x7fb", "a\u202eb", "_SUCCESS", ".hidden", "x" * 201, "é" * 41],
+)
 def test_invalid_rendered_key_is_refused(rendered: object) -> None:
     with pytest.raises(RayLLMInputError, match="slice_key"):
         resolve(slice_key=rendered)
@@ -56,5 +59,27 @@ def test_invalid_rendered_key_is_refused(rendered: object) -> None:
 
 def test_empty_param_falls_through_and_nothing_at_all_is_an_error() -> None:
     assert resolve(param="", logical_date=dt.datetime(2026, 1, 2, tzinfo=dt.UTC)).key == "2026-01-02"
-    with pytest.raises(RayLLMInputError, match="Set slice_key"):
+    with pytest.raises(RayLLMInputError, match=r"no slice key: .*Materialize"):
         resolve()
+
+
+@pytest.mark.parametrize(
+    ("run_type", "conf", "slice_"),
+    [
+        ("manual", {"slice": "a"}, "a"), ("operator_triggered", {"slice": "a"}, "a"),
+        ("asset_materialization", {"slice": "a"}, "a"), ("manual", {}, None), ("manual", None, None),
+        ("backfill", {"slice": "a"}, None), ("scheduled", {"slice": "a"}, None),
+        ("asset_triggered", {"slice": "a"}, None),
+    ],
+)  # fmt: skip
+def test_param_counts_where_a_run_sets_it_that_somebody_asked_for(
+    run_type: str, conf: dict[str, str] | None, slice_: str | None
+) -> None:
+    params = {"slice": (conf or {}).get("slice", "the default")}
+    assert chosen_slice(run_type, conf, params, {"slice"}) == slice_
+
+
+def test_slice_of_a_run_whose_dag_has_no_such_param_is_refused() -> None:
+    with pytest.raises(RayLLMInputError, match="slice='a', but the DAG has no Param 'slice'"):
+        chosen_slice("manual", {"slice": "a"}, {"slice": "a"}, {})
+    assert chosen_slice("backfill", {"slice": "a"}, {"slice": "a"}, {}) is None

@@ -48,7 +48,9 @@ def main() -> None:
             port = probe.getsockname()[1]
         os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": f"127.0.0.1:{port}"}
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
-        head = subprocess.Popen([*start, "--num-cpus=16", f"--temp-dir={folder}/ray"])
+        head = subprocess.Popen(
+            [*start, "--num-cpus=16", "--include-dashboard=false", f"--temp-dir={folder}/ray"]
+        )
         try:
             time.sleep(HEAD_SECONDS)
             print("SUMMARY " + json.dumps(compare(Path(folder), args)), flush=True)

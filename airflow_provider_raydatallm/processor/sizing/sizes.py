@@ -27,6 +27,9 @@ _WAITING_ROWS = 256
 TOKENS_IN_FLIGHT = 8_000_000
 #: Rows that travel together to a feeder, at most; fewer where feeders would get less than 4 blocks.
 _BLOCK = 2048
+#: Blocks that a feeder holds at once, at most: rows that take long keep theirs open. The feeders that start
+#: first take what they can hold: in a slice of few blocks the others would get none.
+_MOST_BLOCKS, _FEWEST_BLOCKS = 32, 4
 #: On an H200 a start with cached compilations took 66 s, an eager one 47 s; eager inference is a third
 #: slower, so that compiling pays off after a minute.
 _COMPILING_SECONDS = 60.0
@@ -188,6 +191,11 @@ def rows_in_flight(max_num_seqs: int, batches: int | None = None) -> int:
 def block_rows(rows: int, feeders: int) -> int:
     """Returns rows per block where rows are admitted one by one."""
     return max(_SMALLEST_BATCH, min(_BLOCK, math.ceil(rows / (feeders * _BATCHES_PER_WORKER))))
+
+
+def blocks_in_work(rows: int, block_rows: int, feeders: int) -> int:
+    """Returns the blocks that each feeder holds at once, where rows are admitted one by one."""
+    return min(_MOST_BLOCKS, max(_FEWEST_BLOCKS, math.ceil(rows / (block_rows * feeders))))
 
 
 def fits_one_process(rows: int, units: int) -> bool:

@@ -35,8 +35,8 @@ _WINDOW_TOKENS = 8_000_000
 _SMALLEST_CALL = 16
 _TICK_SECONDS = 0.5
 
-#: The ready workers that a feeder uses, and its share of each.
-ReadyWorkers = Callable[[], tuple[Sequence[Worker], RowBudget]]
+#: The ready workers that a feeder uses, and its share of each; is told whether rows wait to be sent.
+ReadyWorkers = Callable[[bool], tuple[Sequence[Worker], RowBudget]]
 
 
 @dataclass(eq=False)
@@ -155,7 +155,7 @@ class Dispatcher:
         try:
             checked_at = time.monotonic()
             while True:
-                workers, share = self._workers()
+                workers, share = self._workers(bool(self._queue))
                 with self._changed:
                     if self._error is not None:
                         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +25,8 @@ from airflow_provider_raydatallm.processor.columns import describe_error, storab
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import COPIED_COLUMNS
+from airflow_provider_raydatallm.processor.engines.feeding.active_feeders import ActiveFeeders
 from airflow_provider_raydatallm.processor.engines.feeding.dispatcher import SUSPECT_DEATHS, Dispatcher
-from airflow_provider_raydatallm.processor.engines.feeding.feeder_numbers import FeederNumbers
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowDispatcher
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget, workers_of_feeder
 from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
@@ -42,7 +43,7 @@ SILENT_SECONDS = 120.0
 class FeederSetup:
     """What all feeders of a slice have in common.
 
-    budget: of each worker. numbers: gives each feeder its number. suspect_keys: of requests that were in
+    budget: of each worker. active_feeders: share the workers. suspect_keys: of requests that were in
     engines when they died: identical ones are not sent after them. shorten_to: tokens of a prompt plus
     max_tokens; longer prompts are shortened. postpone_over: rows with more such tokens are left to an engine
     with a higher limit. dedup: opens what runs identical requests once. shared_workers: of an engine whose
@@ -53,7 +54,7 @@ class FeederSetup:
     open_workers: OpenWorkerPool
     deliver: AnswerSink
     budget: RowBudget
-    numbers: FeederNumbers
+    active_feeders: ActiveFeeders
     suspect_keys: SuspectKeys
     shorten_to: int | None = None
     postpone_over: int | None = None
@@ -69,8 +70,8 @@ class Feeder:
         self._setup = setup
         self._deliver = setup.deliver
         self._tokenizer = PromptTokenizer(setup.job, setup.shorten_to)
-        self._number = setup.numbers.take()
-        self._pool = setup.open_workers(str(self._number))
+        self._name = uuid.uuid4().hex[:12]
+        self._pool = setup.open_workers(self._name)
         self._dedup = setup.dedup() if setup.dedup is not None else None
         # One block at a time is tokenized, in the order of the input.
         self._intake = threading.Lock()
@@ -97,12 +98,12 @@ class Feeder:
             )
         return pa.table({"rows": [requests.num_rows]})
 
-    def _workers(self) -> tuple[Sequence[Worker], RowBudget]:
+    def _workers(self, has_rows: bool) -> tuple[Sequence[Worker], RowBudget]:
         ready, setup = self._pool.ready(), self._setup
-        feeders = setup.numbers.count()
+        place, feeders = setup.active_feeders.place(self._name, has_rows)
         if setup.shared_workers is not None:
             return ready, setup.budget.share(feeders / setup.shared_workers)
-        mine = workers_of_feeder(ready, self._number, feeders)
+        mine = workers_of_feeder(ready, place, feeders)
         return mine, setup.budget.share(max(1, feeders * len(mine) / max(1, len(ready))))
 
     def _infer(

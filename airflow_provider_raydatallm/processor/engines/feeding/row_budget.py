@@ -2,7 +2,7 @@
 
 A worker's budget is what its engine needs to be always full: the rows that it runs at once, and as many that
 wait. All feeders together fill it. A feeder uses a few of the workers, so that calls and groups stay large
-however many there are, and its share follows the numbers of feeders and of ready workers.
+however many there are, and its share follows the numbers of ready workers and of feeders with rows to send.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RowBudget:
 def workers_of_feeder(ready: Sequence[T], feeder: int, feeders: int) -> Sequence[T]:
     """The workers that a feeder uses: neighbours on a ring of the ready ones, with all of them used equally.
 
-    :param feeder: its number.
+    :param feeder: its place among them.
     """
     workers, feeders = len(ready), max(1, feeders)
     # Each worker has at least two feeders where possible, so that none idles while one of them is busy.

@@ -21,13 +21,13 @@ from airflow_provider_raydatallm.processor.engines.dedup.cache_files import Cach
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
 from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
+from airflow_provider_raydatallm.processor.engines.feeding.active_feeders import ActiveFeeders
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import (
     SILENT_SECONDS,
     Feeder,
     FeederSetup,
     feeder_pool,
 )
-from airflow_provider_raydatallm.processor.engines.feeding.feeder_numbers import FeederNumbers
 from airflow_provider_raydatallm.processor.engines.feeding.isolation import SuspectFeeder
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
     from ray.util.placement_group import PlacementGroup
 
-#: Blocks that a feeder holds at once: rows that take long keep theirs open.
-_BLOCKS_IN_WORK = 32
 #: A busy coordinator stores its answers in time, or not at all.
 _STOP_SECONDS = 5.0
 #: A restarted coordinator has lost its answers; they are inferred again.
@@ -68,7 +66,7 @@ class VllmEngine(VllmEngineBase):
             check_address(job.answer_cache)
         self._workers: OwnWorkers | None = None
         self._groups: list[PlacementGroup] = []
-        self._numbers: FeederNumbers | None = None
+        self._active_feeders: ActiveFeeders | None = None
         self._suspect_keys: SuspectKeys | None = None
         self._coordinators: list[ActorHandle[Any]] = []
         self._is_retry = False
@@ -115,6 +113,11 @@ class VllmEngine(VllmEngineBase):
         """Of each worker."""
         return RowBudget(self.sizes.rows_in_flight, sizing.TOKENS_IN_FLIGHT, self.batches)
 
+    @property
+    def _blocks_in_work(self) -> int:
+        """Blocks that a feeder holds at once."""
+        return 1 if self._isolates else sizing.blocks_in_work(self.rows, self.block_rows, self.cpu_actors[1])
+
     def gpus_held(self, workers: int | None) -> float | None:
         return None if self.on_cpu or workers is None else workers * self.gpus_per_worker
 
@@ -138,7 +141,7 @@ class VllmEngine(VllmEngineBase):
             # A batch of several blocks, where `blocks` makes them smaller.
             batch_size=self.batch_size if job.blocks and job.batch_size else None,
             batch_format="pyarrow",
-            **feeder_pool(self.cpu_actors, 1 if self._isolates else _BLOCKS_IN_WORK),
+            **feeder_pool(self.cpu_actors, self._blocks_in_work),
         )
 
     def _start_feeding(self, *, in_one_process: bool = False) -> Callable[..., FeederSetup]:
@@ -146,14 +149,14 @@ class VllmEngine(VllmEngineBase):
         job = self.job
         open_workers = self._start()
         run, feeders = uuid.uuid4().hex[:12], 1 if in_one_process else self.cpu_actors[1]
-        self._numbers, self._suspect_keys = FeederNumbers(run, feeders), SuspectKeys(run)
+        self._active_feeders, self._suspect_keys = ActiveFeeders(run, feeders), SuspectKeys(run)
         limit = self.max_model_len
         return partial(
             FeederSetup,
             job,
             open_workers,
             budget=self.row_budget,
-            numbers=self._numbers,
+            active_feeders=self._active_feeders,
             suspect_keys=self._suspect_keys,
             shorten_to=limit if job.on_too_long == "truncate" else None,
             postpone_over=limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
@@ -245,11 +248,11 @@ class VllmEngine(VllmEngineBase):
             ray.kill(actor)
         for group in self._groups:
             remove_placement_group(group)
-        for shared in (self._numbers, self._suspect_keys):
+        for shared in (self._active_feeders, self._suspect_keys):
             if shared is not None:
                 shared.forget()
         self._workers, self._groups, self._coordinators = None, [], []
-        self._numbers = self._suspect_keys = None
+        self._active_feeders = self._suspect_keys = None
 
     def _worker_arguments(self) -> dict[str, Any]:
         return {

@@ -77,7 +77,7 @@ class Desk:
         self.deaths: list[list[int]] = []
         budget = RowBudget(rows, tokens, batches)
         self.dispatcher = Dispatcher(
-            lambda: (self.workers, budget),
+            lambda has_rows: (self.workers, budget),
             on_group=lambda rows, group: self.delivered.extend(len(row.tokens) for row in rows),
             on_death=lambda rows: self.deaths.append(sorted(len(row.tokens) for row in rows)),
             silent_after_s=60,

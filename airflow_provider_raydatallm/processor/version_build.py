@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, InferenceRun
+from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.deadline import lateness
 from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate
@@ -36,6 +37,7 @@ from airflow_provider_raydatallm.processor.store.checkpoint import (
 )
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
@@ -188,8 +190,35 @@ class _Run:
         return state
 
     def _infer_once(self, state: CheckpointState, limit_raised: bool) -> None:
+        """Answers the missing rows. Those that may kill an engine run last, or when it is given up."""
+        missing = state.missing
+        if not missing:
+            self._isolate(state.suspects)
+        while missing:
+            try:
+                self._run_inference(missing, limit_raised)
+                break
+            except EngineGivenUpError:
+                before = self.build.load_state(self.lease)
+                if not before.suspects:
+                    raise
+                self._isolate(before.suspects)
+                after = self.build.load_state(self.lease)
+                if len(after.ledger.failed) == len(before.ledger.failed):
+                    raise  # no row was the reason
+                self.build.check_quarantine(after)
+                missing, limit_raised = after.missing, False
+
+    def _isolate(self, suspects: MissingRows) -> None:
+        """Answers rows that may kill an engine, on one that they may kill."""
+        assert self.build.inference is not None
+        engine = self.build.inference.engine.for_suspects(suspects.rows)
+        self._run_inference(suspects, limit_raised=False, engine=engine)
+
+    def _run_inference(self, missing: MissingRows, limit_raised: bool, engine: Engine | None = None) -> None:
         build, meter = self.build, self.meter
         assert build.inference is not None
+        inference = build.inference if engine is None else replace(build.inference, engine=engine)
         checked_schemas: set[bytes] = set()
 
         def on_queued(waiting: dict[str, Any]) -> None:
@@ -217,14 +246,9 @@ class _Run:
                 progress |= lateness(build.finish_by, time.time(), progress)
             self.reporter.report(progress, PROGRESS_SECONDS if update.summaries else math.inf)
 
-        inference, rows = build.inference, state.missing
-        if not rows:  # last, on an engine that they may kill
-            rows, limit_raised = state.suspects, False
-            engine = inference.engine.for_suspects(rows.rows)
-            inference = replace(inference, engine=engine)
         task = InferenceRun(
             inference,
-            rows,
+            missing,
             build.checkpoint.store.url,
             build.checkpoint.folder,
             self.lease.epoch,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.exceptions import RayEngineDiedError
+from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayQueueTimeoutError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
 from tests.support.engine_processes import processes
@@ -56,6 +56,14 @@ def test_job_whose_cpus_others_take_ends_and_says_so(
     with pytest.raises(RayEngineDiedError, match=f"{waits}.*; 0 of the cluster's 8 CPUs are free"):
         ask(**asked)
     assert not list((tmp_path / "out").rglob("*.parquet"))
+
+
+def test_job_that_waits_for_its_turn_on_a_cluster_that_became_too_small_ends(
+    ask: Ask, asked: dict[str, Any]
+) -> None:
+    asked |= {"engine": "crowded:BeyondItsCluster", "stall_timeout": 2, "queue_timeout": 60}
+    with pytest.raises(RayQueueTimeoutError, match=r"the cluster lost nodes, .* waited \d s: .* 1000 CPUs"):
+        ask(**asked)
 
 
 @pytest.mark.long

@@ -4,12 +4,14 @@ job."""
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stub_engine import StubEngine, count_stalls_when
 from stub_worker import StubWorkers
 
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
 if TYPE_CHECKING:
     import ray.data
@@ -41,6 +43,20 @@ class AtTheEnd(StubEngine):
     def stop(self) -> None:
         super().stop()
         _take_cpus()
+
+
+class BeyondItsCluster(StubEngine):
+    """Needs more than the cluster has once it waits for its turn, as if nodes had left."""
+
+    _waits = False
+
+    def blocking_engines(self) -> list[str]:
+        self._waits = True
+        return ["another engine"]
+
+    @property
+    def resources(self) -> Resources:
+        return replace(super().resources, cpus=1000) if self._waits else super().resources
 
 
 def _take_cpus(but: int = 0) -> None:

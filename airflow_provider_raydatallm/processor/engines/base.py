@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     import ray.data
 
 
+class EngineGivenUpError(SliceError):
+    """The engine died too often. Rows may be the reason."""
+
+
 def answer_table(requests: pa.Table, **columns: Any) -> pa.Table:
     """The answers to requests, in their order.
 

@@ -1,9 +1,10 @@
 """Finds the rows that kill an engine, among those that were in engines when they died.
 
-Suspects run last, on a worker of the slice's own, which may die as often as it takes: a few at a time, and
-when that kills it, each alone. A row that kills it alone is quarantined, if the engine works without it:
-before the first suspect and after each such death it must answer a request of one token. So a broken engine
-ends the run, and quarantines nothing. Rows with the same request are quarantined with it.
+Suspects run last, or when no other worker is left, on a worker of the slice's own, which may die as often as
+it takes: a few at a time, and when that kills it, each alone. A row that kills it alone is quarantined, if
+the engine works without it: before the first suspect and after each such death it must answer a request of
+one token. So a broken engine ends the run, and quarantines nothing. Rows with the same request are
+quarantined with it.
 """
 
 from __future__ import annotations

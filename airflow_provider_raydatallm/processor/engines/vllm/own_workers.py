@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -156,7 +156,7 @@ class _Worker:
         self._deaths += 1
         self.error = error
         if was_ready:
-            self.error = SliceError(
+            self.error = EngineGivenUpError(
                 f"an engine worker died {self._deaths} time(s) in a row, and no other is left",
                 kind="engine",
                 log=self._process,

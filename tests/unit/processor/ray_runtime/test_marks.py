@@ -68,6 +68,15 @@ def test_lock_is_one_job_s_at_a_time_until_it_is_released_or_its_job_dies(store:
     assert try_lock("turn") is not None
 
 
+def test_lock_that_no_other_job_wants_is_taken_without_a_look_at_all_jobs(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray keeps thousands of ended ones."""
+    monkeypatch.setattr(store, "dead", None)
+    assert try_lock("turn") is not None
+    assert marks.marks("") == ["turn"]
+
+
 def test_of_two_that_lock_at_the_same_time_none_believes_to_be_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

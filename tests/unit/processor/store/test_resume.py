@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
+from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
 from airflow_provider_raydatallm.processor.input import text
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
@@ -234,6 +235,43 @@ def test_rows_that_engines_died_of_are_answered_after_all_others(
     assert (report.counts.succeeded, report.counts.resumed) == (100, 1)
     assert newest(job).body["fragments"]["count"] == len(batches) + 1
     assert not checkpoint.store.names(checkpoint.folder)
+
+
+@pytest.mark.parametrize("is_reason", [True, False], ids=["row", "engine"])
+def test_rows_that_an_engine_may_have_died_of_are_tried_alone_before_it_is_given_up(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, is_reason: bool
+) -> None:
+    """Else a slice with many such rows, far apart, would fail although all others can be answered."""
+    deadly = [(0, 25), (1, 10), (2, 20)]
+    monkeypatch.setattr(StubEngine, "for_suspects", lambda self, rows: StubEngine(self.job, rows))
+
+    class Dies(InProcess):
+        engines = 0
+
+        def run_inference(self, task: Any, tell: Any) -> None:
+            rows = {(unit, o) for unit, spans in task.missing for span in spans for o in range(*span)}
+            self.isolates = rows <= set(deadly)
+            self.engines += not self.isolates
+            if self.isolates and is_reason:
+                finish(job, task.inference.plan, sorted(rows), kind="failed")
+            else:
+                super().run_inference(task, tell)
+
+    def die(batch: pa.Table) -> None:
+        rows = zip(*(batch.column(n).to_pylist() for n in ("__unit", "__offset")), strict=True)
+        if not cluster.isolates and (held := sorted(set(rows) & set(deadly))):
+            for _ in range(2):
+                finish(job, make_plan(job), held, kind="died")
+            raise EngineGivenUpError("an engine died 4 times", kind="engine")
+
+    cluster = Dies(before_batch=die)
+    if is_reason:
+        counts = run(job, cluster).counts
+        assert (counts.succeeded, counts.quarantined, cluster.engines) == (97, 3, 4)
+    else:
+        with pytest.raises(EngineGivenUpError, match="an engine died 4 times"):
+            run(job, cluster)
+        assert cluster.engines == 1
 
 
 def test_engine_that_loses_rows_is_told_not_asked_for_ever(job: SliceJob) -> None:

@@ -3,6 +3,7 @@ has a line for each."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -81,6 +82,23 @@ def scene(
 
 
 # --- The job goes on, and is found again ---
+
+
+def test_connection_that_is_deleted_while_the_task_is_deferred(scene: Scene) -> None:
+    connection = json.loads(scene.cluster.connection)
+    scene.airflow.api.call("POST", "/connections", json={"connection_id": "ray_unplugged", **connection})
+    scene.begin("deferred", "unplugged")
+    scene.airflow.api.call("DELETE", "/connections/ray_unplugged")
+    scene.go_on()
+    scene.assert_done("connection deleted while the task is deferred")
+
+
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
+def test_task_that_dies_in_its_last_second(scene: Scene, mode: str) -> None:
+    task = scene.begin(mode, "lastsecond")
+    scene.go_on()
+    scene.assert_done("task killed after its slice was published")
+    assert scene.airflow.api.get(task)["try_number"] == 2
 
 
 @pytest.mark.parametrize("who", ["worker", long("task process")])

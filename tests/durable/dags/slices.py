@@ -6,6 +6,7 @@ Every DAG has a Param `table`, a folder under $DURABLE_ROOT, and one task that m
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pendulum
@@ -30,6 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "kept": {"cancel_on_kill": False},
     # Time enough for a job to start and answer a batch, on a busy machine too.
     "timed": {"execution_timeout": pendulum.duration(seconds=40), "retries": 0},
+    "unplugged": {"ray_conn_id": "ray_unplugged"},  # a test makes this connection, and deletes it
     "once": {"retries": 0, "orphan_timeout": 60, "reconnect_timeout": 5},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")
@@ -52,6 +54,16 @@ def make(name: str, mode: str, *, params: dict[str, Any] | None = None, **dag: A
     return DAG(name, params={**(params or {}), "table": table}, max_active_runs=8, tags=[mode], **dag)
 
 
+class LastSecond(RayLLMBatchOperator):
+    """Its first try dies when the slice is finished, before Airflow takes note."""
+
+    def _finish(self, context: Any, *given: Any) -> dict[str, Any]:
+        result = super()._finish(context, *given)
+        if context["ti"].try_number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+
 @task
 def days() -> list[str]:
     return list(get_current_context()["params"]["days"])
@@ -62,6 +74,9 @@ for mode in MODES:
     for name, more in VARIANTS.items():
         with make(name, mode, params={"slice": day}, schedule=None):
             RayLLMBatchOperator(**arguments(mode, **more))
+
+    with make("lastsecond", mode, params={"slice": day}, schedule=None):
+        LastSecond(**arguments(mode))
 
     # Two days that are over, started by the scheduler once somebody unpauses the DAG.
     nightly = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_raydatallm.exceptions import (
     RayClusterUnfitError,
     RayConnectionError,
-    RayLLMJobError,
     RayUnreachableError,
 )
 
@@ -117,12 +116,15 @@ def submit(
         "metadata": metadata,
     }
     error = ""
+    request = HttpRequest("POST", "/api/jobs/", json=body, read_timeout=60)
     for pause in (*_BACKOFF, None):
-        response = yield HttpRequest("POST", "/api/jobs/", json=body, read_timeout=60)
+        response: Any = yield request
         status = getattr(response, "status_code", None)
+        if status == 200:
+            _json(response, request.path)
+            return submission_id
         if status is not None and not _is_transient(status):
             _raise_if_refused(response)
-            return submission_id
         error = _describe(response)
         # The job may have been accepted although the response was lost.
         if "already exists" in error or (yield from get_status(submission_id)) is not None:
@@ -221,9 +223,8 @@ def _send(
             return response  # type: ignore[no-any-return]
         if status is not None and not _is_transient(status):
             _raise_if_refused(response)
-            raise RayLLMJobError(
-                f"{request.method} {request.path}: unexpected response {_describe(response)}"
-            )
+            # It may be a proxy's, in front of a cluster that is being redeployed.
+            raise RayUnreachableError(f"{request.method} {request.path}: {_describe(response)}")
         if pause is not None:
             yield Backoff(pause)
     raise RayUnreachableError(
@@ -236,19 +237,24 @@ def _is_transient(status: int) -> bool:
 
 
 def _raise_if_refused(response: Any) -> None:
-    """:raises RayConnectionError: when a retry cannot succeed."""
+    """
+    :raises RayConnectionError: when Ray itself says no, so that a retry cannot succeed.
+    :raises RayUnreachableError: when the address leads elsewhere.
+    """
     status = response.status_code
+    if 300 <= status < 400:
+        raise RayUnreachableError(
+            f"the address redirects to {response.headers.get('location')}: use the Jobs address itself, "
+            "without a login page"
+        )
+    if response.text.lstrip()[:1] == "<":
+        return  # a page: Ray answers in text and JSON
     if status in (401, 403):
         raise RayConnectionError(
             f"the cluster refuses the token (HTTP {status}: {response.text.strip()[:200]}): put the "
             "cluster's token (`ray get-auth-token` on its head) into the connection's password or auth_file"
         )
-    if status in (301, 302, 307, 308):
-        raise RayConnectionError(
-            f"the address redirects to {response.headers.get('location')}: use the Jobs address itself, "
-            "without a login page"
-        )
-    if status >= 400:
+    if status in (400, 422):
         raise RayConnectionError(f"the cluster refuses the request: {_describe(response)}")
 
 
@@ -267,7 +273,7 @@ def _json(response: httpx.Response, what: str) -> dict[str, Any]:
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise RayConnectionError(
+        raise RayUnreachableError(
             f"the address does not speak the Ray Jobs API ({what} answered {response.text.strip()[:100]!r}): "
             "the connection needs the dashboard's address, such as http://ray-head:8265"
         )

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
@@ -31,12 +31,16 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.contract.spec import SliceJob
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 
+T = TypeVar("T")
+
 #: How long a job may take to stop; it has 30 s to write its last rows.
 _STOP_SECONDS = 60.0
 #: A job that stops this soon after takeover was stopped by the previous attempt.
 _LATE_STOP_SECONDS = 60.0
 #: Jobs that one attempt submits at most, when the cluster loses them.
 _MAX_SUBMISSIONS = 3
+#: Between two lines in the log about a cluster that is away.
+_WARNING_SECONDS = 30.0
 
 
 class JobTracker:
@@ -109,7 +113,7 @@ class JobTracker:
         hook, job_id = RayHook(record.ray_conn_id), record.submission_id
         self._push_owner(job_id)
         try:
-            info = hook.call(jobs_api.get_status(job_id))
+            info = self._keep_trying(hook, lambda: hook.call(jobs_api.get_status(job_id)))
         except (RayConnectionError, RayUnreachableError) as e:
             if record.ray_conn_id == self._hook.ray_conn_id:
                 raise
@@ -151,13 +155,19 @@ class JobTracker:
         self._save(record)
         self._push_owner(name)
         arguments = ["--name", name]
-        if (orphan_timeout := self._wait_options.orphan_timeout) is not None:
-            key = heartbeat_key(name)
-            self._hook.call(jobs_api.send_heartbeat(key))
+        orphan_timeout, key = self._wait_options.orphan_timeout, heartbeat_key(name)
+        if orphan_timeout is not None:
             arguments += ["--heartbeat-key", key, "--orphan-timeout", f"{orphan_timeout:g}"]
         if self._finish_by is not None:
             arguments += ["--finish-by", f"{self._finish_by:.0f}"]
-        self.submission.submit(self._hook, "run", name, record.nonce, arguments)
+
+        def send() -> None:
+            if orphan_timeout is not None:
+                self._hook.call(jobs_api.send_heartbeat(key))
+            # A job of this name is not started twice.
+            self.submission.submit(self._hook, "run", name, record.nonce, arguments)
+
+        self._keep_trying(self._hook, send)
         self._save(replace(record, phase="submitted"))
         self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
         return cast("JobRef", self.job)
@@ -173,6 +183,24 @@ class JobTracker:
         return replace(
             self._wait_options, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None
         )
+
+    def _keep_trying(self, hook: RayHook, call: Callable[[], T]) -> T:
+        """Calls a cluster, for `reconnect_timeout` while it is away, or something else answers in its place.
+
+        :raises RayUnreachableError: when it stays away.
+        """
+        until, warned_at = time.monotonic() + self._wait_options.reconnect_timeout, -float("inf")
+        while True:
+            try:
+                return call()
+            except RayUnreachableError as e:
+                if time.monotonic() > until:
+                    raise
+                if time.monotonic() - warned_at > _WARNING_SECONDS:
+                    self._log.warning("Waiting for the cluster: %s", e)
+                    warned_at = time.monotonic()
+            time.sleep(min(self._wait_options.poll_interval, max(until - time.monotonic(), 0)))
+            hook.reread()  # its address may have been corrected
 
     def can_resubmit(self, *, stopped: bool) -> bool:
         """Whether this attempt replaces its lost job: one that the cluster forgot, or one that was stopped

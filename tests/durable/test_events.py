@@ -32,14 +32,17 @@ class Scene:
         self._outcomes, self._make = outcomes, make
 
     def begin(self, mode: str, dag: str = "manual") -> Task:
-        self.mode, self.table = mode, self._make(DAY)
-        self.table.hold(DAY, 1)
-        conf = {"table": self.table.name, "slice": DAY}
-        self.task = self.airflow.api.trigger(f"{dag}_{mode}", conf=conf)
+        self.trigger(mode, dag)
         self.table.wait_answered(DAY, 1)
         if mode == "deferred":
             self.airflow.api.wait(self.task, "deferred")
         return self.task
+
+    def trigger(self, mode: str, dag: str = "manual") -> None:
+        self.mode, self.table = mode, self._make(DAY)
+        self.table.hold(DAY, 1)
+        conf = {"table": self.table.name, "slice": DAY}
+        self.task = self.airflow.api.trigger(f"{dag}_{mode}", conf=conf)
 
     @property
     def jobs(self) -> list[str]:
@@ -82,6 +85,17 @@ def scene(
 
 
 # --- The job goes on, and is found again ---
+
+
+@pytest.mark.parametrize("answer", [(404, "default backend - 404"), long((200, "<html>")), long((409, ""))])
+def test_something_else_that_answers_for_the_cluster_at_submit(scene: Scene, answer: tuple[int, str]) -> None:
+    scene.cluster.replace(*answer)
+    scene.trigger("waiting")
+    scene.wait_logged("Waiting for the cluster")
+    scene.cluster.back()
+    scene.go_on()
+    scene.assert_done(f"HTTP {answer[0]} of an ingress at submit")
+    assert scene.airflow.api.get(scene.task)["try_number"] == 1
 
 
 def test_connection_that_is_deleted_while_the_task_is_deferred(scene: Scene) -> None:

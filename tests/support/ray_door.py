@@ -43,6 +43,8 @@ class Cluster:
         self.token = secrets.token_urlsafe(24)
         self.calls: list[str] = []
         self._accepted = {self.token}
+        #: Status and text that answer in the head's place.
+        self.page: tuple[int, str] | None = None
         self._head: LocalHead | None = None
         self._door: ThreadingHTTPServer | None = None
 
@@ -69,7 +71,12 @@ class Cluster:
         """Nobody listens at the door; the head and its jobs run on. `back` ends it."""
         self._shut()
 
+    def replace(self, status: int, page: str) -> None:
+        """Something else answers in the head's place, such as an ingress, until `back`."""
+        self.page = status, page
+
     def back(self) -> None:
+        self.page = None
         self._open()
 
     def revoke(self) -> None:
@@ -149,6 +156,12 @@ class _Visitor(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         door = self.server
         door.cluster.calls.append(f"{self.command} {self.path}")
+        if door.cluster.page is not None:
+            status, page = door.cluster.page
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(page.encode())
+            return
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP}
         known = {f"Bearer {token}" for token in door.cluster._accepted}
         if "Authorization" in headers:

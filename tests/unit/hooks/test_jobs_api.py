@@ -52,16 +52,29 @@ def test_too_old_ray_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "says"), [(401, "refuses the token"), (403, "password"), (302, "redirects"), (400, "refuses")]
+    ("status", "says"), [(401, "refuses the token"), (403, "password"), (400, "refuses")]
 )
-def test_refusal_is_final(status: int, says: str) -> None:
+def test_refusal_of_ray_itself_is_final(status: int, says: str) -> None:
     with pytest.raises(RayConnectionError, match=says):
         step(jobs_api.get_version(), answer(status, "no"))
 
 
-def test_something_else_at_the_address_is_told() -> None:
-    with pytest.raises(RayConnectionError, match="does not speak the Ray Jobs API"):
-        step(jobs_api.get_version(), answer(200, "<html>hello"))
+@pytest.mark.parametrize(
+    ("status", "text", "says"),
+    [
+        (200, "<html>hello", "does not speak the Ray Jobs API"), (302, "", "redirects"),
+        (403, "<html>no", "403"), (404, "default backend - 404", "404"), (409, "in maintenance", "409"),
+        (400, "\n<!doctype html>", "400"),
+    ],
+)  # fmt: skip
+def test_something_else_at_the_address_may_be_ray_again(status: int, text: str, says: str) -> None:
+    with pytest.raises(RayUnreachableError, match=says):
+        step(jobs_api.get_version(), answer(status, text))
+
+
+def test_page_in_place_of_an_answer_is_no_submission() -> None:
+    with pytest.raises(RayUnreachableError, match="does not speak the Ray Jobs API"):
+        step(jobs_api.submit(**SUBMISSION), answer(200, "<html>hello"))
 
 
 def test_fresh_head_is_waited_for_and_a_dead_one_is_not_for_ever() -> None:

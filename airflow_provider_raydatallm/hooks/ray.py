@@ -48,6 +48,7 @@ class RayHook(BaseHook):
     def __init__(self, ray_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.ray_conn_id = ray_conn_id
+        self._last_settings: RaySettings | None = None
 
     @cached_property
     def settings(self) -> RaySettings:
@@ -111,18 +112,22 @@ class RayHook(BaseHook):
             yield response
 
     def reread(self) -> None:
-        """Makes the next call read the connection again: its token may have been replaced."""
-        self.__dict__.pop("settings", None)
+        """Makes the next call of a waiter read the connection again: its token may have been replaced. One
+        that was deleted meanwhile is used as it was."""
+        self._last_settings = self.__dict__.pop("settings", self._last_settings)
 
     async def _aclient(self) -> SharedClient:
         if "settings" not in self.__dict__:
             try:
                 connection = await self.aget_connection(self.ray_conn_id)
             except AirflowNotFoundException as e:
-                raise self._not_found() from e
-            self.settings = await asyncio.to_thread(
-                lambda: self._with_local_head(RaySettings.from_connection(connection))
-            )
+                if self._last_settings is None:
+                    raise self._not_found() from e
+                self.settings = self._last_settings
+            else:
+                self.settings = await asyncio.to_thread(
+                    lambda: self._with_local_head(RaySettings.from_connection(connection))
+                )
         return SharedClient.for_settings(self.settings)
 
     def job_url(self, submission_id: str) -> str:

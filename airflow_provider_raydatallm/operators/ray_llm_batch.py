@@ -167,10 +167,11 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param deferrable: wait in the triggerer, so that the task uses no worker while the job runs. Default:
         `[operators] default_deferrable`.
     :param cancel_on_kill: stop the job when the task is cleared, marked, deleted, terminated or timed out.
-        Finished rows are kept. If False, the job runs on and the task's next try waits for it.
+        Finished rows are kept. If False, the job runs on, and publishes, and the task's next try waits for
+        it.
     :param reconnect_timeout: how long the cluster may be away, or refuse the token, while the job runs.
     :param orphan_timeout: time without a waiting task after which the job ends, with finished rows kept; at
-        least a minute. None: never.
+        least a minute. Meanwhile it publishes nothing. None: it never ends, and publishes.
     :param stall_timeout: time without a finished row after which the job fails. A retry keeps finished rows.
     :param finish_by: when the slice should be finished: a duration from the run's start, or a time of day
         (`"07:00"`, in the schedule's timezone). A job that will be late logs this early, with the workers it
@@ -259,7 +260,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         cancel_on_kill: bool = True,
         reconnect_timeout: timedelta | float = timedelta(minutes=10),
-        orphan_timeout: timedelta | float | None = timedelta(hours=1),
+        orphan_timeout: timedelta | float | None = timedelta(minutes=30),
         queue_timeout: timedelta | float = timedelta(days=1),
         stall_timeout: timedelta | float = timedelta(minutes=30),
         finish_by: timedelta | float | datetime_time | str | None = None,
@@ -389,7 +390,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             ).timestamp()
         store = context.get("task_state_store")
         build = partial(self._build_submission, context)
-        return JobTracker(wait_options, build, ti, store, self.log, finish_by)
+        return JobTracker(wait_options, build, ti, store, self.log, finish_by, not self.cancel_on_kill)
 
     @staticmethod
     def _name_mapped_task(context: Context, job: SliceJob) -> None:

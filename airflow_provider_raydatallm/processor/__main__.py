@@ -60,7 +60,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument("--name", help="the run's name in messages of runs that wait for it")
         command.add_argument("--finish-by", type=float, metavar="EPOCH", help="warn when it will end later")
         command.add_argument("--heartbeat-key", help="stop when this key of Ray's store is no longer renewed")
-        command.add_argument("--orphan-timeout", type=float, default=3600, help="for this many seconds")
+        command.add_argument("--orphan-timeout", type=float, default=1800, help="for this many seconds")
+        command.add_argument("--commit-alone", action="store_true", help="publish also without")
     plan = add("plan", _plan, "show what a run would do, and what is wrong with it; starts nothing")
     plan.add_argument("--gpu-hour-price", type=float, help="price of a GPU hour, to estimate the cost")
     plan.add_argument("--json", action="store_true", help="print JSON")
@@ -99,14 +100,14 @@ def _run_command(command: Command, args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, **changes: Any) -> int:
-    from airflow_provider_raydatallm.processor.cluster.orphan_watch import stop_when_orphaned
+    from airflow_provider_raydatallm.processor.cluster.orphan_watch import OrphanWatch
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
     from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
     from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
     stop_on_sigterm()
-    orphaned = stop_when_orphaned(args.heartbeat_key, args.orphan_timeout) if args.heartbeat_key else None
+    watch = OrphanWatch(args.heartbeat_key, args.orphan_timeout) if args.heartbeat_key else None
     try:
         job = load_spec(args.spec).model_copy(update=changes)
         if not job.runs_user_code:
@@ -117,10 +118,11 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
             name=args.name,
             finish_by=args.finish_by,
             imports_s=process_seconds(),
+            before_commit=watch.wait_for_waiter if watch is not None and not args.commit_alone else None,
         )
     except StopRequested:
         why = "the job was told to stop"
-        if orphaned is not None and orphaned.is_set():
+        if watch is not None and watch.has_stopped:
             why = f"no task waited for the job for {args.orphan_timeout:g} s (orphan_timeout)"
         raise SliceError(f"{why}; its finished rows are kept", kind="stopped") from None
     for advice in report.advice or ():

@@ -45,6 +45,7 @@ def run_slice(
     name: str | None = None,
     finish_by: float | None = None,
     imports_s: float | None = None,
+    before_commit: Callable[[], None] | None = None,
 ) -> Report:
     """Answers and publishes a slice.
 
@@ -54,6 +55,7 @@ def run_slice(
     :param name: this run's name in messages of runs that wait for it; its process and host by default.
     :param finish_by: epoch seconds at which the slice should be finished; being late is only reported.
     :param imports_s: seconds from the process's start to this call, if it did nothing else.
+    :param before_commit: called when everything is staged; nothing is published before it returns.
     :raises SliceError: when the slice cannot be answered; nothing was published then, and the finished rows
         are kept.
     """
@@ -77,6 +79,7 @@ def run_slice(
             build, report = inspect(earlier_build=build)
             if build is not None:
                 build.finish_by, build.imports_s = finish_by, imports_s
+                build.before_commit = before_commit
                 try:
                     return build.run(acquired, cluster)
                 except NumberTakenError as e:

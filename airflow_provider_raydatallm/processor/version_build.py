@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -67,6 +68,7 @@ class VersionBuild:
     finish_by: float | None = None
     #: Seconds from the process's start to its first step; None where it did other things, too.
     imports_s: float | None = None
+    before_commit: Callable[[], None] | None = None
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
@@ -305,4 +307,6 @@ class _Run:
             build.number,
             build.base,
             self.lease,
-        ).publish(partial(self.cluster.build_parts, timeout=build.job.stall_timeout), report_of)
+        ).publish(
+            partial(self.cluster.build_parts, timeout=build.job.stall_timeout), report_of, build.before_commit
+        )

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from airflow_provider_raydatallm.contract.heartbeat import heartbeat_seconds
 from airflow_provider_raydatallm.contract.progress_text import progress_text
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -52,7 +53,7 @@ class JobRef:
 
     @property
     def heartbeat_interval(self) -> float | None:
-        return None if self.orphan_timeout is None else min(self.orphan_timeout / 12, 300.0)
+        return None if self.orphan_timeout is None else heartbeat_seconds(self.orphan_timeout)
 
     @property
     def seconds_left(self) -> float | None:

@@ -102,6 +102,8 @@ def test_connection_that_is_deleted_while_the_task_is_deferred(scene: Scene) -> 
     connection = json.loads(scene.cluster.connection)
     scene.airflow.api.call("POST", "/connections", json={"connection_id": "ray_unplugged", **connection})
     scene.begin("deferred", "unplugged")
+    seen = len(scene.cluster.calls)  # until the trigger has read the connection
+    wait_for(lambda: len(scene.cluster.calls) > seen + 5 or None, LIMIT, "the trigger to ask for the job")
     scene.airflow.api.call("DELETE", "/connections/ray_unplugged")
     scene.go_on()
     scene.assert_done("connection deleted while the task is deferred")
@@ -132,6 +134,22 @@ def test_killed_triggerer(scene: Scene) -> None:
     scene.go_on()
     scene.assert_done("triggerer killed and restarted")
     assert scene.airflow.api.get(task)["try_number"] == 1
+
+
+@pytest.mark.long
+def test_mark_while_no_triggerer_lives(scene: Scene) -> None:
+    """Nobody stops the job, and nobody waits for it."""
+    task = scene.begin("deferred", "watched")
+    triggerer = scene.airflow.triggerer_of(task)
+    scene.airflow.kill(triggerer)
+    try:
+        scene.airflow.api.mark(task, "failed")
+        time.sleep(16)  # three beats
+        scene.go_on()
+        scene.wait_stopped()
+        scene.assert_undone("marked failed while no triggerer lives", "failed")
+    finally:
+        scene.airflow.start(triggerer)
 
 
 @pytest.mark.long
@@ -221,7 +239,8 @@ def test_clear(scene: Scene, mode: str) -> None:
     scene.go_on()
     line = scene.see("cleared")
     assert line == Line("cleared", mode, "published", line.jobs, 0, "right", "success")
-    assert line.jobs == 1 if found() and mode == "deferred" else 2
+    # The stop may also be late: then the job that was found ends, and another continues.
+    assert line.jobs in ((1, 2) if found() and mode == "deferred" else (2,))
     assert len(scene.table.answered(DAY)) <= 5  # of four batches, and the one that was in flight
 
 

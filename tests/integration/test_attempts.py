@@ -233,6 +233,29 @@ def test_verdict_from_the_triggerer_is_the_tasks_outcome(task: Any, submitted: l
     assert store["ray_llm_job"]["phase"] == "concluded"
 
 
+def test_job_publishes_only_while_a_task_waits_for_it(task: Any, gate: Path, tmp_path: Path) -> None:
+    operator = task(output_path=f"{tmp_path}/unwatched")
+    shipment = operator._build_submission(context_of(operator))
+    hook, name = RayHook(), f"unwatched-{uuid.uuid4().hex[:8]}"
+    hook.call(jobs_api.send_heartbeat(heartbeat_key(name)))
+    beats = ["--heartbeat-key", heartbeat_key(name), "--orphan-timeout", "48"]  # every 4 s, three of which
+    shipment.submit(hook, "run", name, "n", beats)
+    waits = "waits until a task waits for it"
+
+    def log() -> str:
+        info = hook.call(jobs_api.get_status(name))
+        return hook.call(jobs_api.read_log_tail(name, info, 200)) if info is not None else ""
+
+    wait_for(lambda: status(name) == "RUNNING")
+    time.sleep(13)  # do not come
+    gate.touch()
+    wait_for(lambda: waits in log())
+    assert not list((tmp_path / "unwatched").rglob("*.parquet"))
+    hook.call(jobs_api.send_heartbeat(heartbeat_key(name)))
+    wait_for(lambda: status(name) == "SUCCEEDED")
+    assert pq.read_table(tmp_path / "unwatched").num_rows == N
+
+
 def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
     ray_head: LocalHead, tmp_path: Path
 ) -> None:

@@ -1,41 +1,73 @@
-"""Ends a job that nothing waits for.
+"""Watches whether a task waits for this job: without one it publishes nothing, and ends after a while.
 
-The task that waits for a job renews a value in the cluster's key-value store (`jobs_api.send_heartbeat`). If
-the value stays unchanged for `orphan_timeout`, the job stops itself; its finished rows are kept.
+The task that waits for a job renews a value in the cluster's key-value store, its *beat*
+(`jobs_api.send_heartbeat`). While the beat is stale, a finished job does not commit: its task may have been
+marked or cleared when no triggerer lived to stop it. If the beat stays unchanged for `orphan_timeout`, the
+job stops itself; its finished rows are kept.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 
+from airflow_provider_raydatallm.contract.heartbeat import heartbeat_seconds
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 
-
-def stop_when_orphaned(heartbeat_key: str, timeout_s: float) -> threading.Event:
-    """Sends SIGTERM to this process when the heartbeat has not changed for `timeout_s`; sets the returned
-    event before."""
-    orphaned = threading.Event()
-    arguments = (heartbeat_key, timeout_s, orphaned)
-    threading.Thread(target=_watch, args=arguments, name="ray-llm-orphan", daemon=True).start()
-    return orphaned
+#: A beat is stale when so many in a row did not come.
+_MISSED_BEATS = 3
+_POLL_SECONDS = 1.0
 
 
-def _watch(heartbeat_key: str, timeout_s: float, orphaned: threading.Event) -> None:
-    from ray.experimental.internal_kv import _internal_kv_get
+class OrphanWatch:
+    """
+    :param key: the beat's.
+    :param timeout_s: seconds without a beat after which this process gets SIGTERM.
+    """
 
-    last_heartbeat, since = None, time.monotonic()
-    while time.monotonic() - since < timeout_s:
-        time.sleep(min(timeout_s / 12, 60.0))
-        try:
-            connect_to_ray()
-            # The Jobs API stores the value as a package of code, under its URI.
-            heartbeat = _internal_kv_get(f"gcs://{heartbeat_key}".encode())
-        except Exception:
-            continue  # the store is unreachable, perhaps for the waiting task too
-        if heartbeat != last_heartbeat:
-            last_heartbeat, since = heartbeat, time.monotonic()
-    orphaned.set()
-    os.kill(os.getpid(), signal.SIGTERM)
+    def __init__(self, key: str, timeout_s: float) -> None:
+        self._key, self._timeout_s = key, timeout_s
+        self._beat: bytes | None = None
+        self._changed_at = time.monotonic()
+        self._lock = threading.Lock()
+        #: Whether it stopped this process.
+        self.has_stopped = False
+        threading.Thread(target=self._watch, name="ray-llm-orphan", daemon=True).start()
+
+    def wait_for_waiter(self) -> None:
+        """Returns when a task waits for this job: at once, unless its beat is stale."""
+        waited = False
+        while self._silent_s() > _MISSED_BEATS * heartbeat_seconds(self._timeout_s):
+            if not waited:
+                print(
+                    "the slice is ready to be published, and waits until a task waits for it: there was no "
+                    f"sign of one for {self._silent_s():.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                waited = True
+            time.sleep(_POLL_SECONDS)
+
+    def _silent_s(self) -> float:
+        """Returns the seconds since the last new beat; looks for one."""
+        from ray.experimental.internal_kv import _internal_kv_get
+
+        with self._lock:
+            try:
+                connect_to_ray()
+                # The Jobs API stores the value as a package of code, under its URI.
+                beat = _internal_kv_get(f"gcs://{self._key}".encode())
+            except Exception:
+                beat = self._beat  # the store is unreachable, perhaps for the waiting task too
+            if beat != self._beat:
+                self._beat, self._changed_at = beat, time.monotonic()
+            return time.monotonic() - self._changed_at
+
+    def _watch(self) -> None:
+        while self._silent_s() < self._timeout_s:
+            time.sleep(heartbeat_seconds(self._timeout_s))
+        self.has_stopped = True
+        os.kill(os.getpid(), signal.SIGTERM)

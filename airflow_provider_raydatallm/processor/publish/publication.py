@@ -63,10 +63,16 @@ class Publication:
     base: Version | None
     lease: Lease
 
-    def publish(self, run_all: Map, report: Callable[[Totals], Report]) -> Report:
+    def publish(
+        self,
+        run_all: Map,
+        report: Callable[[Totals], Report],
+        before_commit: Callable[[], None] | None = None,
+    ) -> Report:
         """Stages the version's files, commits and shows it.
 
         :param report: builds the report from the parts' totals.
+        :param before_commit: called when everything is staged.
         :raises CorruptFileError: naming a damaged fragment; nothing was published then.
         :raises LeaseLostError: when another run holds the slice now.
         :raises NumberTakenError: when another run committed, or voided, this version's number.
@@ -112,6 +118,8 @@ class Publication:
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
         }
+        if before_commit is not None:
+            before_commit()
         self.lease.check()
         commit(self.folders, self.number, self.base, staged, body, keep=self.job.keep_versions)
         reconcile(self.folders)

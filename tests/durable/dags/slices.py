@@ -32,6 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     # Time enough for a job to start and answer a batch, on a busy machine too.
     "timed": {"execution_timeout": pendulum.duration(seconds=40), "retries": 0},
     "unplugged": {"ray_conn_id": "ray_unplugged"},  # a test makes this connection, and deletes it
+    "watched": {"orphan_timeout": 60},
     "once": {"retries": 0, "orphan_timeout": 60, "reconnect_timeout": 5},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")

@@ -1,7 +1,8 @@
 """Counts the customers of a day by industry, when `customers_asset` has published it.
 
 Several events, one for each slice, may start one run. It skips slices that were published before
-(`unchanged`).
+(`unchanged`), and events that a person made in the UI, which name no slice. A version of a slice
+may come twice, so what is done with it must not depend on how often it is done.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def count(triggering_asset_events: Any = None) -> dict[str, dict[str, int]]:
     from airflow_provider_raydatallm.reader import published_dataset
 
     extras = [event.extra for event in triggering_asset_events[ENRICHED]]
-    slices = {extra["output_path"] for extra in extras if extra["outcome"] != "unchanged"}
+    slices = {extra["output_path"] for extra in extras if extra.get("outcome") not in (None, "unchanged")}
     return {
         path: dict(Counter(published_dataset(path).to_table()["industry"].to_pylist())) for path in slices
     }

@@ -15,6 +15,7 @@ RESULT: dict[str, Any] = Report(
     outcome="published",
     slice_key="k",
     output_path=JOB.slice_path,
+    published_version=3,
     fingerprint="f",
     counts=Counts(planned=3, succeeded=2, quarantined=1, resumed=1),
 ).to_xcom(report_path=JOB.paths.report(1), ray_job_id="j", dashboard_url="http://d", queued=1.0, total=2.0)
@@ -42,8 +43,10 @@ def test_extra_of_the_user_is_kept() -> None:
     record_asset_events([one, "table"], events, JOB, RESULT, partition_key=None, emit_partition=False)
     assert len(events) == 1
     assert events[one].extra == {
-        "mine": 1, "outcome": "published", "slice_key": "k", "output_path": "/out/ds=k", "fingerprint": "f",
-        "ray_job_id": "j", "counts": {"planned": 3, "succeeded": 2, "quarantined": 1},
+        "mine": 1, "outcome": "published", "slice_key": "k", "output_path": "/out/ds=k",
+        "published_version": 3, "fingerprint": "f", "ray_job_id": "j", "counts": {
+            "planned": 3, "succeeded": 2, "quarantined": 1,
+        },
     }  # fmt: skip
 
 

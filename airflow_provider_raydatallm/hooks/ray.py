@@ -18,7 +18,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__, as mask_secret is not
 
-from airflow_provider_raydatallm.exceptions import RayConnectionError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT_S, RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import SharedClient, client_options
 from airflow_provider_raydatallm.hooks.jobs_api import Backoff, Flow, HttpRequest
@@ -38,6 +38,8 @@ class RayHook(BaseHook):
         await RayHook("ray_default").acall(jobs_api.get_status("raysubmit_1"))
 
     :param ray_conn_id: a connection of type `ray`.
+    :param local_head: identity of the embedded Ray to use, which has to run on this machine; None: start it
+        if it does not.
     """
 
     conn_name_attr = "ray_conn_id"
@@ -45,9 +47,10 @@ class RayHook(BaseHook):
     conn_type = "ray"
     hook_name = "Ray"
 
-    def __init__(self, ray_conn_id: str = default_conn_name) -> None:
+    def __init__(self, ray_conn_id: str = default_conn_name, local_head: str | None = None) -> None:
         super().__init__()
         self.ray_conn_id = ray_conn_id
+        self._local_head = local_head
         self._last_settings: RaySettings | None = None
 
     @cached_property
@@ -148,6 +151,15 @@ class RayHook(BaseHook):
         return usable, str(redact(text))
 
     @property
+    def local_head(self) -> str | None:
+        """Identity of the embedded Ray that this connection means on this machine; None for a cluster."""
+        if not self.settings.is_local:
+            return None
+        from airflow_provider_raydatallm.local_ray.head import head_identity
+
+        return head_identity()
+
+    @property
     def is_local(self) -> bool:
         """Whether it is an embedded Ray on this machine; False when the connection cannot be read."""
         try:
@@ -178,12 +190,14 @@ class RayHook(BaseHook):
     def _with_local_head(self, settings: RaySettings) -> RaySettings:
         if not settings.is_local:
             return settings
-        from airflow_provider_raydatallm.local_ray.head import LocalHeadError, ensure_head
+        from airflow_provider_raydatallm.local_ray.head import LocalHeadError, ensure_head, head_status
 
         try:
-            head = ensure_head()
+            head = ensure_head() if self._local_head is None else head_status()
         except LocalHeadError as e:
             raise RayConnectionError(f"{settings.label}: {e}") from e
+        if head is None:
+            raise RayUnreachableError(f"{settings.label}: the embedded Ray of this machine does not run")
         return settings.for_local_head(head.address, head.token)
 
 

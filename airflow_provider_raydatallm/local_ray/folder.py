@@ -18,7 +18,7 @@ from airflow_provider_raydatallm.local_ray.processes import LocalHeadError, head
 
 FOLDER_VARIABLE = "AIRFLOW_RAY_LLM_LOCAL_DIR"
 #: `tmp` is Ray's.
-_FILES = {"head.lock", "head.json", "head.log", "token", "tmp"}
+_FILES = {"head.lock", "head.json", "head.log", "id", "token", "tmp"}
 _SOCKET_PATH_BYTES = 107
 
 
@@ -105,6 +105,14 @@ def prepare(folder: Path | None) -> Path:
             f"Set {FOLDER_VARIABLE} to another one."
         ) from error
     return folder
+
+
+def identity(folder: Path) -> str | None:
+    """Returns what tells this folder's heads, one after the other, from those of other machines; None when
+    no head was ever started there."""
+    with suppress(OSError):
+        return (folder / "id").read_text()
+    return None
 
 
 @contextmanager

@@ -30,7 +30,15 @@ from airflow_provider_raydatallm.local_ray.processes import (
     process_identity,
 )
 
-__all__ = ["FOLDER_VARIABLE", "LocalHead", "LocalHeadError", "ensure_head", "head_status", "stop_head"]
+__all__ = [
+    "FOLDER_VARIABLE",
+    "LocalHead",
+    "LocalHeadError",
+    "ensure_head",
+    "head_identity",
+    "head_status",
+    "stop_head",
+]
 
 STOP_COMMAND = "airflow-ray-llm local stop"
 
@@ -49,6 +57,8 @@ def ensure_head(folder: Path | None = None, *, min_cpus: int = 8, timeout: float
     ray_version = installed_ray()
     folder = head_folder.prepare(folder)
     with head_folder.locked(folder, deadline):
+        if head_folder.identity(folder) is None:
+            head_folder.write_private(folder / "id", secrets.token_hex(16))
         record = head_folder.read_record(folder)
         if record and _is_healthy(record, timeout=min(30.0, timeout / 2)):
             _check_fits(record, ray_version, min_cpus)
@@ -62,6 +72,11 @@ def ensure_head(folder: Path | None = None, *, min_cpus: int = 8, timeout: float
                 raise
             # Retry once: `ray start` gives up after 30 s on a busy machine, and a free port can be lost.
             return _start(folder, num_cpus, ray_version, deadline)
+
+
+def head_identity() -> str | None:
+    """Returns the identity of the default folder, which all heads there share; None before the first."""
+    return head_folder.identity(head_folder.resolve(None))
 
 
 def stop_head(folder: Path | None = None) -> int:

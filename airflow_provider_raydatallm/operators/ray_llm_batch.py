@@ -403,11 +403,14 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     def _wait(self, context: Context, tracker: JobTracker, job: JobRef) -> dict[str, Any]:
         slice_job = tracker.submission.job
         self.record_run(slice_job, ray_job_id=job.submission_id)
-        job = replace(job, url=RayHook(job.ray_conn_id).job_url(job.submission_id))
+        hook = RayHook(job.ray_conn_id)
+        job = replace(job, url=hook.job_url(job.submission_id))
         context["ti"].xcom_push(RayJobLink.xcom_key, job.url)
         if self.deferrable and not self._killed:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
+            # The triggerer may run on another machine, and must not start a Ray of its own there.
+            job = replace(job, local_head=hook.local_head)
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
             kwargs = DeferredJob(job, slice_job).to_kwargs()
             self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)

@@ -39,6 +39,7 @@ class JobRef:
     :param since: epoch seconds at which the waiting began.
     :param nonce: marks the job's own lines in its log.
     :param url: its page in the dashboard.
+    :param local_head: identity of the embedded Ray that it runs on, if it does.
     """
 
     ray_conn_id: str
@@ -50,6 +51,7 @@ class JobRef:
     submission_id: str = ""
     nonce: str = ""
     url: str = ""
+    local_head: str | None = None
 
     @property
     def heartbeat_interval(self) -> float | None:
@@ -91,7 +93,7 @@ class _Waiter:
         self._ref = ref
         self._log = log
         self._intervals = intervals
-        self._hook = RayHook(ref.ray_conn_id)
+        self._hook = RayHook(ref.ray_conn_id, local_head=ref.local_head)
         self._watch = JobWatch(ref.nonce)
         self._throttle = Throttle()
         self._outcome_logged = asyncio.Event()

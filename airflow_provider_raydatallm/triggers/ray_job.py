@@ -9,7 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
-from airflow_provider_raydatallm.task.job_verdict import TimedOut, to_event
+from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, TimedOut, to_event
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 
 #: A triggerer's first call to Airflow can be slow: it loads the API.
@@ -38,7 +38,9 @@ class RayJobTrigger(BaseTrigger):
         return path, {"job": self.job, "cancel_on_kill": self.cancel_on_kill}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        verdict = await wait_for_job(JobRef(**self.job), self.log)
+        job = JobRef(**self.job)
+        refusal = await asyncio.to_thread(_refusal_of_another_machine, job)
+        verdict = refusal or await wait_for_job(job, self.log)
         if isinstance(verdict, TimedOut):
             await self._stop(deferred=False)
         yield TriggerEvent(to_event(verdict))  # type: ignore[no-untyped-call]
@@ -56,3 +58,18 @@ class RayJobTrigger(BaseTrigger):
             return
         job, attempt = JobRef(**self.job), TaskAttempt.from_task_instance(self.task_instance)
         await stop_own_job(job, attempt, self.log, deferred=deferred, timeout_s=_STOP_SECONDS)
+
+
+def _refusal_of_another_machine(job: JobRef) -> ClusterUnreachable | None:
+    """A job on the embedded Ray of one machine cannot be seen from another."""
+    if job.local_head is None:
+        return None
+    from airflow_provider_raydatallm.local_ray.head import head_identity
+
+    if head_identity() == job.local_head:
+        return None
+    return ClusterUnreachable(
+        f"connection {job.ray_conn_id!r} is the embedded Ray of the worker's machine, user and folder, which "
+        "this triggerer does not share. Run both on one machine, set deferrable=False, or use a Ray cluster",
+        refused=True,
+    )

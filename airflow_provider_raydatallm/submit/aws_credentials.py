@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
-from airflow.sdk.log import mask_secret
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
+from airflow_provider_raydatallm.hooks.masking import mask
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -47,7 +47,7 @@ class Credentials(NamedTuple):
     def masked(cls, key: str, secret: str, token: str | None) -> Credentials:
         """Masks the values in all logs first."""
         for value in filter(None, (key, secret, token)):
-            mask_secret(value)
+            mask(value)
         return cls(key, secret, token)
 
 

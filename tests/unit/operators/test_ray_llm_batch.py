@@ -161,7 +161,7 @@ def test_password_of_another_kind_of_connection_never_leaves_airflow(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_DB", json.dumps({"conn_type": conn_type, "password": "db-sesame"}))
     task = operator(slice_key="k", model_conn_id="db")
-    with pytest.raises(RayLLMInputError, match=f"'db' is of type '{conn_type}', .* 'huggingface'") as e:
+    with pytest.raises(RayLLMInputError, match=f"'db' is of type '{conn_type}': .* 'huggingface'") as e:
         task._build_submission(context_of(task))
     assert "sesame" not in str(e.value)
     task.model_conn_id = "nowhere"

@@ -463,6 +463,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             packages=user_packages,
             runtime_env=self.runtime_env,
             env_vars=submission.credentials_env(
+                job,
+                self.runtime_env,
                 storage_conn_id=self.storage_conn_id,
                 model_conn_id=self.model_conn_id,
                 allow_static=self.allow_static_credentials,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pydantic
@@ -18,6 +19,7 @@ from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.masking import mask
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+from airflow_provider_raydatallm.submit.session_policy import session_policy
 from airflow_provider_raydatallm.task.arguments import is_rendered_later, to_url
 
 #: The operator's arguments that are fields of the spec under the same name.
@@ -78,13 +80,22 @@ def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:
 
 
 def credentials_env(
-    *, storage_conn_id: str | None, model_conn_id: str | None, allow_static: bool, session_name: str
+    job: SliceJob,
+    runtime_env: Mapping[str, Any] | None,
+    *,
+    storage_conn_id: str | None,
+    model_conn_id: str | None,
+    allow_static: bool,
+    session_name: str,
 ) -> dict[str, str]:
     """Returns the environment variables that give a job access to its storage and its model."""
     variables: dict[str, str] = {}
     if storage_conn_id is not None:
         variables |= session_credentials_env(
-            storage_conn_id, allow_static=allow_static, session_name=session_name
+            storage_conn_id,
+            allow_static=allow_static,
+            session_name=session_name,
+            policy_of=partial(session_policy, job, runtime_env),
         )
     if model_conn_id is not None:
         variables["HF_TOKEN"] = _model_token(model_conn_id)

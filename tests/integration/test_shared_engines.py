@@ -61,14 +61,15 @@ def listed() -> dict[str, Any]:
     return dict(engine)
 
 
-#: Prints the environments of the cluster's key-value store, Serve's among them, that hold a text.
+#: Prints whether Serve keeps anything in the cluster's store, and the keys whose values hold a text.
 FIND = """
 import sys, ray
 from ray.experimental.internal_kv import _internal_kv_get as get, _internal_kv_list as keys
 ray.init(logging_level="error")
 text = sys.argv[1].encode()
-found = [(n, k) for n in (None, b"serve") for k in keys(b"", namespace=n) if text in (get(k, namespace=n) or b"")]
-print(len(keys(b"", namespace=b"serve")) > 0, found)
+places = [(n, key) for n in (None, b"serve") for key in keys(b"", namespace=n)]
+found = [(n, key) for n, key in places if text in (get(key, namespace=n) or b"")]
+print(any(n == b"serve" for n, _ in places), found)
 """
 
 

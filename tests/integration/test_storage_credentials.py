@@ -12,6 +12,7 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ import botocore.session
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.submit.session_policy import session_policy
 from tests.support.paths import ROOT
 from tests.support.s3 import moto_server
 from tests.support.slices import STUB, Ask
@@ -140,6 +143,16 @@ def test_lent_credentials_are_a_sessions_and_stand_in_the_jobs_environment_only(
         if path.is_file() and not path.is_symlink():
             content = path.read_bytes()
             assert not [s for s in static if s.encode() in content], path
+
+    # The session's policy names all that the job wrote, and the store's STS took it.
+    policy = session_policy(
+        SliceJob.model_validate_json(specs[-1].read_text()), None, partition="aws", kms=False
+    )
+    statements = {s["Action"][-1]: s["Resource"] for s in json.loads(str(policy))["Statement"]}
+    may_write = statements["s3:AbortMultipartUpload"]
+    assert not any(fnmatchcase("arn:aws:s3:::lake/in/ds=2026-01-31/a.csv", r) for r in may_write)
+    for name in written.keys() - {"in/ds=2026-01-31/a.csv"}:
+        assert any(fnmatchcase(f"arn:aws:s3:::lake/{name}", r) for r in may_write), name
 
     [part] = [name for name in written if name.startswith("out/ds=2026-01-31/part-")]
     (tmp_path / "out.parquet").write_bytes(

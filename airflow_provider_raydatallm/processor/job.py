@@ -7,10 +7,12 @@ its workers, which Ray prints here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 from airflow_provider_raydatallm.contract.log_lines import redact_line
@@ -46,8 +48,17 @@ class RedactedStream:
         return getattr(self._stream, name)  # fileno, encoding, isatty, ...
 
 
+def _own_secrets() -> set[str]:
+    """Returns those of the environment, and the cluster's token, which Ray may read from a file."""
+    secrets = environment_secrets(os.environ)
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
+        secrets.add(file.read_text("utf-8").strip())
+    return secrets
+
+
 def main() -> int:
-    redactor = Redactor(environment_secrets(os.environ))
+    redactor = Redactor(_own_secrets())
     sys.stdout = cast("TextIO", RedactedStream(sys.stdout, redactor))
     sys.stderr = cast("TextIO", RedactedStream(sys.stderr, redactor))
     # Only now: what loggers of Ray write to is chosen when it is imported.

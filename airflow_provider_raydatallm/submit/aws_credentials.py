@@ -60,7 +60,7 @@ class AwsSettings:
 
     def __init__(self, connection: Connection) -> None:
         self.label = label = f"connection {connection.conn_id!r}"
-        if connection.conn_type not in ("aws", "s3", "", None):
+        if connection.conn_type not in ("aws", "s3"):
             raise RayLLMInputError(
                 f"storage_conn_id: {label} is of type {connection.conn_type!r}, and only credentials of AWS "
                 f"connections ('aws', also for S3-compatible stores) can be used: {_USE_NODE_IDENTITY}"

@@ -40,14 +40,18 @@ def test_marked_lines_stay_whole_and_others_are_left_as_they_are() -> None:
 
 def test_failed_job_names_no_secret_of_its_environment(tmp_path: Path) -> None:
     """The whole process: its marked line, its error and its traceback."""
-    spec = tmp_path / quote(SECRET, safe="") / "hub-sesame-1" / "spec.json"
+    (tmp_path / "token").write_text("ray-sesame-2\n")
+    spec = tmp_path / quote(SECRET, safe="") / "hub-sesame-1" / "ray-sesame-2.json"
     program = "airflow_provider_raydatallm.processor.job"
     command = [sys.executable, "-m", program, "files", str(spec), "--nonce", "n"]
-    secrets = {"AWS_SECRET_ACCESS_KEY": SECRET, "HF_TOKEN": "hub-sesame-1"}
+    secrets = {
+        "AWS_SECRET_ACCESS_KEY": SECRET, "HF_TOKEN": "hub-sesame-1",
+        "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),
+    }  # fmt: skip
     job = subprocess.run(command, env={**os.environ, **secrets}, capture_output=True, text=True)
     assert job.returncode == 1
     message = next(filter(None, (decode_line(line, "n") for line in job.stdout.splitlines())))
-    assert f"cannot read the spec {tmp_path}/***/***/spec.json" in str(message)
-    assert f"cannot read the spec {tmp_path}/***/***/spec.json" in job.stderr
-    for secret in (SECRET, quote(SECRET, safe=""), "hub-sesame-1"):
+    assert f"cannot read the spec {tmp_path}/***/***/***.json" in str(message)
+    assert f"cannot read the spec {tmp_path}/***/***/***.json" in job.stderr
+    for secret in (SECRET, quote(SECRET, safe=""), "hub-sesame-1", "ray-sesame-2"):
         assert secret not in job.stdout + job.stderr

@@ -198,6 +198,7 @@ def test_static_keys_are_sent_only_when_allowed_and_with_a_warning(
 
 @pytest.mark.parametrize(("arguments", "error"), [
     ({"conn_type": "google_cloud_platform"}, "'google_cloud_platform'.*cluster's nodes an identity"),
+    ({"conn_type": ""}, "connection 'lake' is of type None"),
     ({"conn_type": "wasb"}, "connection 'lake' is of type 'wasb'.*leave storage_conn_id out"),
     ({"password": None}, r"has no secret key \(password\)"),
     ({"login": None}, r"has no access key \(login\)"),

@@ -31,7 +31,18 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "integer",
                         "example": None,
                         "default": "20",
-                    }
+                    },
+                    "token_folder": {
+                        "description": (
+                            "Folder, besides ~/.ray, of token files that connections of type Ray may name "
+                            "(auth_file). Who edits a connection can have any file in it sent to the "
+                            "connection's host."
+                        ),
+                        "version_added": None,
+                        "type": "string",
+                        "example": "/run/secrets/ray",
+                        "default": "",
+                    },
                 },
             }
         },
@@ -52,8 +63,8 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "auth_file": _text(
                         "Token file",
-                        "Instead of the token: path on the Airflow workers of a file that holds it. It is "
-                        "read again for each request",
+                        "Instead of the token: path on the Airflow workers of a file that holds it, in "
+                        "~/.ray or [ray_llm] token_folder, mode 0600. It is read again for each request",
                     ),
                     "verify": {
                         "label": "Verify TLS certificate",

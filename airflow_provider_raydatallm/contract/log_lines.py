@@ -10,6 +10,8 @@ import hashlib
 import json
 from typing import Any, Literal
 
+from airflow_provider_raydatallm.contract.redaction import Redactor
+
 LineKind = Literal["report", "error", "progress"]
 
 MARK = "@ray-llm"
@@ -37,3 +39,14 @@ def decode_line(line: str, nonce: str) -> tuple[LineKind, Any] | None:
         ) == (MARK, nonce, str(len(text))) and hashlib.sha256(text.encode()).hexdigest() == digest:
             return kind, json.loads(text)
     return None
+
+
+def redact_line(line: str, redactor: Redactor) -> str:
+    """Redacts any line of a job; of a marked line its value, so that its length and hash still fit."""
+    redacted = redactor.text(line)
+    words = line.split(" ", 3)
+    if redacted == line or words[0] != MARK or len(words) < 4:
+        return redacted
+    nonce = words[2]
+    message = decode_line(line, nonce)
+    return redacted if message is None else encode_line(message[0], nonce, redactor.value(message[1]))

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
+from airflow_provider_raydatallm.contract.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.slice_paths import (
     SlicePaths,
     encode_slice_key,
@@ -31,6 +32,8 @@ _FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
 
 #: Fields that are addresses of files.
 ADDRESSES = ("input_path", "output_path", "metadata_path", "quarantine_path", "answer_cache")
+#: Fields in which people write secrets, which are refused.
+MAY_HOLD_SECRETS = ("model_source", "engine_kwargs", "processor_kwargs")
 
 _Workers = Annotated[int, Field(ge=1)]
 Concurrency = _Workers | tuple[_Workers, _Workers] | Literal["auto"]
@@ -205,6 +208,12 @@ class SliceJob(Contract):
     @classmethod
     def _check_address(cls, value: str | None) -> str | None:
         return value if value is None else check_address(value)
+
+    @field_validator(*MAY_HOLD_SECRETS)
+    @classmethod
+    def _check_no_secrets(cls, value: Any, info: ValidationInfo) -> Any:
+        check_no_secrets(str(info.field_name), value)
+        return value
 
     @field_validator("output_column")
     @classmethod

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_raydatallm.exceptions import RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
-from airflow_provider_raydatallm.hooks.auth import Token, read_token
+from airflow_provider_raydatallm.hooks.auth import UNENCRYPTED, Token, is_unencrypted, read_token
 from airflow_provider_raydatallm.hooks.connection import RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import client_options
 from airflow_provider_raydatallm.hooks.jobs_api import ClusterResources, Flow, HttpRequest
@@ -83,7 +83,10 @@ def _test_cluster(settings: RaySettings) -> tuple[bool, str]:
     except AirflowException as e:
         return False, f"{settings.address}: {e}"
     summary = f"Ray {version} at {settings.address}: {_describe_resources(resources)}."
-    return True, " ".join([summary, _describe_token(token, is_open, settings), *_list_shortages(resources)])
+    findings = [_describe_token(token, is_open, settings), *_list_shortages(resources)]
+    if token and is_unencrypted(httpx.URL(settings.address)):
+        findings.append(f"But {UNENCRYPTED.format(settings.address)}.")
+    return True, " ".join([summary, *findings])
 
 
 def _explain_refusal(response: httpx.Response, settings: RaySettings, token: Token | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Masks a connection's secrets in task logs, in every form in which they may appear there."""
+"""Masks the secrets of connections in task logs, in every form in which they may appear there."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import json
 import re
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import unquote
 
 from airflow.sdk.log import mask_secret
+
+from airflow_provider_raydatallm.contract.redaction import encodings
 
 _AUTHORIZATION = re.compile(r"\s*(bearer|basic|token|apikey)\s+(.+)", re.IGNORECASE | re.DOTALL)
 
 
 def mask(secret: str) -> None:
-    """Masks a text, also as URLs, JSON and `repr` write it; of `Bearer TOKEN` and the like also the token
-    alone, of a URL also its user and password.
+    """Masks a text in all its encodings; of `Bearer TOKEN` and the like also the token alone, of a URL also
+    its user and password.
 
     Talks to Airflow's supervisor, so it must not run in an event loop's thread."""
     _mask_forms(secret)
@@ -68,7 +70,4 @@ def _mask_user_and_password(credentials: str) -> None:
 
 
 def _mask_forms(secret: str) -> None:
-    forms = {secret, secret.strip(), json.dumps(secret)[1:-1], repr(secret)[1:-1]}
-    forms |= {quote(secret), quote(secret, safe=""), quote_plus(secret)}
-    for form in forms:
-        mask_secret(form)
+    mask_secret(sorted(encodings(secret)))  # type: ignore[arg-type]  # one message to the supervisor

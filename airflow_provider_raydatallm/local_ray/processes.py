@@ -9,7 +9,6 @@ until none is found.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections import defaultdict
@@ -17,6 +16,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from airflow_provider_raydatallm.contract.process_environment import inherited
 
 if TYPE_CHECKING:
     import psutil
@@ -32,10 +33,8 @@ class LocalHeadError(RuntimeError):
 
 
 def head_environment(folder: Path) -> dict[str, str]:
-    """Returns the environment of the head and its jobs."""
-    # RAY_ADDRESS and the like would mislead the head (RAY_lower_case is Ray's tuning and stays); Airflow's
-    # settings and connections hold secrets, which must not outlive the task in every job's environment.
-    env = {name: value for name, value in os.environ.items() if not re.match(r"RAY_[A-Z]|_*AIRFLOW_", name)}
+    """Returns the environment of the head, which its jobs inherit."""
+    env = inherited(os.environ)
     return env | {
         # Jobs run `python`, which must be the one that has ray.
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), env.get("PATH", os.defpath)]),

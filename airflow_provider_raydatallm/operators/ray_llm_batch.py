@@ -157,8 +157,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param max_concurrent_batches: batches per worker at once, of 128 rows without `batch_size`. Default:
         chosen by the provider.
     :param runtime_env: Ray runtime environment of the job, without secrets; the provider adds its modules.
-    :param model_conn_id: connection whose password is the model hub's access token; the job gets it as
-        HF_TOKEN.
+    :param model_conn_id: connection (of type huggingface, http or generic) whose password is the model hub's
+        access token; the job gets it as HF_TOKEN.
     :param storage_conn_id: AWS connection from which the job gets session credentials for `s3://` addresses.
         Default: the identity of the cluster's nodes.
     :param allow_static_credentials: send the keys of `storage_conn_id` as they are, for stores without STS.
@@ -318,7 +318,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if not isinstance(allow_static_credentials, bool):
             # The text "false" would allow them.
             raise ValueError(f"allow_static_credentials is {allow_static_credentials!r}: give True or False")
-        submission.check_arguments(self.task_id, submission.spec_arguments(self))
+        submission.check_arguments(
+            self.task_id, {**submission.spec_arguments(self), "runtime_env": runtime_env}
+        )
 
     def execute(self, context: Context) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
@@ -508,6 +510,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             packages=user_packages,
             runtime_env=self.runtime_env,
             env_vars=submission.credentials_env(
+                job,
+                self.runtime_env,
                 storage_conn_id=self.storage_conn_id,
                 model_conn_id=self.model_conn_id,
                 allow_static=self.allow_static_credentials,

@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
-from airflow.sdk.log import mask_secret
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
+from airflow_provider_raydatallm.hooks.masking import mask
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -47,7 +47,7 @@ class Credentials(NamedTuple):
     def masked(cls, key: str, secret: str, token: str | None) -> Credentials:
         """Masks the values in all logs first."""
         for value in filter(None, (key, secret, token)):
-            mask_secret(value)
+            mask(value)
         return cls(key, secret, token)
 
 
@@ -60,7 +60,7 @@ class AwsSettings:
 
     def __init__(self, connection: Connection) -> None:
         self.label = label = f"connection {connection.conn_id!r}"
-        if connection.conn_type not in ("aws", "s3", "", None):
+        if connection.conn_type not in ("aws", "s3"):
             raise RayLLMInputError(
                 f"storage_conn_id: {label} is of type {connection.conn_type!r}, and only credentials of AWS "
                 f"connections ('aws', also for S3-compatible stores) can be used: {_USE_NODE_IDENTITY}"
@@ -88,12 +88,17 @@ class AwsSettings:
 
 
 def session_credentials_env(
-    conn_id: str, *, allow_static: bool, session_name: str = "airflow"
+    conn_id: str,
+    *,
+    allow_static: bool,
+    session_name: str = "airflow",
+    policy_of: Callable[..., str | None] | None = None,
 ) -> dict[str, str]:
     """Returns the environment variables that give a job the storage credentials of a connection.
 
     :param allow_static: send keys without a session as they are, instead of asking STS for a session.
     :param session_name: name of a role's session in the store's own logs; adapted to STS' rules.
+    :param policy_of: returns the policy of a role's session (`session_policy`); a user's session takes none.
     :raises RayLLMInputError: when the connection is unknown or not of AWS, holds no usable credentials, or
         STS refuses a session.
     :raises RayLLMJobError: when STS cannot be reached.
@@ -106,7 +111,7 @@ def session_credentials_env(
             "storage_conn_id out to use the identity of the cluster's nodes"
         ) from e
     settings = AwsSettings(connection)
-    credentials = _get_credentials(settings, allow_static, session_name)
+    credentials = _get_credentials(settings, allow_static, session_name, policy_of)
     variables = {
         "AWS_ACCESS_KEY_ID": credentials.key,
         "AWS_SECRET_ACCESS_KEY": credentials.secret,
@@ -122,7 +127,9 @@ def session_credentials_env(
     return variables
 
 
-def _get_credentials(settings: AwsSettings, allow_static: bool, session_name: str) -> Credentials:
+def _get_credentials(
+    settings: AwsSettings, allow_static: bool, session_name: str, policy_of: Callable[..., str | None] | None
+) -> Credentials:
     try:
         import botocore.session  # type: ignore[import-untyped]
         from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped]
@@ -146,6 +153,7 @@ def _get_credentials(settings: AwsSettings, allow_static: bool, session_name: st
             "RoleArn": settings.role_arn,
             "RoleSessionName": re.sub(r"[^A-Za-z0-9_+=,.@-]", "_", session_name)[:64],
             "DurationSeconds": ROLE_SESSION_SECONDS,
+            **_get_policy(settings, policy_of),
             **settings.role_arguments,
         }
         return _call_sts(session, settings, keys, "assume_role", arguments)
@@ -159,6 +167,17 @@ def _get_credentials(settings: AwsSettings, allow_static: bool, session_name: st
         )
         return keys
     return _call_sts(session, settings, keys, "get_session_token", {"DurationSeconds": SESSION_SECONDS})
+
+
+def _get_policy(settings: AwsSettings, policy_of: Callable[..., str | None] | None) -> dict[str, str]:
+    """The argument with the session's policy; {} where the connection limits the session itself."""
+    if policy_of is None or {"Policy", "PolicyArns"} & settings.role_arguments.keys():
+        return {}
+    # "aws-cn" and the like; of other stores' roles ("arn:minio:...") the buckets are of "aws".
+    partition = re.match(r"arn:(aws[a-z-]*):", str(settings.role_arn))
+    # Other stores refuse actions that they do not know.
+    policy = policy_of(partition=partition[1] if partition else "aws", kms=settings.sts_endpoint is None)
+    return {} if policy is None else {"Policy": policy}
 
 
 def _call_sts(

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raydatallm.contract.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.processor.request.row_function import describe_python_mismatch
@@ -106,9 +107,14 @@ def merge_runtime_env(
 ) -> dict[str, Any]:
     """Adds the provider's modules and variables to the user's `runtime_env`.
 
-    :raises RayLLMInputError: naming a variable that both set, or a local path, which the cluster lacks.
+    :raises RayLLMInputError: naming a variable that both set or that holds a secret, or a local path, which
+        the cluster lacks.
     """
     env = dict(user or {})
+    try:
+        check_no_secrets("runtime_env", env)
+    except ValueError as e:
+        raise RayLLMInputError(str(e)) from None
     user_vars = env.get("env_vars") or {}
     if conflicts := sorted(user_vars.keys() & env_vars.keys()):
         raise RayLLMInputError(

@@ -54,7 +54,7 @@ class JobSubmission:
         hook.call(
             jobs_api.submit(
                 submission_id=submission_id,
-                entrypoint=f"python -m airflow_provider_raydatallm.processor {' '.join(words)}",
+                entrypoint=f"python -m airflow_provider_raydatallm.processor.job {' '.join(words)}",
                 runtime_env=packages.merge_runtime_env(
                     self.runtime_env, py_modules=uris, env_vars={**addresses.environment(), **self.env_vars}
                 ),

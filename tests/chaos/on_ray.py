@@ -61,7 +61,7 @@ TARGETS: dict[str, Callable[[str], bool]] = {
     "feeder": lambda c: c.startswith("ray::") and "MapBatches(Feeder)" in c,
     "coordinator": lambda c: c.startswith("ray::DedupCoordinator"),
     "reader": lambda c: c.startswith("ray::") and "RequestStage" in c,
-    "driver": lambda c: "airflow_provider_raydatallm.processor run" in c,
+    "driver": lambda c: "airflow_provider_raydatallm.processor.job run" in c,
     "raylet": lambda c: "raylet/raylet" in c,
     "head": lambda c: True,
 }

@@ -34,7 +34,7 @@ _TARGETS: dict[str, Callable[[str], bool]] = {
     "replica": lambda c: c.startswith("ray::ServeReplica:ray-llm-"),
     "controller": lambda c: c.startswith("ray::ServeController"),
     "feeder": lambda c: c.startswith(("ray::MapBatches(Feeder)", "ray::MapWorker", "ray::SliceProcess")),
-    "driver": lambda c: c.split(" ")[0].endswith("python") and "raydatallm.processor run" in c,
+    "driver": lambda c: c.split(" ")[0].endswith("python") and "raydatallm.processor.job run" in c,
 }
 _ROWS = 240
 #: Of a slice to which something happens that takes its time.

@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.support.certificates import Authority
 from tests.support.paths import ROOT
+from tests.support.ray_connections import token_file
 from tests.support.slices import STUB
 from tests.support.wires import http_proxy, tls_front
 
@@ -147,7 +148,7 @@ def test_wrong_and_missing_tokens_are_told_apart(
     )
     usable, says = hook_to(monkeypatch, ray_head.address).test_connection()
     assert (usable, "the cluster asks for a token (HTTP 401) and there is none" in says) == (False, True)
-    (tmp_path / "t").write_text("stale")
+    token_file(monkeypatch, tmp_path / "t", "stale")
     usable, says = hook_to(monkeypatch, ray_head.address, auth_file=f"{tmp_path}/t").test_connection()
     assert (usable, f"refuses the token of auth_file '{tmp_path}/t'" in says) == (False, True)
     monkeypatch.setenv("RAY_AUTH_TOKEN", f" {ray_head.token}\n")
@@ -158,8 +159,7 @@ def test_wrong_and_missing_tokens_are_told_apart(
 def test_rotated_token_file_is_picked_up_by_the_same_hook_and_client(
     ray_head: LocalHead, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    file = tmp_path / "token"
-    file.write_text("yesterday's")
+    file = token_file(monkeypatch, tmp_path / "token", "yesterday's")
     hook = hook_to(monkeypatch, ray_head.address, auth_file=str(file))
     with pytest.raises(RayConnectionError, match="refuses the token"):
         hook.call(jobs_api.get_version())
@@ -265,6 +265,7 @@ def test_task_logs_show_no_secret_whatever_goes_wrong(
     pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
     (home / "dags").mkdir()
     (home / "dags" / "leaks.py").write_text(DAG.format(place=str(tmp_path), stub=STUB))
+    (tmp_path / "token").touch(mode=0o600)
     (tmp_path / "token").write_text(SECRETS["rotated"])
     other = Authority(tmp_path, "other").ca_file
     user = f"{SECRETS['proxy_user']}:{SECRETS['proxy_password'].replace('@', '%40').replace('/', '%2F')}"
@@ -289,6 +290,7 @@ def test_task_logs_show_no_secret_whatever_goes_wrong(
             [sys.executable, "-m", "tests.support.airflow_worker", "leaks"], cwd=ROOT,
             env={
                 **airflow, "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
+                "AIRFLOW__RAY_LLM__TOKEN_FOLDER": str(tmp_path),
                 **{f"AIRFLOW_CONN_{k.upper()}": json.dumps(v) for k, v in connections.items()},
             },
             capture_output=True, text=True,

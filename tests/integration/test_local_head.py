@@ -57,7 +57,7 @@ def starters() -> Iterator[tuple[Path, set[int]]]:
     folder = short_folder()
     snares = {
         "PATH": "/usr/bin:/bin", "RAY_ADDRESS": "ray://nowhere:1", "RAY_AUTH_TOKEN": "x",
-        "AIRFLOW_CONN_X": "x",
+        "AIRFLOW_CONN_X": "x", "DATABASE_URL": "postgresql://me:secret@db/x", "AWS_SECRET_ACCESS_KEY": "x",
     }  # fmt: skip
     env = os.environ | snares | {head_module.FOLDER_VARIABLE: str(folder)}
     try:
@@ -183,9 +183,8 @@ def test_head_listens_on_loopback_only(folder: Path) -> None:
 
 def test_job_gets_the_python_with_ray_and_no_secret_of_the_starter(folder: Path) -> None:
     head = ensure_head(folder)
-    code = (
-        "import ray, sys, os; print(sys.executable, [n for n in os.environ if n.startswith('AIRFLOW_CONN')])"
-    )
+    secrets = "'AIRFLOW_CONN_X', 'DATABASE_URL', 'AWS_SECRET_ACCESS_KEY'"
+    code = f"import ray, sys, os; print(sys.executable, [n for n in os.environ if n in ({secrets})])"
     job = submit(head, f'python -c "{code}"')
     with client(head) as http:
         wait_for(lambda: http.get(f"/api/jobs/{job}").json()["status"] not in ("PENDING", "RUNNING"))

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,26 @@ def listed() -> dict[str, Any]:
     return dict(engine)
 
 
-def test_slices_at_once_and_after_each_other_have_one_engine(asked: Ask, ray_head: LocalHead) -> None:
+#: Prints whether Serve keeps anything in the cluster's store, and the keys whose values hold a text.
+FIND = """
+import sys, ray
+from ray.experimental.internal_kv import _internal_kv_get as get, _internal_kv_list as keys
+ray.init(logging_level="error")
+text = sys.argv[1].encode()
+places = [(n, key) for n in (None, b"serve") for key in keys(b"", namespace=n)]
+found = [(n, key) for n, key in places if text in (get(key, namespace=n) or b"")]
+print(any(n == b"serve" for n, _ in places), found)
+"""
+
+
+def test_slices_at_once_and_after_each_other_have_one_engine(
+    asked: Ask, ray_head: LocalHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results: list[Any] = []
     # A job's own credentials are no part of what an engine is, and end with the job.
-    environment = {"runtime_env": {"env_vars": {"AWS_SECRET_ACCESS_KEY": "kept-by-nobody"}}}
-    threads = [in_thread(asked, results, key=key, tokens=[8] * 40, **environment) for key in ("a", "b")]
+    monkeypatch.setenv("AIRFLOW_CONN_HUB", json.dumps({"conn_type": "generic", "password": "kept-by-nobody"}))
+    hub = {"model_conn_id": "hub"}
+    threads = [in_thread(asked, results, key=key, tokens=[8] * 40, **hub) for key in ("a", "b")]
     for thread in threads:
         thread.join(300)
     [engine] = processes(ray_head, "VLLM::EngineCore")
@@ -82,9 +98,15 @@ def test_slices_at_once_and_after_each_other_have_one_engine(asked: Ask, ray_hea
     assert 0 < start["worker_imports"] + start["engine"] < waited["engine_start"]
     assert 0 < start["load"] + start["compile"] + start["warm_up"] < start["engine"]
     assert {came_later["start"][name] for name in ("worker_imports", "engine", "load")} == {None}
-    for title in ("ray::ServeController", "ray::ServeReplica", "VLLM::EngineCore"):
+    for title in ("ray::ServeController", "ray::ServeReplica"):
         [process] = processes(ray_head, title)
         assert "kept-by-nobody" not in process.environ().values()
+    # vLLM's own process loaded the model with it, after the worker had begun.
+    assert engine.environ()["HF_TOKEN"] == "kept-by-nobody"
+    environment = os.environ | ray_head.environment()
+    command = [sys.executable, "-c", FIND, "kept-by-nobody"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[-2] == "True []", done.stdout
     there = listed()
     assert (there["status"], there["workers"], there["users"]) == ("RUNNING", {"RUNNING": 1}, [])
 

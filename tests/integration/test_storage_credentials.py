@@ -6,22 +6,28 @@ call enough is enough.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import re
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import botocore.session
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.submit.session_policy import session_policy
 from tests.support.paths import ROOT
 from tests.support.s3 import moto_server
 from tests.support.slices import STUB, Ask
@@ -141,6 +147,16 @@ def test_lent_credentials_are_a_sessions_and_stand_in_the_jobs_environment_only(
             content = path.read_bytes()
             assert not [s for s in static if s.encode() in content], path
 
+    # The session's policy names all that the job wrote, and the store's STS took it.
+    policy = session_policy(
+        SliceJob.model_validate_json(specs[-1].read_text()), None, partition="aws", kms=False
+    )
+    statements = {s["Action"][-1]: s["Resource"] for s in json.loads(str(policy))["Statement"]}
+    may_write = statements["s3:AbortMultipartUpload"]
+    assert not any(fnmatchcase("arn:aws:s3:::lake/in/ds=2026-01-31/a.csv", r) for r in may_write)
+    for name in written.keys() - {"in/ds=2026-01-31/a.csv"}:
+        assert any(fnmatchcase(f"arn:aws:s3:::lake/{name}", r) for r in may_write), name
+
     [part] = [name for name in written if name.startswith("out/ds=2026-01-31/part-")]
     (tmp_path / "out.parquet").write_bytes(
         lake.client("s3").get_object(Bucket="lake", Key=part)["Body"].read()
@@ -160,3 +176,36 @@ def test_role_that_is_not_given_stops_the_task_before_anything_is_sent(
         RayLLMInputError, match=r"connection 'lake': AccessDenied: .*fix its keys or its role"
     ):
         ask(input_path="s3://lake/in", output_path="s3://lake/out", storage_conn_id="lake", **STUB)
+
+
+#: Code of a user that prints all that it can: here, in a worker, in an error.
+LEAKY = """
+import base64, os, urllib.parse
+
+def tell(row):
+    token = os.environ["HF_TOKEN"]
+    print("plain", token, "base64", base64.b64encode(f"me:{token}".encode()).decode(), flush=True)
+    print("percent", urllib.parse.quote(token, safe=""), flush=True)
+    return {"size": len(row["answer"])}
+"""
+
+
+def test_what_a_job_prints_of_its_credentials_is_redacted_for_whoever_reads_its_log(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a resumed try or a triggerer, which never knew them: the job's own log has none."""
+    token = "hub/sesame+of=the/connection"
+    monkeypatch.setenv("AIRFLOW_CONN_HUB", json.dumps({"conn_type": "generic", "password": token}))
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
+    stub = {**STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "leaky.py")]}  # type: ignore[misc]
+    result = ask(
+        input_path=f"{tmp_path}/in.parquet", model_conn_id="hub", postprocess="leaky:tell", **stub
+    )  # fmt: skip
+    assert result["counts"]["succeeded"] == 2
+    with RayHook("ray_default").get_conn() as jobs:
+        driver_log = jobs.get(f"/api/jobs/{result['ray_job_id']}/logs").json()["logs"]
+    assert "plain *** base64 bWU6" in driver_log
+    assert "percent ***" in driver_log
+    for text in (token, quote(token, safe=""), base64.b64encode(f"me:{token}".encode()).decode()[8:]):
+        assert text not in driver_log

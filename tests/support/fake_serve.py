@@ -39,7 +39,8 @@ class FakeServe(ServeApps):
     def has_workers(self, engine: SharedEngine) -> bool:
         return bool(engine.workers.get("RUNNING") or (engine.workers.get("STARTING") and self.loads))
 
-    def register_user(self, engine: str, slice_path: str) -> tuple[Any, str]:
+    def register_user(self, engine: str, slice_path: str, model_token: str = "") -> tuple[Any, str]:
+        self.model_token = model_token
         self.used.append(engine)
         return SimpleNamespace(remove=lambda: self.left.append(engine)), f"0 {slice_path}"
 

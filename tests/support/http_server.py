@@ -19,7 +19,8 @@ Request = http.server.BaseHTTPRequestHandler
 def http_server(
     respond: Callable[[Request], tuple[int, Any]], certificate: Path | None = None
 ) -> Iterator[str]:
-    """Answers GET with a status and JSON, over TLS if there is a certificate; yields its address."""
+    """Answers GET with a status and JSON, of 3xx the address to go to; over TLS if there is a certificate.
+    Yields its address."""
 
     class Handler(Request):
         def do_GET(self) -> None:
@@ -27,6 +28,8 @@ def http_server(
             body = json.dumps(value).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
+            if 300 <= status < 400:
+                self.send_header("Location", value)
             self.end_headers()
             self.wfile.write(body)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,14 @@ def connection(**fields: Any) -> Connection:
 
 def settings_of(**fields: Any) -> RaySettings:
     return RaySettings.from_connection(connection(**fields))
+
+
+def token_file(monkeypatch: pytest.MonkeyPatch, path: Path, content: str) -> Path:
+    """A token file as connections may name it."""
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__TOKEN_FOLDER", str(path.parent))
+    path.touch(mode=0o600)
+    path.write_text(content)
+    return path
 
 
 def with_extra(**extra: Any) -> dict[str, Any]:

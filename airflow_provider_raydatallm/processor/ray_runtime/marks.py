@@ -26,13 +26,13 @@ class Mark:
     _nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
-    def set(cls, name: str) -> Mark:
-        """Sets a mark of this job."""
+    def set(cls, name: str, value: str = "") -> Mark:
+        """Sets a mark of this job, with a value that goes when the mark does."""
         import ray
         from ray.experimental.internal_kv import _internal_kv_put
 
         mark = cls(name, ray.get_runtime_context().get_job_id())
-        _internal_kv_put(mark._key, b"")
+        _internal_kv_put(mark._key, value.encode())
         return mark
 
     def remove(self) -> None:
@@ -48,6 +48,13 @@ class Mark:
 def marks(prefix: str) -> list[str]:
     """Returns the sorted names with this prefix, without it."""
     return sorted(mark.name.removeprefix(prefix) for mark in _marks_of_running_jobs(prefix))
+
+
+def values(prefix: str) -> list[str]:
+    """Returns the values of the marks with this prefix."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    return [(_internal_kv_get(mark._key) or b"").decode() for mark in _marks_of_running_jobs(prefix)]
 
 
 def try_lock(name: str) -> Mark | None:

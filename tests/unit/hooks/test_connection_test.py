@@ -30,7 +30,7 @@ def test_connection_test_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
         False, "http://127.0.0.1:9 cannot be reached: ConnectError: [Errno 111] Connection refused",
     )  # fmt: skip
     usable, says = hook_to(monkeypatch, host="http://h", extra={"auth_file": "/nowhere"}).test_connection()
-    assert (usable, "auth_file '/nowhere' cannot be read" in says) == (False, True)
+    assert (usable, "auth_file '/nowhere' is not in" in says) == (False, True)
 
 
 def test_connection_test_ends_in_time() -> None:

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import subprocess
 import sys
+from base64 import b64encode
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pydantic
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, literal
+from airflow.sdk.log import redact
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -144,6 +146,51 @@ def test_model_token_reaches_the_job_and_never_the_spec(monkeypatch: pytest.Monk
     task.model_conn_id = "empty"
     with pytest.raises(RayLLMInputError, match="has no password"):
         task._build_submission(context_of(task))
+
+
+@pytest.mark.parametrize("conn_type", ["huggingface", "http", "generic"])
+def test_model_token_is_taken_from_connections_that_hold_one(
+    conn_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HUB", json.dumps({"conn_type": conn_type, "password": "hub-sesame"}))
+    task = operator(slice_key="k", model_conn_id="hub")
+    assert task._build_submission(context_of(task)).env_vars == {"HF_TOKEN": "hub-sesame"}
+    assert redact(f"token={b64encode(b'me:hub-sesame').decode()[4:]}").startswith("token=***")
+
+
+@pytest.mark.parametrize("conn_type", ["postgres", "aws", "ray", "ssh"])
+def test_password_of_another_kind_of_connection_never_leaves_airflow(
+    conn_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_DB", json.dumps({"conn_type": conn_type, "password": "db-sesame"}))
+    task = operator(slice_key="k", model_conn_id="db")
+    with pytest.raises(RayLLMInputError, match=f"'db' is of type '{conn_type}': .* 'huggingface'") as e:
+        task._build_submission(context_of(task))
+    assert "sesame" not in str(e.value)
+    task.model_conn_id = "nowhere"
+    with pytest.raises(RayLLMInputError, match="there is no connection 'nowhere'"):
+        task._build_submission(context_of(task))
+
+
+@pytest.mark.parametrize(("given", "place"), [
+    ({"engine_kwargs": {"hf_token": "hf_sesame"}}, r"engine_kwargs\['hf_token'\]"),
+    ({"engine_kwargs": {"hf_token": "{{ conn.sesame.password }}"}}, r"engine_kwargs\['hf_token'\]"),
+    ({"runtime_env": {"env_vars": {"API_KEY": "sesame"}}}, r"runtime_env\['env_vars'\]\['API_KEY'\]"),
+    ({"processor_kwargs": {"runtime_env": {"env_vars": {"HF_TOKEN": "sesame"}}}}, "processor_kwargs"),
+    ({"model_source": "s3://KEY:sesame/x@bucket/model"}, "model_source"),
+])  # fmt: skip
+def test_secrets_in_arguments_are_refused_when_the_dag_is_parsed(given: dict[str, Any], place: str) -> None:
+    with pytest.raises(RayLLMInputError, match=f"^t: {place}.*model_conn_id") as e:
+        operator(**given)
+    assert "sesame" not in str(e.value)
+
+
+def test_secrets_that_templates_bring_are_refused_before_anything_is_sent() -> None:
+    task = operator(slice_key="k")
+    task.engine_kwargs = {"hf_token": "hf_sesame"}
+    with pytest.raises(RayLLMInputError, match="looks like a secret") as e:
+        task._build_submission(context_of(task))
+    assert "sesame" not in str(e.value)
 
 
 @pytest.mark.parametrize(("host", "given", "scope"), [

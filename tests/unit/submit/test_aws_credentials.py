@@ -111,6 +111,37 @@ def test_role_session_has_a_name_a_duration_and_the_connections_arguments(sts: s
     assert seconds_left() == pytest.approx(7200, abs=60)
 
 
+def test_role_session_has_a_policy_unless_the_connection_has_one(
+    sts: str, env_of: EnvOf, worker: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def policy_of(**given: Any) -> str:
+        asked.append(given)
+        return '{"Version":"2012-10-17","Statement":[]}'
+
+    def session(**extra: Any) -> Any:
+        fields = {
+            "conn_type": "aws",
+            "login": KEY,
+            "password": SECRET,
+            "extra": {"endpoint_url": sts, **extra},
+        }
+        worker.setenv("AIRFLOW_CONN_LAKE", json.dumps(fields))
+        session_credentials_env("lake", allow_static=False, policy_of=policy_of)
+        return last_session()
+
+    assert session(role_arn=ROLE).policy == '{"Version":"2012-10-17","Statement":[]}'
+    session(role_arn=ROLE.replace("arn:aws:", "arn:aws-cn:"))
+    session(role_arn="arn:minio:iam:::role/any-role-of-minio")
+    assert [given["partition"] for given in asked] == ["aws", "aws-cn", "aws"]
+    assert not any(given["kms"] for given in asked)  # the STS of AWS alone knows KMS
+    own = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"*"}]}'
+    assert session(role_arn=ROLE, assume_role_kwargs={"Policy": own}).policy == own
+    session()  # of a user: STS takes no policy
+    assert len(asked) == 3
+
+
 def seconds_left() -> float:
     return (last_session().expiration.replace(tzinfo=dt.UTC) - dt.datetime.now(dt.UTC)).total_seconds()
 
@@ -167,6 +198,7 @@ def test_static_keys_are_sent_only_when_allowed_and_with_a_warning(
 
 @pytest.mark.parametrize(("arguments", "error"), [
     ({"conn_type": "google_cloud_platform"}, "'google_cloud_platform'.*cluster's nodes an identity"),
+    ({"conn_type": ""}, "connection 'lake' is of type None"),
     ({"conn_type": "wasb"}, "connection 'lake' is of type 'wasb'.*leave storage_conn_id out"),
     ({"password": None}, r"has no secret key \(password\)"),
     ({"login": None}, r"has no access key \(login\)"),

@@ -64,6 +64,8 @@ def test_users_runtime_env_is_merged_and_conflicts_are_named() -> None:
     assert packages.merge_runtime_env(stops, py_modules=[], env_vars={})["env_vars"] == stops["env_vars"]
     with pytest.raises(RayLLMInputError, match="HF_TOKEN"):
         packages.merge_runtime_env({"env_vars": {"HF_TOKEN": "x"}}, py_modules=[], env_vars={"HF_TOKEN": "t"})
+    with pytest.raises(RayLLMInputError, match=r"\['HF_TOKEN'\] looks like a secret.*model_conn_id"):
+        packages.merge_runtime_env({"env_vars": {"HF_TOKEN": "rendered"}}, py_modules=[], env_vars={})
     for local in ({"working_dir": "/here"}, {"py_modules": ["./x"]}):
         with pytest.raises(RayLLMInputError, match="code_paths"):
             packages.merge_runtime_env(local, py_modules=[], env_vars={})

@@ -16,10 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.redaction import is_secret_name
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
-from airflow_provider_raydatallm.processor.engines.shared.replica import SharedVllmReplica
+from airflow_provider_raydatallm.processor.engines.shared.replica import MODEL_TOKEN, SharedVllmReplica
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import Poll
@@ -121,7 +122,8 @@ class SharedVllmEngine(VllmEngine):
 
     def on_admitted(self) -> None:
         # While no other job is admitted, no job stops it to make room.
-        self._user = serve_apps.SERVE.register_user(self.name, self.job.slice_path)
+        token = _job_environment().get("env_vars", {}).get(MODEL_TOKEN, "")
+        self._user = serve_apps.SERVE.register_user(self.name, self.job.slice_path, token)
 
     def blocking_engines(self) -> list[str]:
         limit = self.job.max_shared_engines
@@ -162,13 +164,14 @@ class SharedVllmEngine(VllmEngine):
         return partial(SharedWorkerPool, self.name, self._user[1])
 
     def _runtime_env(self) -> dict[str, Any]:
-        """Its workers' own, complete: otherwise they would inherit that of the job that starts them."""
-        import ray
-
-        job_env = dict(ray.get_runtime_context().runtime_env)
-        env = {n: v for n, v in job_env.items() if n not in _NOT_SHARED and not n.startswith("_")}
-        variables = env.get("env_vars", {})
-        shared = {n: v for n, v in variables.items() if not n.startswith(_NOT_SHARED_VARIABLES)}
+        """Its workers' own, complete: otherwise they would inherit that of the job that starts them. Serve
+        keeps it for longer than the job, so it holds no secrets."""
+        env = {n: v for n, v in _job_environment().items() if n not in _NOT_SHARED and not n.startswith("_")}
+        shared = {
+            name: value
+            for name, value in env.get("env_vars", {}).items()
+            if not name.startswith(_NOT_SHARED_VARIABLES) and not is_secret_name(name)
+        }
         env["env_vars"] = {**shared, **self.env}
         if (package := _package_of_this_code()) is not None:
             env["py_modules"] = [package]
@@ -286,6 +289,12 @@ def _startup_seconds(engine: str) -> Mapping[str, float]:
     except Exception:  # it died, or is busy; the slice does not depend on it
         return {}
     return worker["startup_seconds"]
+
+
+def _job_environment() -> dict[str, Any]:
+    import ray
+
+    return dict(ray.get_runtime_context().runtime_env)
 
 
 def _package_of_this_code() -> str | None:

@@ -21,6 +21,8 @@ from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
 
+#: The variable in which hub clients look for a token.
+MODEL_TOKEN = "HF_TOKEN"
 #: Slots per row that vLLM runs at once: vLLM must never wait for a row.
 _SLOTS_PER_SEQUENCE = 2
 _USERS_POLL_SECONDS = 3.0
@@ -42,11 +44,26 @@ def _serve_logging_kept() -> Iterator[None]:
         handler.setTarget(target)
 
 
+@contextlib.contextmanager
+def _model_token_lent(app: str) -> Iterator[None]:
+    """Has the model hub's token of a job that waits for this worker, while the model loads. Without one, or
+    where the node has its own, nothing changes."""
+    token = None if MODEL_TOKEN in os.environ else serve_apps.SERVE.model_token(app)
+    if token is None:
+        yield
+        return
+    os.environ[MODEL_TOKEN] = token
+    try:
+        yield
+    finally:
+        del os.environ[MODEL_TOKEN]
+
+
 class SharedVllmReplica(VllmWorker):
     def __init__(self, app: str, arguments: dict[str, Any]) -> None:
         from ray import serve
 
-        with _serve_logging_kept():
+        with _serve_logging_kept(), _model_token_lent(app):
             super().__init__(arguments)
         self._app = app
         self._name = serve.get_replica_context().replica_id.unique_id

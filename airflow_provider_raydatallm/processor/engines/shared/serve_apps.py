@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.process_environment import inherited
 from airflow_provider_raydatallm.processor.ray_runtime import marks
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import import_serve, pandas_hidden
@@ -130,10 +131,17 @@ class ServeApps:
         """The jobs that use it: an id and the slice."""
         return marks.marks(f"{_USER}{engine} ")
 
-    def register_user(self, engine: str, slice_path: str) -> tuple[marks.Mark, str]:
-        """Marks an engine as used by this job. Returns the mark, and the user's name."""
+    def register_user(self, engine: str, slice_path: str, model_token: str = "") -> tuple[marks.Mark, str]:
+        """Marks an engine as used by this job. Returns the mark, and the user's name.
+
+        :param model_token: the model hub's, lent to workers that start while the mark is there.
+        """
         user = f"{uuid.uuid4().hex[:8]} {slice_path}"
-        return marks.Mark.set(f"{_USER}{engine} {user}"), user
+        return marks.Mark.set(f"{_USER}{engine} {user}", model_token), user
+
+    def model_token(self, engine: str) -> str | None:
+        """The model hub's token of a job that uses the engine, if one has any."""
+        return next(filter(None, marks.values(f"{_USER}{engine} ")), None)
 
     def handle(self, engine: str) -> Any:
         """The Serve handle that calls its workers."""
@@ -275,7 +283,9 @@ class ServeApps:
             return
         context = ray.get_runtime_context()
         own = {*dict(context.runtime_env).get("env_vars", {}), "RAY_JOB_CONFIG_JSON_ENV_VAR"}
-        environment = {name: value for name, value in os.environ.items() if name not in own}
+        # RAY_...: how to connect to the cluster, and as whom.
+        rays = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+        environment = {n: v for n, v in (inherited(os.environ) | rays).items() if n not in own}
         try:
             process = subprocess.run(
                 [sys.executable, "-c", _START_SERVE],

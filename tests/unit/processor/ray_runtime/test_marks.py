@@ -31,6 +31,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     store = Store()
     kv = "ray.experimental.internal_kv._internal_kv_"
     monkeypatch.setattr(f"{kv}put", store.keys.__setitem__)
+    monkeypatch.setattr(f"{kv}get", store.keys.get)
     monkeypatch.setattr(f"{kv}del", lambda key: store.keys.pop(key, None))
     monkeypatch.setattr(
         f"{kv}list", lambda prefix: [key for key in store.keys if key.startswith(prefix.encode())]
@@ -54,6 +55,19 @@ def test_marks_are_listed_until_they_are_removed_or_their_job_is_gone(store: Sto
     store.dead["02"] = True
     assert marks.marks("") == []
     assert store.keys == {}
+
+
+def test_value_of_a_mark_goes_when_the_mark_or_its_job_does(store: Store) -> None:
+    mine = Mark.set("user a 1", "sesame")
+    store.set_mark("user a 2", "02")
+    assert sorted(marks.values("user a ")) == ["", "sesame"]
+    assert marks.values("user b ") == []
+    mine.remove()
+    assert marks.values("user a ") == [""]
+    Mark.set("user a 1", "sesame")
+    store.dead["01"] = True
+    assert marks.values("user a ") == [""]
+    assert b"sesame" not in store.keys.values()
 
 
 def test_lock_is_one_job_s_at_a_time_until_it_is_released_or_its_job_dies(store: Store) -> None:

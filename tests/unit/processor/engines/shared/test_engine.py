@@ -127,7 +127,10 @@ def started(serve: FakeServe, make: Make, monkeypatch: pytest.MonkeyPatch) -> Ca
         lambda: SimpleNamespace(
             runtime_env={
                 "py_modules": ["gcs://mine.zip"], "pip": ["einops"], "_ray_commit": "0",
-                "env_vars": {"AWS_SECRET_ACCESS_KEY": "s", "RAY_X": "x", "HF_HOME": "/models"},
+                "env_vars": {
+                    "AWS_SECRET_ACCESS_KEY": "s", "RAY_X": "x", "HF_HOME": "/models", "HF_TOKEN": "hub",
+                    "OTHER_API_KEY": "o",
+                },
             }
         ),
     )  # fmt: skip
@@ -154,6 +157,7 @@ def test_engine_starts_with_its_workers_resources_and_no_job_environment(
         "runtime_env": {"pip": ["einops"], "env_vars": {"HF_HOME": "/models"}},
     }  # fmt: skip
     assert engine.shared_actor_prefix == "SERVE_REPLICA::ray-llm-m-0#"
+    assert serve.model_token == "hub"  # lent for as long as this slice uses the engine
 
 
 def test_engine_on_cpus_holds_no_gpu(
@@ -194,7 +198,8 @@ def test_environment_changes_the_name_except_for_the_jobs_own_part(
     started: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = []
-    for env in ({}, {"env_vars": {"AWS_A": "1"}, "py_modules": ["gcs://b.zip"]}, {"env_vars": {"A": "1"}}):
+    own = {"env_vars": {"AWS_A": "1", "HF_TOKEN": "of today"}, "py_modules": ["gcs://b.zip"]}
+    for env in ({}, own, {"env_vars": {"A": "1"}}):
         monkeypatch.setattr("ray.get_runtime_context", lambda env=env: SimpleNamespace(runtime_env=env))
         engine = started()
         del engine.__dict__["name"]

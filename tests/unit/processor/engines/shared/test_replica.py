@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import logging.handlers
+import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -139,3 +141,19 @@ def test_serves_log_handlers_survive_vllms_import() -> None:
         assert handler.target is target
     finally:
         logger.removeHandler(handler)
+
+
+def test_worker_has_the_models_token_only_while_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    lend = replica._model_token_lent
+    monkeypatch.setattr(serve_apps, "SERVE", SimpleNamespace(model_token={"app": "hub", "open": None}.get))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with contextlib.suppress(RuntimeError), lend("app"):
+        assert os.environ["HF_TOKEN"] == "hub"
+        raise RuntimeError
+    assert "HF_TOKEN" not in os.environ
+    with lend("open"):
+        assert "HF_TOKEN" not in os.environ
+    monkeypatch.setenv("HF_TOKEN", "of-the-node")
+    with lend("app"):
+        assert os.environ["HF_TOKEN"] == "of-the-node"
+    assert os.environ["HF_TOKEN"] == "of-the-node"

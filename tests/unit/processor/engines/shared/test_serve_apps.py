@@ -302,14 +302,18 @@ def test_serve_starts_without_the_jobs_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SECRET", "of the job")
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     monkeypatch.setenv("HOME", "/of/the/node")
-    context = SimpleNamespace(runtime_env={"env_vars": {"SECRET": "of the job"}}, gcs_address="head:6379")
+    monkeypatch.setenv("VLLM_X", "of the job")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://me:secret@db/x")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of the cluster")
+    context = SimpleNamespace(runtime_env={"env_vars": {"VLLM_X": "of the job"}}, gcs_address="head:6379")
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
     monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: False)
     monkeypatch.setattr("subprocess.run", run)
     serve_apps.SERVE._start_serve()
     [environment] = runs
     assert (environment["HOME"], environment["RAY_ADDRESS"]) == ("/of/the/node", "head:6379")
-    assert not environment.keys() & {"SECRET", "RAY_JOB_CONFIG_JSON_ENV_VAR"}
+    assert environment["RAY_AUTH_TOKEN"] == "of the cluster"
+    assert not environment.keys() & {"SECRET", "VLLM_X", "DATABASE_URL", "RAY_JOB_CONFIG_JSON_ENV_VAR"}
     done.returncode, done.stderr = 1, "no ray[serve]"
     with pytest.raises(SliceError, match=r"Ray Serve could not be started: no ray\[serve\]"):
         serve_apps.SERVE._start_serve()

@@ -1,0 +1,74 @@
+"""The policy of a role's session: no more than the tables that a slice reads and writes.
+
+A session may do what both its role and its policy allow, so a job's credentials open only its own tables,
+whatever else the role may use. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+
+#: Characters of a policy that STS accepts.
+MAX_CHARACTERS = 2048
+_S3 = re.compile(r"s3a?://([^/]+)/*(.*)")
+_WRITE = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+_KMS = ["kms:Decrypt", "kms:GenerateDataKey"]
+
+
+def session_policy(
+    job: SliceJob, runtime_env: Mapping[str, Any] | None, *, partition: str, kms: bool
+) -> str | None:
+    """Returns the policy, as JSON; for whole buckets where paths would make it too long for STS. None when
+    the slice has no files in buckets, or its buckets are access points, whose rights are their own.
+
+    :param partition: of ARNs, such as "aws".
+    :param kms: allow keys of KMS, which only AWS itself knows.
+    """
+    paths = job.paths
+    # A table's folder, not the slice's alone: the store is tried there, and earlier slices tell the speed.
+    folders = [p.rpartition("/")[0] for p in (paths.table, paths.metadata, paths.staging, paths.quarantine)]
+    packages = [(runtime_env or {}).get("working_dir"), *((runtime_env or {}).get("py_modules") or ())]
+    written = _places([*folders, job.answer_cache])
+    read = _places([job.resolved_input_path, job.model_source, *packages]) - written
+    buckets = sorted({bucket for bucket, _ in written | read})
+    if not buckets or any(bucket.startswith("arn:") for bucket in buckets):
+        return None
+    for is_whole in (False, True):
+        statements = [
+            _allow(["s3:ListBucket"], [f"arn:{partition}:s3:::{bucket}" for bucket in buckets]),
+            *(
+                _allow(actions, _objects(partition, places, is_whole))
+                for actions, places in ((_WRITE, written), (_WRITE[:1], read))
+                if places
+            ),
+            *([_allow(_KMS, ["*"])] if kms else []),
+        ]
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+        if len(policy) <= MAX_CHARACTERS:
+            break
+    return policy
+
+
+def _places(addresses: Iterable[Any]) -> set[tuple[str, str]]:
+    """Returns bucket and path of those addresses that are in buckets."""
+    matches = (_S3.fullmatch(address) for address in addresses if isinstance(address, str))
+    return {(match[1], match[2]) for match in matches if match}
+
+
+def _objects(partition: str, places: set[tuple[str, str]], is_whole: bool) -> list[str]:
+    """Returns the ARNs of what is there: a file, all in a folder, or all that a glob may match."""
+    arns: set[str] = set()
+    for bucket, path in places:
+        begin, *glob = re.split(r"[*?[]", "*" if is_whole else path, maxsplit=1)
+        arn = f"arn:{partition}:s3:::{bucket}/{begin.replace('$', '${$}')}"
+        arns |= {f"{arn}*"} if glob or arn.endswith("/") else {arn, f"{arn}/*"}
+    return sorted(arns)
+
+
+def _allow(actions: list[str], resources: list[str]) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": actions, "Resource": resources}

@@ -1,0 +1,88 @@
+"""The policy of a session: it opens what a slice needs, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.submit.session_policy import MAX_CHARACTERS, session_policy
+
+
+def policy_of(runtime_env: dict[str, Any] | None = None, *, kms: bool = False, **fields: Any) -> str | None:
+    job = SliceJob.model_validate({
+        "slice_key": "2026-01-31", "input_path": "s3://raw/in/ds={slice}/", "output_path": "s3://lake/dwh/out",
+        "model_source": "m", "prompt": "{a}", **fields,
+    })  # fmt: skip
+    return session_policy(job, runtime_env, partition="aws", kms=kms)
+
+
+def allows(policy: str | None, action: str, resource: str) -> bool:
+    """As IAM decides, for policies that only allow."""
+    statements = json.loads(str(policy))["Statement"]
+    return any(
+        action in statement["Action"]
+        and any(
+            re.fullmatch(
+                re.escape(r).replace(r"\*", ".*").replace(r"\$\{\$\}", r"\$"), f"arn:aws:s3:::{resource}"
+            )
+            for r in statement["Resource"]
+        )
+        for statement in statements
+    )
+
+
+@pytest.mark.parametrize(("key", "may"), [
+    ("raw/in/ds=2026-01-31/a.csv", "read"), ("raw/in/ds=2026-02-01/a.csv", ""), ("raw/secrets", ""),
+    ("lake/dwh/out/ds=2026-01-31/part-0.parquet", "write"), ("lake/dwh/out.quarantine/ds=x/a", "write"),
+    ("lake/dwh/out.ray_llm/store-ok.json", "write"), ("lake/dwh/outlook/x", ""), ("lake/dwh/in/x", ""),
+    ("cache/answers/ab", "write"), ("cache/other", ""), ("models/m/config.json", "read"),
+    ("code/x.zip", "read"), ("elsewhere/x", ""),
+])  # fmt: skip
+def test_session_reads_input_model_and_packages_and_writes_its_tables(key: str, may: str) -> None:
+    policy = policy_of(
+        {"py_modules": ["s3://code/x.zip", "gcs://y.zip"]}, answer_cache="s3://cache/answers",
+        model_source="s3://models/m", engine="vllm",
+    )  # fmt: skip
+    assert allows(policy, "s3:GetObject", key) == (may != "")
+    assert allows(policy, "s3:PutObject", key) == allows(policy, "s3:DeleteObject", key) == (may == "write")
+    assert allows(policy, "s3:ListBucket", key.partition("/")[0]) == (not key.startswith("elsewhere"))
+
+
+@pytest.mark.parametrize(("input_path", "key", "may"), [
+    ("s3://raw/in/*.csv", "raw/in/a.csv", True), ("s3://raw/in/*.csv", "raw/other/a.csv", False),
+    ("s3://raw/a.parquet", "raw/a.parquet", True), ("s3://raw/a.parquet", "raw/a.parquet.secret", False),
+    ("s3://raw/in", "raw/in/a/b.csv", True), ("s3://raw/in", "raw/input/b.csv", False),
+    ("s3://raw", "raw/any", True), ("s3://raw/$1/", "raw/$1/a", True), ("/local/in", "raw/a", False),
+])  # fmt: skip
+def test_input_is_a_file_a_folder_or_what_a_glob_may_match(input_path: str, key: str, may: bool) -> None:
+    assert allows(policy_of(input_path=input_path), "s3:GetObject", key) is may
+
+
+def test_folders_of_metadata_and_quarantine_may_be_elsewhere_and_trials_are_beside() -> None:
+    elsewhere = policy_of(metadata_path="s3://meta/m", quarantine_path="s3://quarantine/q")
+    for key in ("meta/m/x", "quarantine/q/x", "lake/dwh/out.ray_llm/x"):
+        assert allows(elsewhere, "s3:PutObject", key)
+    assert allows(policy_of(max_rows=10), "s3:PutObject", "lake/dwh/out.trial/first-10/ds=2026-01-31/part-0")
+    assert not allows(policy_of(max_rows=10), "s3:PutObject", "lake/dwh/out/ds=2026-01-31/part-0")
+
+
+def test_policy_that_is_too_long_opens_the_buckets() -> None:
+    modules = [f"s3://code/{'x' * 100}/{i}.zip" for i in range(20)]
+    policy = policy_of({"py_modules": modules})
+    assert len(str(policy)) <= MAX_CHARACTERS
+    assert allows(policy, "s3:GetObject", "code/y")
+    assert allows(policy, "s3:PutObject", "lake/y")
+    assert not allows(policy, "s3:PutObject", "raw/y")
+
+
+def test_keys_of_kms_are_allowed_and_slices_without_buckets_have_no_policy() -> None:
+    assert json.loads(str(policy_of(kms=True)))["Statement"][-1]["Action"] == [
+        "kms:Decrypt",
+        "kms:GenerateDataKey",
+    ]
+    assert policy_of(input_path="/in", output_path="/out") is None
+    assert policy_of(input_path="s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/x/in") is None

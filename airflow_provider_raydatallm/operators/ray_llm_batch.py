@@ -34,7 +34,7 @@ from airflow_provider_raydatallm.task import arguments, job_verdict, submission
 from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
 from airflow_provider_raydatallm.task.job_tracker import JobTracker
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
-from airflow_provider_raydatallm.task.outcome import build_result, error_of
+from airflow_provider_raydatallm.task.outcome import build_result, error_of, result_lines
 from airflow_provider_raydatallm.task.slice_key import resolve_slice_key
 
 if TYPE_CHECKING:
@@ -172,6 +172,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param finish_by: when the slice should be finished: a duration from the run's start, or a time of day
         (`"07:00"`, in the schedule's timezone). A job that will be late logs this early, with the workers it
         would need; it is not stopped.
+    :param log: what the task's log shows of the job's: `brief`, the provider's own lines, with the cause when
+        the job fails; or `full`, also all that Ray, vLLM and your code print.
     :param queue_timeout: how long the job may wait until all resources of its engine are free at once.
     :param emit_partition: set the slice key as partition on the events of `outlets` when the run has no
         partition key.
@@ -261,6 +263,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         stall_timeout: timedelta | float = timedelta(minutes=30),
         finish_by: timedelta | float | datetime_time | str | None = None,
         emit_partition: bool = False,
+        log: Literal["brief", "full"] = "brief",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -305,6 +308,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.stall_timeout = arguments.parse_seconds("stall_timeout", stall_timeout, min_s=1)
         self.finish_by = arguments.parse_finish_by(finish_by)
         check_emit_partition(self.outlets, emit_partition)
+        if log not in ("brief", "full"):
+            raise ValueError(f"log is {log!r}: give 'brief' or 'full'")
+        self.job_log = log
         self._killed = False
         #: Whether `execute` or `execute_complete` runs.
         self._executing = False
@@ -362,7 +368,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             deadline = (ti.start_date + self.execution_timeout).timestamp()
         wait_options = JobRef(
             self.ray_conn_id, self.poll_interval, self.reconnect_timeout, self.orphan_timeout,
-            deadline=deadline, since=time.time(),
+            deadline=deadline, since=time.time(), log=self.job_log,
         )  # fmt: skip
         finish_by = None
         if self.finish_by is not None:
@@ -443,9 +449,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.record_run(job, result=result)
         if report.outcome == "empty" and self.on_empty == "skip":
             raise AirflowSkipException(f"slice {report.slice_key!r} has no rows")
-        self.log.info("%s: %s rows in %s", report.outcome, f"{report.counts.succeeded:,}", report.output_path)
-        if report.seconds.start is not None and report.outcome == "published":
-            self.log.info("Before the first row: %s", report.seconds.start)
+        for line in result_lines(report):
+            self.log.info("%s", line)
         record_asset_events(
             self.outlets, context["outlet_events"], job, result,
             partition_key=context.get("partition_key"), emit_partition=self.emit_partition,

@@ -92,6 +92,9 @@ def load_spec(source: str) -> SliceJob:
 
 def _run_command(command: Command, args: argparse.Namespace) -> int:
     """Runs a command and reports its error, diagnosed."""
+    from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
+
+    start_log()
     try:
         return command(args)
     except Exception as e:
@@ -102,6 +105,7 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     from airflow_provider_raydatallm.processor.cluster.orphan_watch import stop_when_orphaned
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
     from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
+    from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
     from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
@@ -109,6 +113,7 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     orphaned = stop_when_orphaned(args.heartbeat_key, args.orphan_timeout) if args.heartbeat_key else None
     try:
         job = load_spec(args.spec).model_copy(update=changes)
+        start_log(job.slice_key)
         if not job.runs_user_code:
             keep_pandas_from_pyarrow()
         report = run_slice(
@@ -123,7 +128,7 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
         if orphaned is not None and orphaned.is_set():
             why = f"no task waited for the job for {args.orphan_timeout:g} s (orphan_timeout)"
         raise SliceError(f"{why}; its finished rows are kept", kind="stopped") from None
-    for advice in report.advice or ():
+    for advice in report.advice or ():  # a task shows the report's
         print(f"advice: {advice}", file=sys.stderr, flush=True)
     _print("report", args.nonce, report.model_dump(mode="json"))
     return 0

@@ -239,7 +239,7 @@ def test_program_without_a_nonce_prints_for_people(
     assert main(["run", spec]) == 0
     output = capsys.readouterr()
     assert json.loads(output.out)["outcome"] == "unchanged"
-    assert output.err == "planning\n"
+    assert output.err == "planning the slice\n"
 
 
 def test_program_lists_the_published_files(

@@ -1,8 +1,10 @@
-"""Progress and waiting as one line of text for people."""
+"""Progress, waiting and results as text for people."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from airflow_provider_raydatallm.contract.report import Report
 
 _STEPS = {
     "plan": "planning the slice",
@@ -42,6 +44,22 @@ def progress_text(progress: dict[str, Any]) -> str:
     step = _STEPS.get(name := str(progress.get("step")), name)
     step = step.format(error=progress.get("error"), holder=progress.get("holder"))
     return f"{step}: {', '.join(details)}" if details else step
+
+
+def result_lines(report: Report) -> list[str]:
+    """A run's result, what the time before its first row was spent on, and advice for the next one."""
+    counts, rate = report.counts, report.throughput.rows_per_s
+    result = f"{report.outcome}: {counts.succeeded:,} rows in {report.output_path}"
+    if counts.quarantined:
+        result += f", {counts.quarantined:,} in quarantine"
+    if report.outcome != "published":
+        return [result]
+    start = report.seconds.start
+    return [
+        result + (f", {rate:,.0f} rows/s" if rate else ""),
+        *([f"Before the first row: {start}"] if start is not None else ()),
+        *(f"Advice: {advice}" for advice in report.advice or ()),
+    ]
 
 
 def plan_lines(progress: dict[str, Any]) -> list[str]:

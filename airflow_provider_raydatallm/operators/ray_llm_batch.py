@@ -21,6 +21,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_raydatallm.contract.progress_text import result_lines
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.exceptions import RayJobStoppedError
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
@@ -34,7 +35,8 @@ from airflow_provider_raydatallm.task import arguments, job_verdict, submission
 from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
 from airflow_provider_raydatallm.task.job_tracker import JobTracker
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
-from airflow_provider_raydatallm.task.outcome import build_result, error_of, result_lines
+from airflow_provider_raydatallm.task.log_entries import clean
+from airflow_provider_raydatallm.task.outcome import build_result, error_of
 from airflow_provider_raydatallm.task.slice_key import resolve_slice_key
 
 if TYPE_CHECKING:
@@ -450,7 +452,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if report.outcome == "empty" and self.on_empty == "skip":
             raise AirflowSkipException(f"slice {report.slice_key!r} has no rows")
         for line in result_lines(report):
-            self.log.info("%s", line)
+            self.log.info("%s", clean(line))
         record_asset_events(
             self.outlets, context["outlet_events"], job, result,
             partition_key=context.get("partition_key"), emit_partition=self.emit_partition,

@@ -176,7 +176,7 @@ def reachable_cluster() -> facts.ClusterFacts | None:
     """Returns the facts of the cluster that this process can reach, if there is one."""
     import ray
 
-    address = os.environ.get("RAY_ADDRESS") or _local_head_address()
+    address = os.environ.get("RAY_ADDRESS") or node_cluster_address()
     # Ray itself would try for minutes to reach a head that is gone.
     if not address or not _is_reachable(address):
         return None
@@ -187,7 +187,7 @@ def reachable_cluster() -> facts.ClusterFacts | None:
     return probe_cluster()
 
 
-def _local_head_address() -> str:
+def node_cluster_address() -> str:
     """The address that `ray start` on this machine wrote down; empty when it did not."""
     folder = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray"
     try:

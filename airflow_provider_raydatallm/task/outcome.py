@@ -12,7 +12,6 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.job_failure import explain_failure
 from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, EndedWithoutReport, Failed
 from airflow_provider_raydatallm.task.job_waiter import JobRef
-from airflow_provider_raydatallm.task.log_entries import clean
 
 
 def build_result(
@@ -34,21 +33,6 @@ def build_result(
         queued=queued,
         total=round(total, 3),
     )
-
-
-def result_lines(report: Report) -> list[str]:
-    """What the task's log says at the end: the result, the time before its first row, and advice."""
-    counts, rate = report.counts, report.throughput.rows_per_s
-    result = f"{report.outcome}: {counts.succeeded:,} rows in {report.output_path}"
-    if counts.quarantined:
-        result += f", {counts.quarantined:,} in quarantine"
-    lines = [result]
-    if report.outcome == "published":
-        lines[0] += f", {rate:,.0f} rows/s" if rate else ""
-        if report.seconds.start is not None:
-            lines.append(f"Before the first row: {report.seconds.start}")
-        lines += [f"Advice: {advice}" for advice in report.advice or ()]
-    return [clean(line) for line in lines]
 
 
 def error_of(verdict: Failed | EndedWithoutReport | ClusterUnreachable, job_id: str) -> Exception:

@@ -54,7 +54,8 @@ def choose_cluster(args: argparse.Namespace) -> bool:
 def _node_address() -> str:
     from airflow_provider_raydatallm.processor.run_plan import node_cluster_address
 
-    return node_cluster_address()
+    address = node_cluster_address()  # also of a cluster that has ended
+    return address if address and _problem_of(address) is None else ""
 
 
 def _problem_of(address: str) -> str | None:

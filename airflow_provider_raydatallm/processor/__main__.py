@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.resources
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -119,6 +120,8 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
+    if args.nonce is None:  # what the engine prints stays in Ray's logs
+        os.environ.setdefault("RAY_LOG_TO_DRIVER", "0")
     stop_on_sigterm()
     orphaned = stop_when_orphaned(args.heartbeat_key, args.orphan_timeout) if args.heartbeat_key else None
     try:

@@ -120,7 +120,7 @@ class _Waiter:
                 except (RayLLMJobError, RayConnectionError) as e:
                     if time.monotonic() - last_contact > self._ref.reconnect_timeout:
                         return job_verdict.ClusterUnreachable(
-                            str(e), refused=isinstance(e, RayConnectionError)
+                            clean(str(e)), refused=isinstance(e, RayConnectionError)
                         )
                     self._warn(e)
                     self._hook.reread()
@@ -175,7 +175,7 @@ class _Waiter:
 
     def _warn(self, error: Exception) -> None:
         if time.monotonic() - self._last_warning >= self._intervals.warning:
-            self._log.warning("Waiting for the cluster: %s", error)
+            self._log.warning("Waiting for the cluster: %s", clean(str(error)))
             self._last_warning = time.monotonic()
 
     def _is_progress_due(self) -> bool:

@@ -26,6 +26,8 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "")  # so that it is as before after each test
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "head"))
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")  # which has ended
 
 
 @pytest.mark.parametrize("command", COMMANDS)

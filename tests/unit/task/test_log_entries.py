@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
@@ -75,6 +76,15 @@ def test_lines_of_an_error_explain_a_failure(line: str) -> None:
 def test_line_of_the_cluster_is_escaped(text: str, shown: str) -> None:
     assert clean(text) == shown
     assert own_entry(format_lines("INFO", "k", text.replace("\n", " "), 0.0) or "") is not None
+
+
+@pytest.mark.parametrize("part", ["(pid=1", "\x1b]", "\x1b[0", "[2026-", "::group", "] [", "9% "])
+def test_hostile_line_takes_no_time(part: str) -> None:
+    line = (part * 65_536)[:131_072]
+    began = time.perf_counter()
+    may_explain_failure(entry_of(line).text)
+    own_entry(format_lines("INFO", "k", line, 0.0))
+    assert time.perf_counter() - began < 0.1
 
 
 def test_long_line_is_cut() -> None:

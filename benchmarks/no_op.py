@@ -126,7 +126,7 @@ def _status(spec: Path, env: dict[str, str]) -> float:
     began = time.monotonic()
     program = Path(sys.executable).with_name("airflow-ray-llm")
     status = subprocess.run(
-        [program, "status", str(spec)], env={**os.environ, **env}, check=True, capture_output=True
+        [program, "status", "--json", str(spec)], env={**os.environ, **env}, check=True, capture_output=True
     )
     seconds = time.monotonic() - began
     assert json.loads(status.stdout)["counts"]["planned"], status.stdout

@@ -28,7 +28,8 @@ HOME = ROOT / ".demo"
 DATES = ("2026-01-01", "2026-01-02", "2026-01-03")
 ROWS = 12_000
 
-_TASK_MESSAGE = re.compile(r"\[info +\] (.*?) +\[airflow\.task\.operators")
+#: What the operator logs, but for the marks between which Airflow folds lines.
+_TASK_MESSAGE = re.compile(r"\[(?:info|warning|error) +\] (?!::)(.*?) +\[airflow\.task\.operators")
 
 
 def main() -> int:

@@ -1,20 +1,15 @@
-"""`airflow-ray-llm engines`: lists and stops the shared engines of a cluster.
-
-The cluster is RAY_ADDRESS, else this machine's embedded head, else the cluster that this node belongs to.
-"""
+"""`airflow-ray-llm engines`: lists and stops the shared engines of a cluster."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-_PROGRAM = "airflow_provider_raydatallm.cli.main"
-_CONNECT_TIMEOUT_S = 10
+from airflow_provider_raydatallm.cli.cluster import add_address
+from airflow_provider_raydatallm.processor.__main__ import add_command
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
@@ -27,9 +22,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ("list", _list, "list engines with their workers and the slices that use them"),
         ("stop", _stop, "stop engines and free their resources"),
     ):
-        action = actions.add_parser(name, help=what, description=what)
-        action.add_argument("--json", action="store_true", help="print JSON")
-        action.set_defaults(run=run)
+        add_address(add_command(actions, name, run, what))
     stop = actions.choices["stop"]
     stop.add_argument("names", metavar="NAME", nargs="*", help="as `list` shows them")
     stop.add_argument("--all", action="store_true", help="all of them")
@@ -92,24 +85,14 @@ def _stop(args: argparse.Namespace) -> int:
 
 
 def _get_engines() -> list[SharedEngine] | None:
-    """Prints an error and returns None when no cluster can be reached."""
-    from airflow_provider_raydatallm.local_ray.head import head_status
-
-    if "RAY_ADDRESS" not in os.environ and (head := head_status()) is not None:
-        # A new process, because Ray reads the environment when it is imported.
-        os.execve(sys.executable, [sys.executable, "-m", _PROGRAM, *sys.argv[1:]], head.environment())
+    """Prints an error and returns None when the cluster does not answer."""
     try:
-        address = os.environ.get("RAY_ADDRESS", "auto")
-        if ":" in address and "://" not in address:  # fail fast: Ray would retry for minutes
-            host, _, port = address.rpartition(":")
-            socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-
         import ray
 
         from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 
-        ray.init(address, logging_level="error", log_to_driver=False)
+        ray.init(logging_level="error", log_to_driver=False)
         return serve_apps.SERVE.engines()
     except Exception as e:
-        print(f"error: no Ray cluster can be reached; is RAY_ADDRESS right? ({e})", file=sys.stderr)
+        print(f"error: the Ray cluster does not answer: {e}", file=sys.stderr)
         return None

@@ -22,6 +22,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_raydatallm.contract.progress_text import result_lines
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.exceptions import RayJobStoppedError
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
@@ -36,6 +37,7 @@ from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_jo
 from airflow_provider_raydatallm.task.job_record import DeferredJob
 from airflow_provider_raydatallm.task.job_tracker import JobTracker
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
+from airflow_provider_raydatallm.task.log_entries import clean
 from airflow_provider_raydatallm.task.outcome import build_result, error_of
 from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_slice_key
 
@@ -176,6 +178,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     :param finish_by: when the slice should be finished: a duration from the run's start, or a time of day
         (`"07:00"`, in the schedule's timezone). A job that will be late logs this early, with the workers it
         would need; it is not stopped.
+    :param log: what the task's log shows of the job's: `brief`, the provider's own lines, with the cause when
+        the job fails; or `full`, also all that Ray, vLLM and your code print.
     :param queue_timeout: how long the job may wait until all resources of its engine are free at once.
     :param emit_partition: set the slice key as partition on the events of `outlets` when the run has no
         partition key.
@@ -265,6 +269,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         stall_timeout: timedelta | float = timedelta(minutes=30),
         finish_by: timedelta | float | datetime_time | str | None = None,
         emit_partition: bool = False,
+        log: Literal["brief", "full"] = "brief",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -309,6 +314,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self.stall_timeout = arguments.parse_seconds("stall_timeout", stall_timeout, min_s=1)
         self.finish_by = arguments.parse_finish_by(finish_by)
         check_emit_partition(self.outlets, emit_partition)
+        if log not in ("brief", "full"):
+            raise ValueError(f"log is {log!r}: give 'brief' or 'full'")
+        self.job_log = log
         self._killed = False
         #: Whether `execute` or `execute_complete` runs.
         self._executing = False
@@ -382,7 +390,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             deadline = (ti.start_date + self.execution_timeout).timestamp()
         wait_options = JobRef(
             self.ray_conn_id, self.poll_interval, self.reconnect_timeout, self.orphan_timeout,
-            deadline=deadline, since=time.time(),
+            deadline=deadline, since=time.time(), log=self.job_log,
         )  # fmt: skip
         finish_by = None
         if self.finish_by is not None:
@@ -485,16 +493,14 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         task_start = context["ti"].start_date.timestamp()
         result = build_result(report, slice_job.paths, ref, task_start=task_start, job_start=job_start)
         tracker.conclude(result)
-        if report.seconds.start is not None and report.outcome == "published":
-            self.log.info("Before the first row: %s", report.seconds.start)
+        for line in result_lines(report):
+            self.log.info("%s", clean(line))
         return self._finish(context, slice_job, result)
 
     def _finish(self, context: Context, slice_job: SliceJob, result: dict[str, Any]) -> dict[str, Any]:
         self.record_run(slice_job, result=result)
         if result["outcome"] == "empty" and self.on_empty == "skip":
             raise AirflowSkipException(f"slice {slice_job.slice_key!r} has no rows")
-        rows = f"{result['counts']['succeeded']:,}"
-        self.log.info("%s: %s rows in %s", result["outcome"], rows, result["output_path"])
         record_asset_events(
             self.outlets, context["outlet_events"], slice_job, result,
             partition_key=context.get("partition_key"), emit_partition=self.emit_partition,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.resources
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -22,7 +23,8 @@ import pydantic
 
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.log_lines import LineKind, encode_line
-from airflow_provider_raydatallm.contract.progress_text import progress_text
+from airflow_provider_raydatallm.contract.progress_text import progress_text, result_lines
+from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
 
@@ -39,15 +41,25 @@ def main(argv: list[str] | None = None) -> int:
     return int(args.run(args))
 
 
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, what: str
+) -> argparse.ArgumentParser:
+    """Adds a command; like every other it has `--json`."""
+    command = commands.add_parser(name, help=what, description=what)
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=run)
+    return command
+
+
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the processor's commands to a command line."""
 
     def add(name: str, run: Command, what: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=what, description=what)
+        command = add_command(commands, name, partial(_run_command, run), what)
         command.add_argument(
             "spec", metavar="SPEC", help="JSON file of a slice's job: a path, a URL, or package:NAME"
         )
-        command.set_defaults(run=partial(_run_command, run), nonce=None)
+        command.set_defaults(nonce=None)
         return command
 
     run = add("run", _run, "answer and publish a slice")
@@ -64,7 +76,6 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument("--commit-alone", action="store_true", help="publish also without")
     plan = add("plan", _plan, "show what a run would do, and what is wrong with it; starts nothing")
     plan.add_argument("--gpu-hour-price", type=float, help="price of a GPU hour, to estimate the cost")
-    plan.add_argument("--json", action="store_true", help="print JSON")
     add("versions", _versions, "list the versions of a slice that can be read or restored, the newest first")
     restore = add("restore", _restore, "publish a kept version of a slice again")
     restore.add_argument("version", type=int, metavar="VERSION", help="its number, as `versions` lists it")
@@ -93,6 +104,9 @@ def load_spec(source: str) -> SliceJob:
 
 def _run_command(command: Command, args: argparse.Namespace) -> int:
     """Runs a command and reports its error, diagnosed."""
+    from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
+
+    start_log()
     try:
         return command(args)
     except Exception as e:
@@ -103,13 +117,17 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     from airflow_provider_raydatallm.processor.cluster.orphan_watch import OrphanWatch
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
     from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
+    from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
     from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
+    if args.nonce is None:  # what the engine prints stays in Ray's logs
+        os.environ.setdefault("RAY_LOG_TO_DRIVER", "0")
     stop_on_sigterm()
     watch = OrphanWatch(args.heartbeat_key, args.orphan_timeout) if args.heartbeat_key else None
     try:
         job = load_spec(args.spec).model_copy(update=changes)
+        start_log(job.slice_key)
         if not job.runs_user_code:
             keep_pandas_from_pyarrow()
         report = run_slice(
@@ -125,9 +143,7 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
         if watch is not None and watch.has_stopped:
             why = f"no task waited for the job for {args.orphan_timeout:g} s (orphan_timeout)"
         raise SliceError(f"{why}; its finished rows are kept", kind="stopped") from None
-    for advice in report.advice or ():
-        print(f"advice: {advice}", file=sys.stderr, flush=True)
-    _print("report", args.nonce, report.model_dump(mode="json"))
+    _print_report(report, args)
     return 0
 
 
@@ -143,7 +159,7 @@ def _status(args: argparse.Namespace) -> int:
     progress = slice_progress(job) if args.nonce is None else None
     if progress is not None:
         print(f"{progress['when']}: {progress_text(progress)}", file=sys.stderr, flush=True)
-    _print("report", args.nonce, None if report is None else report.model_dump(mode="json"))
+    _print_report(report, args)
     return 0
 
 
@@ -163,8 +179,8 @@ def _files(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.published import published_files
 
     job = load_spec(args.spec)
-    for path in published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0]):
-        print(path)
+    paths = published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0])
+    print(json.dumps(paths) if args.json else "\n".join(paths))
     return 0
 
 
@@ -172,12 +188,24 @@ def _versions(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.published import kept_versions
     from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
-    for version in kept_versions(SliceFolders.open(load_spec(args.spec).paths)):
-        body, counts = version.body, version.body["report"]["counts"]
+    versions = [
+        {
+            "version": version.number,
+            "published_at": version.body["published_at"],
+            "rows": version.body["report"]["counts"]["succeeded"],
+            "quarantined": version.body["report"]["counts"]["quarantined"],
+            "model_source": version.body["model_source"],
+            "fingerprint": version.fingerprint,
+        }
+        for version in kept_versions(SliceFolders.open(load_spec(args.spec).paths))
+    ]
+    if args.json:
+        print(json.dumps(versions))
+        return 0
+    for v in versions:
         print(
-            f"{version.number}  {body['published_at']}  {counts['succeeded']:,} rows, "
-            f"{counts['quarantined']:,} "
-            f"quarantined  {body['model_source']}  fingerprint {version.fingerprint}"
+            f"{v['version']}  {v['published_at']}  {v['rows']:,} rows, {v['quarantined']:,} quarantined  "
+            f"{v['model_source']}  fingerprint {v['fingerprint']}"
         )
     return 0
 
@@ -186,19 +214,25 @@ def _restore(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.restore import restore_version
 
     version = restore_version(load_spec(args.spec), args.version)
-    print(f"version {args.version} is published again, as version {version.number}")
+    said = f"version {args.version} is published again, as version {version.number}"
+    print(json.dumps({"restored": args.version, "published_version": version.number}) if args.json else said)
     return 0
 
 
 def _gc(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.garbage import find_leftovers, remove_leftovers
 
+    leftovers = []
     for found in find_leftovers(load_spec(args.spec), args.days):
         verb = "would remove" if args.dry_run else "removed"
         where = found.folders.metadata.url
-        print(f"{verb} what runs left in {where}, {found.age_days:.1f} days old", flush=True)
+        leftovers.append({"folder": where, "age_days": round(found.age_days, 1)})
+        if not args.json:
+            print(f"{verb} what runs left in {where}, {found.age_days:.1f} days old", flush=True)
         if not args.dry_run:
             remove_leftovers(found.folders)
+    if args.json:
+        print(json.dumps({"removed": not args.dry_run, "leftovers": leftovers}))
     return 0
 
 
@@ -214,12 +248,20 @@ def _report_error(error: Exception, nonce: str | None) -> int:
     return 1
 
 
+def _print_report(report: Report | None, args: argparse.Namespace) -> None:
+    value = None if report is None else report.model_dump(mode="json")
+    if args.nonce is not None:
+        _print("report", args.nonce, value)
+    elif args.json:
+        print(json.dumps(value, indent=2), flush=True)
+    else:
+        print("\n".join(result_lines(report)) if report is not None else "nothing is published", flush=True)
+
+
 def _print(kind: LineKind, nonce: str | None, value: Any) -> None:
-    """A marked line for the Airflow side. Without a nonce, for people: JSON on stdout, progress on stderr."""
+    """A marked line for the Airflow side. Without a nonce, progress for people, on stderr."""
     if nonce is not None:
         print(encode_line(kind, nonce, value), flush=True)
-    elif kind == "report":
-        print(json.dumps(value, indent=2), flush=True)
     elif kind == "progress":
         print(progress_text(value), file=sys.stderr, flush=True)
 

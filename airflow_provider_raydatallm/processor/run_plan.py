@@ -20,13 +20,16 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, preflight_findings
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import probe_cluster
+from airflow_provider_raydatallm.processor.sizing.plan_lines import (
+    Line,
+    expected_seconds,
+    expected_text,
+    workers_text,
+)
 from airflow_provider_raydatallm.processor.slice_run import inspect_slice
 from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 from airflow_provider_raydatallm.processor.version_build import VersionBuild
-
-#: Name and text of one line for people.
-Line = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,8 @@ class RunPlan:
     @property
     def seconds(self) -> float | None:
         """From the engine's start to the last answer, with the maximum number of workers."""
-        past, chosen = self.past_throughput, self.engine and self.engine.sizes
-        if past is None or not chosen:
-            return None
-        return past.engine_start + self.missing_rows / (past.rows_per_s * chosen.workers[1])
+        chosen = self.engine.sizes if self.engine is not None else None
+        return expected_seconds(self.missing_rows, chosen, self.past_throughput)
 
 
 def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
@@ -122,7 +123,7 @@ def _engine_lines(engine: facts.EnginePlan, run: RunPlan) -> Iterator[Line]:
         yield "cluster has", f"{has.get('CPU', 0):g} CPUs, {has.get('GPU', 0):g} GPUs"
     if chosen is None:
         return
-    yield "workers", _range(chosen.workers) + (f" ({_range(chosen.gpus)} GPUs)" if chosen.gpus[1] else "")
+    yield "workers", workers_text(chosen)
     if run.spread is not None:
         tasks, per_worker = run.spread.tasks, run.spread.tasks_per_worker
         yield "batches", f"{tasks:,} of up to {chosen.batch_size} rows, {per_worker:,} for each worker"
@@ -145,15 +146,9 @@ def _memory_lines(engine: facts.EnginePlan, model: model_config.ModelConfig | No
 
 
 def _time_lines(run: RunPlan, gpu_hour_price: float | None) -> Iterator[Line]:
-    past, seconds = run.past_throughput, run.seconds
-    if past is None or seconds is None:
-        yield "expected", "unknown: no published slice of this table has the same fingerprint"
-        return
-    rate = run.missing_rows / (seconds - past.engine_start)
-    start = f"{seconds:,.0f} s: {past.engine_start:,.0f} s to start"
-    yield "expected", f"{start}, then {rate:,.0f} rows/s, by slice {past.slice_key}"
-    chosen = run.engine and run.engine.sizes
-    if gpu_hour_price is not None and chosen and chosen.gpus[1]:
+    seconds, chosen = run.seconds, run.engine.sizes if run.engine is not None else None
+    yield "expected", expected_text(run.missing_rows, chosen, run.past_throughput)
+    if gpu_hour_price is not None and seconds is not None and chosen and chosen.gpus[1]:
         cost = seconds / 3600 * chosen.gpus[1] * gpu_hour_price
         yield "cost", f"{cost:,.2f}: {chosen.gpus[1]} GPU(s) at {gpu_hour_price:g} an hour"
 
@@ -181,7 +176,7 @@ def reachable_cluster() -> facts.ClusterFacts | None:
     """Returns the facts of the cluster that this process can reach, if there is one."""
     import ray
 
-    address = os.environ.get("RAY_ADDRESS") or _local_head_address()
+    address = os.environ.get("RAY_ADDRESS") or node_cluster_address()
     # Ray itself would try for minutes to reach a head that is gone.
     if not address or not _is_reachable(address):
         return None
@@ -192,7 +187,7 @@ def reachable_cluster() -> facts.ClusterFacts | None:
     return probe_cluster()
 
 
-def _local_head_address() -> str:
+def node_cluster_address() -> str:
     """The address that `ray start` on this machine wrote down; empty when it did not."""
     folder = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray"
     try:
@@ -208,10 +203,6 @@ def _is_reachable(address: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _range(amount: tuple[int, int]) -> str:
-    return f"{amount[0]}" if amount[0] == amount[1] else f"{amount[0]} to {amount[1]}"
 
 
 def _bytes(amount: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import socket
 import sys
@@ -36,6 +37,8 @@ from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
 from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, SliceFolders
 from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
+
+logger = logging.getLogger(__name__)
 
 
 def run_slice(
@@ -83,7 +86,7 @@ def run_slice(
                 try:
                     return build.run(acquired, cluster)
                 except NumberTakenError as e:
-                    print(f"{e}: deciding again what is to be done", file=sys.stderr, flush=True)
+                    logger.info("%s: deciding again what is to be done", e)
     return report
 
 

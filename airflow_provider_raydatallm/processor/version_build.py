@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -28,6 +29,8 @@ from airflow_provider_raydatallm.processor.publish.publication import Publicatio
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
+from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines
 from airflow_provider_raydatallm.processor.slice_report import published_report
 from airflow_provider_raydatallm.processor.storage.probe import check_store
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
@@ -39,6 +42,7 @@ from airflow_provider_raydatallm.processor.store.checkpoint import (
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
+from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
@@ -46,8 +50,11 @@ from airflow_provider_raydatallm.processor.store.versions import (
     Version,
 )
 
-#: Seconds between two lines of progress in the log.
+logger = logging.getLogger(__name__)
+
+#: Seconds between two lines of progress in the log, and of an engine that starts.
 PROGRESS_SECONDS = 5.0
+_START_SECONDS = 30.0
 
 
 @dataclass
@@ -74,9 +81,23 @@ class VersionBuild:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
         state = self.load_state()
         if self.inference is not None and not state.is_finished:
-            self.progress({"step": "check", "rows": 0, "planned": self.plan.rows})
+            self.progress({"step": "check"})
             for finding in cluster.preflight(self.inference, state.missing or state.suspects):
-                print(f"warning: {finding}", file=sys.stderr, flush=True)
+                logger.warning("%s", finding)
+            engine = self.inference.engine
+            if engine.sizing_inputs is not None:
+                plan = self._plan_lines(state, engine, engine.sizing_inputs)
+                self.progress({"step": "planned", "plan": plan})
+
+    def _plan_lines(self, state: CheckpointState, engine: Engine, inputs: SizingInputs) -> list[Line]:
+        return plan_lines(
+            rows=self.plan.rows,
+            missing_rows=state.rows_missing,
+            files=self.plan.files,
+            engine=engine.plan,
+            cluster=inputs.cluster,
+            past=inputs.past_throughput or newest_throughput(self.job),
+        )
 
     def run(self, lease: Lease, cluster: Cluster) -> Report:
         """Answers the missing rows and publishes the version.
@@ -246,7 +267,11 @@ class _Run:
             progress = {"step": "answer" if meter.finished_rows else "start", **meter.progress()}
             if build.finish_by is not None:
                 progress |= lateness(build.finish_by, time.time(), progress)
-            self.reporter.report(progress, PROGRESS_SECONDS if update.summaries else math.inf)
+            if progress["step"] == "start":
+                log_every_s = _START_SECONDS
+            else:
+                log_every_s = PROGRESS_SECONDS if update.summaries else math.inf
+            self.reporter.report(progress, log_every_s)
 
         task = InferenceRun(
             inference,

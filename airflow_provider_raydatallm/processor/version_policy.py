@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from typing import Literal
 
 from airflow_provider_raydatallm.contract.errors import SliceError
@@ -16,6 +16,8 @@ from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.published import answers_same_question
 from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
+
+logger = logging.getLogger(__name__)
 
 #: Why a version is built: `extend` and `retry` take over the rows of the one before it, `rebuild` replaces a
 #: damaged one.
@@ -34,12 +36,12 @@ def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None
         if version is not None and job.verify == "content":
             check_content(folders, version)
     except DamagedVersionError as e:
-        _warn(f"{e}: the slice is built again")
+        logger.warning("%s: the slice is built again", e)
         return None, e.version.number
     except SliceError as e:
         if not job.force_rerun:
             raise
-        _warn(f"{e}: the slice is built again, because of force_rerun")
+        logger.warning("%s: the slice is built again, because of force_rerun", e)
         return None, Commits.list(folders.metadata).newest_number()
     if version is None and refuse_foreign_files(folders):
         return find_published(job, folders)
@@ -161,7 +163,3 @@ def question(job: SliceJob, mode: Mode, base: int) -> str:
     answer are asked once more, the number of the version that holds it."""
     name = fingerprint(job)
     return name if mode in ("new", "extend") else f"{name}-{mode}-{base:06}"
-
-
-def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr, flush=True)

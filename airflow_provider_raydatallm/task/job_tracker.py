@@ -173,6 +173,8 @@ class JobTracker:
         self._keep_trying(self._hook, send)
         self._save(replace(record, phase="submitted"))
         self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
+        if self._hook.is_local:
+            self._log.info("Its dashboard asks for a token: `airflow-ray-llm local dashboard` prints it")
         return cast("JobRef", self.job)
 
     def submit_status_job(self, job: SliceJob) -> JobRef:

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from airflow_provider_raydatallm.contract.failure_patterns import Failure
 from airflow_provider_raydatallm.contract.log_lines import decode_line
 from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL
+from airflow_provider_raydatallm.task.log_entries import clean, may_explain_failure
 
-#: Lines of the job's own output that are kept to explain a failure.
-_TAIL_LINES = 60
+#: Lines that may explain a failure, of which the last are kept.
+_TAIL_LINES = 40
 #: Checks of an ended or unknown job before `EndedWithoutReport`: lines arrive a little later than the status,
 #: and a head that has just started may not know all its jobs yet.
 _CHECKS_AFTER_END = 3
@@ -26,9 +27,7 @@ _REASONS: dict[str | None, Literal["ended", "stopped", "unknown"]] = {None: "unk
 
 @dataclass(frozen=True)
 class Wait:
-    """The job runs; `progress` is set when there is a new one."""
-
-    progress: dict[str, Any] | None = None
+    """The job runs."""
 
 
 @dataclass(frozen=True)
@@ -78,35 +77,41 @@ class JobWatch:
     nonce: str
     _tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     _outcome: Finished | Failed | None = None
-    _progress: dict[str, Any] | None = None
     _checks_after_end: int = 0
 
     @property
     def has_outcome(self) -> bool:
         return self._outcome is not None
 
-    def read_log(self, lines: Iterable[str]) -> list[str]:
-        """Reads new lines and returns those without a mark, which are for people."""
-        plain = []
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines that may explain a failure, escaped."""
+        return tuple(self._tail)
+
+    def read_log(self, lines: Iterable[str]) -> list[str | dict[str, Any]]:
+        """Reads new lines. Returns those without a mark and the progress of marked ones, in their order."""
+        shown: list[str | dict[str, Any]] = []
         for line in lines:
             marked = decode_line(line, self.nonce)
             if marked is None:
-                plain.append(line)
+                shown.append(line)
+                if may_explain_failure(text := clean(line)[:1000]):
+                    self._tail.append(text)
                 continue
             kind, value = marked
             if kind == "report" and value is not None:
                 self._outcome = Finished(value)
             elif kind == "error":
-                self._outcome = self._outcome or Failed(**_with_tuples(value))
+                self._outcome = self._outcome or Failed(**_with_tuples(_cleaned(value)))
             elif kind == "progress":
-                self._progress = value
-        self._tail.extend(line[:1000] for line in plain)
-        return plain
+                shown.append(value)
+        return shown
 
-    def read_log_end(self, text: str) -> None:
-        """Reads the log's last lines, some of which may have been read before."""
+    def read_log_end(self, text: str) -> dict[str, Any] | None:
+        """Reads the log's last lines, some of which may have been read before. Returns the last progress."""
         self._tail.clear()
-        self.read_log(text.splitlines())
+        progress = [item for item in self.read_log(text.splitlines()) if isinstance(item, dict)]
+        return progress[-1] if progress else None
 
     def decide(self, status: str | None, message: str = "") -> Verdict | Wait:
         """:param status: the job's status; None when the cluster does not know the job."""
@@ -115,11 +120,10 @@ class JobWatch:
         if status is None or status in TERMINAL:
             self._checks_after_end += 1
             if self._checks_after_end >= _CHECKS_AFTER_END:
-                return EndedWithoutReport(_REASONS.get(status, "ended"), message, tuple(self._tail))
+                return EndedWithoutReport(_REASONS.get(status, "ended"), clean(message), self.tail)
         else:
             self._checks_after_end = 0
-        progress, self._progress = self._progress, None
-        return Wait(progress)
+        return Wait()
 
 
 def to_event(verdict: Verdict) -> dict[str, Any]:
@@ -136,3 +140,11 @@ def from_event(event: dict[str, Any]) -> Verdict:
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
     """JSON has lists where the verdicts have tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+def _cleaned(error: dict[str, Any]) -> dict[str, Any]:
+    """An error's texts quote others: the engine's, the user's code's, the data's."""
+    return {
+        name: [clean(str(text)) for text in value] if isinstance(value, list) else clean(str(value))
+        for name, value in error.items()
+    }

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from airflow_provider_raydatallm.contract.heartbeat import heartbeat_seconds
-from airflow_provider_raydatallm.contract.progress_text import progress_text
+from airflow_provider_raydatallm.contract.progress_text import plan_lines, progress_text
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task import job_verdict
 from airflow_provider_raydatallm.task.job_verdict import JobWatch, Verdict, Wait
+from airflow_provider_raydatallm.task.log_entries import clean, entry_of, own_entry
 from airflow_provider_raydatallm.task.log_follower import LogFollower, Throttle
 
 #: A waiter that starts this long after `JobRef.since` is not the first: another one has shown the log so far.
@@ -26,6 +28,7 @@ _LAST_LINES = 200
 class TaskLog(Protocol):
     def info(self, message: str, /, *args: Any) -> Any: ...
     def warning(self, message: str, /, *args: Any) -> Any: ...
+    def log(self, level: int, message: str, /, *args: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class JobRef:
     :param nonce: marks the job's own lines in its log.
     :param url: its page in the dashboard.
     :param local_head: identity of the embedded Ray that it runs on, if it does.
+    :param log: what of the job's log the task's log shows: the provider's own lines, or all.
     """
 
     ray_conn_id: str
@@ -52,6 +56,7 @@ class JobRef:
     nonce: str = ""
     url: str = ""
     local_head: str | None = None
+    log: Literal["brief", "full"] = "brief"
 
     @property
     def heartbeat_interval(self) -> float | None:
@@ -120,14 +125,14 @@ class _Waiter:
                 except (RayLLMJobError, RayConnectionError) as e:
                     if time.monotonic() - last_contact > self._ref.reconnect_timeout:
                         return job_verdict.ClusterUnreachable(
-                            str(e), refused=isinstance(e, RayConnectionError)
+                            clean(str(e)), refused=isinstance(e, RayConnectionError)
                         )
                     self._warn(e)
                     self._hook.reread()
                 else:
                     if not isinstance(verdict, Wait):
+                        self._show_cause(verdict)
                         return verdict
-                    self._show(verdict.progress)
                 # Check short jobs often, and jobs of hours every now and then.
                 pause = min(self._ref.poll_interval, max(self._intervals.min_poll, (check_start - start) / 5))
                 if (left := self._ref.seconds_left) is not None:
@@ -151,7 +156,7 @@ class _Waiter:
         if ended or (not self._follower.active and self._is_progress_due()):
             last_lines = await self._hook.acall(jobs_api.read_log_tail(ref.submission_id, info, _LAST_LINES))
             # Ray's message about a failed job holds the end of the log too, even when its node is gone.
-            watch.read_log_end(last_lines or info.message)
+            self._show_progress(watch.read_log_end(last_lines or info.message))
         verdict = watch.decide(info.status, info.message)
         if isinstance(verdict, job_verdict.Finished):
             return replace(verdict, started_at=info.started_at)
@@ -164,21 +169,39 @@ class _Waiter:
             self._last_heartbeat = now
 
     def _read_lines(self, lines: list[str]) -> None:
-        for line in self._throttle.limit(self._watch.read_log(lines), time.monotonic()):
-            self._log.info("%s", line)
+        for item in self._watch.read_log(lines):
+            if isinstance(item, dict):
+                self._show_progress(item)
+            elif entry := entry_of(item) if self._ref.log == "full" else own_entry(item):
+                for level, text in self._throttle.limit([entry], time.monotonic()):
+                    self._log.log(level, "%s", text)
         if self._watch.has_outcome:
             self._outcome_logged.set()
 
     def _warn(self, error: Exception) -> None:
         if time.monotonic() - self._last_warning >= self._intervals.warning:
-            self._log.warning("Waiting for the cluster: %s", error)
+            self._log.warning("Waiting for the cluster: %s", clean(str(error)))
             self._last_warning = time.monotonic()
 
     def _is_progress_due(self) -> bool:
         return time.monotonic() - self._last_progress >= self._intervals.progress
 
-    def _show(self, progress: dict[str, Any] | None) -> None:
+    def _show_cause(self, verdict: Verdict) -> None:
+        """Shows the lines of Ray, vLLM and the user's code that may explain a failure."""
+        if isinstance(verdict, job_verdict.Failed) and self._ref.log == "brief" and self._watch.tail:
+            self._log.info("::group::The end of the Ray job's log")
+            for line in self._watch.tail:
+                self._log.log(logging.ERROR, "%s", line)
+            self._log.info("::endgroup::")
+
+    def _show_progress(self, progress: dict[str, Any] | None) -> None:
         if progress is None or (progress.get("step") == self._last_step and not self._is_progress_due()):
             return
         self._last_progress, self._last_step = time.monotonic(), progress.get("step")
-        self._log.info("%s", progress_text(progress))
+        if plan := plan_lines(progress):
+            self._log.info("::group::Plan")
+            for line in plan:
+                self._log.info("%s", clean(line))
+            self._log.info("::endgroup::")
+        else:
+            self._log.info("%s", clean(progress_text(progress)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.task.log_entries import LogEntry
 
 if TYPE_CHECKING:
     import httpx
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 #: Longer than any marked line (`contract/log_lines.py`).
 _MAX_LINE_BYTES = 128 * 1024
-_MAX_SHOWN_CHARACTERS = 2000
 #: Lines that may enter the task's log: sustained rate and burst.
 _LINES_PER_SECOND, _LINES_AT_ONCE = 20.0, 400.0
 
@@ -47,19 +48,20 @@ class Throttle:
         self._last_call: float | None = None
         self._dropped = 0
 
-    def limit(self, lines: list[str], now: float) -> list[str]:
-        """Returns the lines to show. `now`: seconds of a monotonic clock."""
+    def limit(self, entries: list[LogEntry], now: float) -> list[LogEntry]:
+        """Returns the entries to show. `now`: seconds of a monotonic clock."""
         if self._last_call is not None:
             refill = (now - self._last_call) * _LINES_PER_SECOND
             self._allowance = min(_LINES_AT_ONCE, self._allowance + refill)
         self._last_call = now
-        count = min(len(lines), int(self._allowance))
+        count = min(len(entries), int(self._allowance))
         self._allowance -= count
-        shown = [line[:_MAX_SHOWN_CHARACTERS] for line in lines[:count]]
+        shown = entries[:count]
         if self._dropped and shown:
-            shown.insert(0, f"({self._dropped:,} lines omitted; see the Ray job's log)")
+            omitted = f"({self._dropped:,} lines omitted; see the Ray job's log)"
+            shown.insert(0, LogEntry(logging.INFO, omitted))
             self._dropped = 0
-        self._dropped += len(lines) - count
+        self._dropped += len(entries) - count
         return shown
 
 

@@ -57,11 +57,13 @@ class Sent:
     def look(self) -> Verdict:
         if isinstance(self.verdict, Wait):
             info = self.hook.call(jobs_api.get_status(self.name))
+            progress = None
             if info is not None:
-                self.watch.read_log_end(self.hook.call(jobs_api.read_log_tail(self.name, info, 500)))
+                last_lines = self.hook.call(jobs_api.read_log_tail(self.name, info, 500))
+                progress = self.watch.read_log_end(last_lines)
             self.verdict = self.watch.decide(info.status if info else None)
-            if isinstance(self.verdict, Wait) and self.verdict.progress:
-                self.progress.append(self.verdict.progress)
+            if isinstance(self.verdict, Wait) and progress is not None:
+                self.progress.append(progress)
         return self.verdict
 
     def step(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +27,13 @@ from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.warm_engine
 
+
+#: A first run's task log has no other line.
+_OURS = re.compile(
+    "Slice 2026-|Submitted Ray job |Its dashboard asks for a token|planning the slice|checking the cluster|::"
+    "|(?:rows|engine|workers|resources|expected) |queued: |starting the engine|answering: |publishing"
+    "|published: 600 rows in |Before the first row: "
+)
 
 AIRFLOW = str(Path(sys.executable).parent / "airflow")
 
@@ -86,7 +94,14 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
         "RAY_LLM_DEMO_OUTPUT": str(tmp_path / "out"),
         "RAY_LLM_DEMO_MODEL": str(tiny_model),
     }
-    run_dag("customers_daily", "2026-01-02", **environment)  # made at the end of the day that it owns
+    said = run_dag("customers_daily", "2026-01-02", **environment)  # made at the end of the day that it owns
+    lines = re.findall(r"\[info +\] (.*?) +\[airflow\.task\.operators", said)
+    assert [line for line in lines if not _OURS.match(line)] == []
+    plan = lines[lines.index("::group::Plan") + 1 : lines.index("::endgroup::")]
+    assert [line.split()[0] for line in plan] == ["rows", "engine", "workers", "resources", "expected"]
+    assert len(lines) < 25
+    assert "\x1b" not in "".join(lines)
+    assert len(lines) == said.count("[airflow.task.operators")  # none is a warning
 
     folder = tmp_path / "out" / "ds=2026-01-01"
     rows = pq.read_table(folder, partitioning=None).to_pylist()

@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import gzip
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from airflow_provider_raydatallm.exceptions import (
     RayLLMJobError,
     RayModelNotFoundError,
 )
-from tests.support.slices import STUB, Ask
+from airflow_provider_raydatallm.local_ray.head import LocalHead
+from tests.support.slice_jobs import slice_job
+from tests.support.slices import PROGRAM, STUB, Ask
 
 N = 1000
 
@@ -198,6 +201,21 @@ def test_impossible_request_fails_at_once_and_says_why(
     with pytest.raises(error, match=says):
         ask(input_path=f"{tmp_path}/in.parquet", **{"model_source": "m/m", "poll_interval": 1.0, **given})
     assert not (tmp_path / "out").exists()
+
+
+def test_command_line_runs_slices_on_the_embedded_head(ray_head: LocalHead, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
+    job = slice_job(
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", model_source="m/m",
+        prompt="{name}", concurrency=1000,
+    )  # fmt: skip
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    done = subprocess.run([PROGRAM, "run", tmp_path / "spec.json"], capture_output=True, text=True)
+    assert done.returncode == 1
+    # A Ray of its own would have the machine's CPUs.
+    assert "needs 2002 CPUs where the cluster has 8" in done.stderr
+    dashboard = subprocess.run([PROGRAM, "local", "dashboard", "--json"], capture_output=True, text=True)
+    assert json.loads(dashboard.stdout) == {"address": ray_head.address, "token": ray_head.token}
 
 
 def test_driver_that_dies_without_a_word_is_no_success(ask: Ask, tmp_path: Path) -> None:

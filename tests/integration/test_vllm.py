@@ -4,6 +4,7 @@ vLLM."""
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -127,13 +128,23 @@ def test_options_of_another_engine_are_refused(given: dict[str, Any], says: str)
         load_engine(job)(job, 100)
 
 
-def test_engine_that_cannot_start_says_why(ask: Ask, tiny_model: Path, tmp_path: Path) -> None:
+def test_engine_that_cannot_start_says_why(
+    ask: Ask, tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    caplog.set_level(logging.INFO)
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")
     with pytest.raises(RayLLMInputError, match=r"^ModelConfig: Value error, User-specified max_model_len"):
         ask(
             input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model), poll_interval=1.0,
             engine_kwargs={"max_model_len": 10_000_000},
         )  # fmt: skip
+    task_log = caplog.text + "".join(capfd.readouterr())
+    _, _, folded = task_log.partition("::group::The end of the Ray job's log")
+    folded, _, _ = folded.partition("::endgroup::")
+    assert "User-specified max_model_len" in folded
+    assert "Resolved architecture" not in task_log  # vLLM's, which explains nothing
+    assert len(folded.splitlines()) < 50
 
 
 @pytest.mark.long

@@ -13,6 +13,6 @@ if __name__ == "__main__":
     cpus, spec, folder = sys.argv[1:]
     with local_ray(Path(folder), int(cpus)):
         began = time.monotonic()
-        code = main(["run", spec])
+        code = main(["run", spec, "--json"])
         print(f"ended after {time.monotonic() - began:.1f} s", file=sys.stderr)
     sys.exit(code)

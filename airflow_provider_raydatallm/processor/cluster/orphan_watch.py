@@ -8,14 +8,16 @@ job stops itself; its finished rows are kept.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import sys
 import threading
 import time
 
 from airflow_provider_raydatallm.contract.heartbeat import heartbeat_seconds
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
+
+logger = logging.getLogger(__name__)
 
 #: A beat is stale when so many in a row did not come.
 _MISSED_BEATS = 3
@@ -42,11 +44,10 @@ class OrphanWatch:
         waited = False
         while self._silent_s() > _MISSED_BEATS * heartbeat_seconds(self._timeout_s):
             if not waited:
-                print(
+                logger.warning(
                     "the slice is ready to be published, and waits until a task waits for it: there was no "
-                    f"sign of one for {self._silent_s():.0f} s",
-                    file=sys.stderr,
-                    flush=True,
+                    "sign of one for %.0f s",
+                    self._silent_s(),
                 )
                 waited = True
             time.sleep(_POLL_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import sys
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -39,6 +39,8 @@ from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs, Tok
 from airflow_provider_raydatallm.processor.sizing.sizes import fits_one_process
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
+
+logger = logging.getLogger(__name__)
 
 #: Seconds for the writers' last flush after an error or a stop.
 _LAST_FLUSH_SECONDS = 20.0
@@ -129,7 +131,7 @@ class RayCluster:
     def run_inference(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
         connect_to_ray()
         job, engine = run.inference.job, run.inference.engine
-        if run.limit_raised or not engine.sizes_chosen:
+        if run.limit_raised or engine.sizing_inputs is None:
             self.preflight(run.inference, run.missing, limit_raised=run.limit_raised)
         size_watch = SizeWatch(engine, run.missing.rows, job.stall_timeout)
 
@@ -223,7 +225,7 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         try:
             writers.flush(min(_LAST_FLUSH_SECONDS, inference.job.stall_timeout))
         except Exception as e:
-            print(f"warning: the last finished rows could not be kept: {e}", file=sys.stderr, flush=True)
+            logger.warning("the last finished rows could not be kept: %s", e)
         raise
     finally:
         engine.stop()

@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.processor.cluster.fragment_writers import OwnWr
 from airflow_provider_raydatallm.processor.cluster.pipeline import RequestStage, WriterSink
 from airflow_provider_raydatallm.processor.engines.base import OpenFeeder
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import start_call, wait_for_refs
+from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.requests import RequestReader
@@ -45,6 +46,7 @@ class SliceProcess(WriterActor):
         block_rows: int,
     ) -> None:
         """Answers the missing rows. What it has not written yet goes with the next flush."""
+        start_log(job.slice_key)
         if not job.runs_user_code:
             keep_pandas_from_pyarrow()
         writer = OwnWriter(self)

@@ -105,7 +105,8 @@ class Engine(ABC):
             raise SliceError(
                 f"{names} needs engine 'vllm', and this slice's engine is {type(self).__name__}", kind="input"
             )
-        self.sizes_chosen = False
+        #: What `choose_sizes` chose by, once it has.
+        self.sizing_inputs: SizingInputs | None = None
 
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
@@ -126,7 +127,7 @@ class Engine(ABC):
 
     def choose_sizes(self, facts: SizingInputs) -> None:
         """Chooses what the job left to the provider ("auto")."""
-        self.sizes_chosen = True
+        self.sizing_inputs = facts
 
     def for_suspects(self, rows: int) -> Engine:
         """An engine for so many rows that were in engines when they died: itself, if it records none."""

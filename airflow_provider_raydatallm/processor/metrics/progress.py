@@ -9,7 +9,7 @@ replaces it or publishes: a published slice has no such file.
 from __future__ import annotations
 
 import datetime as dt
-import sys
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +21,8 @@ from airflow_provider_raydatallm.processor.metrics import prometheus
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from airflow_provider_raydatallm.processor.store.versions import PROGRESS
+
+logger = logging.getLogger(__name__)
 
 #: Seconds between two exports to Prometheus, below Ray's collection period of 10 s; exports per file write.
 _EXPORT_SECONDS = 5.0
@@ -101,4 +103,4 @@ class ProgressReporter:
         except Exception as e:
             if action.__name__ not in self._warned:
                 self._warned.add(action.__name__)
-                print(f"warning: could not report progress: {e}", file=sys.stderr, flush=True)
+                logger.warning("could not report progress: %s", e)

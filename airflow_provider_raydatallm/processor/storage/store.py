@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,6 +24,8 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
+
+logger = logging.getLogger(__name__)
 
 #: Prefix of a file on a disk until it is whole.
 _SCRATCH = "_tmp-"
@@ -331,10 +333,7 @@ class Store:
         kept_name = f"{folder}/_damaged-{uuid.uuid4().hex[:8]}-{base}".lstrip("/")
         with self._errors("write", kept_name), contextlib.suppress(FileNotFoundError):
             self.fs.mv(self.path(name), self.path(kept_name))
-        # Standard output is the report's.
-        print(
-            f"warning: {why}; it is kept as {self.path(kept_name)}, and {then}", file=sys.stderr, flush=True
-        )
+        logger.warning("%s; it is kept as %s, and %s", why, self.path(kept_name), then)
 
     def remove(self, name: str) -> None:
         """Removes a file, or a folder with its content; a missing one is fine."""

@@ -11,8 +11,8 @@ paused and taken over harms nothing when it wakes up (`publish.publication`). It
 from __future__ import annotations
 
 import json
+import logging
 import re
-import sys
 import threading
 import time
 import uuid
@@ -22,6 +22,8 @@ from typing import Any
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
+
+logger = logging.getLogger(__name__)
 
 LEASE = "lease"
 
@@ -178,7 +180,7 @@ class Lease:
             else:
                 remove_leases(self._store, self.epoch)
         except Exception as e:
-            print(f"warning: could not release the lease of {self._store.url}: {e}", file=sys.stderr)
+            logger.warning("could not release the lease of %s: %s", self._store.url, e)
 
     def _keep_beating(self) -> None:
         while not self._lost:

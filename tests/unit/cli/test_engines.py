@@ -27,6 +27,7 @@ def set_engines(monkeypatch: pytest.MonkeyPatch) -> SetEngines:
     def set_engines(*engines: SharedEngine | None) -> None:
         listed = None if None in engines else list(engines)
         monkeypatch.setattr(engines_cli, "_get_engines", lambda: listed)
+        monkeypatch.setenv("RAY_ADDRESS", "auto")
 
     def stop_engine(name: str, *, force: bool = False) -> bool:
         if name == STUCK.name and not force:
@@ -106,4 +107,4 @@ def test_unreachable_cluster_fails_at_once(
     monkeypatch.setattr("airflow_provider_raydatallm.local_ray.head.head_status", head_status)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert main(["engines", "list"]) == 1
-    assert capsys.readouterr().err.startswith("error: no Ray cluster can be reached; is RAY_ADDRESS right?")
+    assert capsys.readouterr().err.startswith("error: there is no Ray cluster at 127.0.0.1:1")

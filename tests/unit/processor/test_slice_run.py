@@ -238,8 +238,10 @@ def test_program_without_a_nonce_prints_for_people(
     run(job)
     assert main(["run", spec]) == 0
     output = capsys.readouterr()
-    assert json.loads(output.out)["outcome"] == "unchanged"
-    assert output.err == "planning\n"
+    assert output.out == f"unchanged: 2 rows in {job.slice_path}\n"
+    assert output.err == "planning the slice\n"
+    assert main(["run", spec, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] == "unchanged"
 
 
 def test_program_lists_the_published_files(
@@ -250,5 +252,7 @@ def test_program_lists_the_published_files(
     run(job)
     assert main(["files", spec]) == 0
     assert capsys.readouterr().out == f"{parts(job)[0]}\n"
-    assert main(["retry-quarantined", spec]) == 0
+    assert main(["files", spec, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [str(parts(job)[0])]
+    assert main(["retry-quarantined", spec, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] == "unchanged"

@@ -59,11 +59,25 @@ def test_error_and_progress_are_read() -> None:
     }  # fmt: skip
     watch = JobWatch(NONCE)
     first, second = (encode_line("progress", NONCE, p) for p in ({"step": "plan"}, progress))
-    assert watch.read_log([first, "noise", second]) == ["noise"]
-    assert watch.decide("RUNNING") == Wait(progress)
+    assert watch.read_log([first, "noise", second]) == [{"step": "plan"}, "noise", progress]
+    assert watch.read_log_end(f"{first}\nnoise\n{second}") == progress
     assert watch.decide("RUNNING") == Wait()
     assert progress_text(progress) == "answering: 50 of 200 rows (25%), 10 rows/s, 100 tokens/s, 15 s left"
-    assert progress_text({"step": "plan"}) == "planning"
+    assert progress_text({"step": "plan"}) == "planning the slice"
+
+
+def test_plan_and_a_long_start_are_told() -> None:
+    plan = {"step": "planned", "plan": [["rows", "5 in 1 file(s)"], ["engine", "VllmEngine, m"]]}
+    assert progress_text(plan) == "rows    5 in 1 file(s)\nengine  VllmEngine, m"
+    start = {"step": "start", "rows": 0, "planned": 5, "elapsed_s": 100.0, "queued_s": 60.0}
+    assert progress_text(start) == "starting the engine: for 40 s"
+    assert progress_text({**start, "queued_s": 99.0}) == "starting the engine"
+
+
+def test_texts_of_an_error_are_escaped() -> None:
+    error = {"kind": "input", "root": "\x1b[31mno::endgroup::", "frames": ["at a\rb"]}
+    failed = watch_of(encode_line("error", NONCE, error)).decide("FAILED")
+    assert failed == Failed("input", "no: :endgroup::", frames=("at a\\rb",))
 
 
 def test_a_report_outweighs_an_error_whichever_comes_first() -> None:

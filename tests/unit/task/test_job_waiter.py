@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +14,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.log_lines import encode_line
+from airflow_provider_raydatallm.contract.own_lines import format_lines
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.task.job_verdict import (
     ClusterUnreachable,
     EndedWithoutReport,
+    Failed,
     Finished,
     TimedOut,
     Verdict,
@@ -26,6 +29,7 @@ from airflow_provider_raydatallm.task.job_waiter import Intervals, JobRef, wait_
 
 INTERVALS = Intervals(min_poll=0.05, warning=600, log_reconnect=0.05)
 REPORT = encode_line("report", "n", {"outcome": "published"})
+OWN = format_lines("WARNING", "2026-01-01", "be careful", 0.0)
 
 
 class Log:
@@ -36,6 +40,9 @@ class Log:
         self.lines.append(message % args)
 
     warning = info
+
+    def log(self, level: int, message: str, *args: Any) -> None:
+        self.lines.append(f"{logging.getLevelName(level)} {message % args}")
 
 
 class FakeCluster(ThreadingHTTPServer):
@@ -109,7 +116,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     server.server_close()
 
 
-def wait(log: Log | None = None, **given: Any) -> Verdict:
+def wait(log: Log | None = None, /, **given: Any) -> Verdict:
     ref = {
         "ray_conn_id": "ray_default", "poll_interval": 0.05, "reconnect_timeout": 60.0,
         "orphan_timeout": None,
@@ -135,19 +142,57 @@ def once(condition: Callable[[], Any], action: Callable[[], Any]) -> None:
 
 
 def test_report_in_a_followed_log_ends_the_wait_at_once(cluster: FakeCluster) -> None:
-    cluster.log = ["hello", REPORT]
+    cluster.log = ["hello", OWN, REPORT]
     log = Log()
     assert wait(log, poll_interval=30.0) == Finished({"outcome": "published"})
     assert cluster.count("/logs/file") == 0
-    assert log.lines == ["hello"]  # a marked line is not for people
+    assert log.lines == ["WARNING be careful"]  # neither a marked line nor what others print
+
+
+def test_full_log_has_every_line(cluster: FakeCluster) -> None:
+    cluster.log = ["hello", "ERROR 11-24 13:17:22 [core.py:1] no", OWN, REPORT]
+    log = Log()
+    wait(log, log="full")
+    assert log.lines == ["INFO hello", "ERROR ERROR 11-24 13:17:22 [core.py:1] no", "WARNING be careful"]
+
+
+def test_plan_and_phases_are_told_in_their_order(cluster: FakeCluster) -> None:
+    steps: list[dict[str, Any]] = [
+        {"step": "plan"},
+        {"step": "planned", "plan": [["rows", "5"], ["engine", "e"]]},
+    ]
+    start = {"step": "start", "rows": 0, "planned": 5, "elapsed_s": 0.1, "queued_s": 0.0}
+    marked = [encode_line("progress", "n", step) for step in (*steps, start, start)]
+    cluster.log = [*marked[:2], OWN, *marked[2:], REPORT]
+    log = Log()
+    wait(log)
+    plan = ["::group::Plan", "rows    5", "engine  e", "::endgroup::"]
+    assert log.lines == ["planning the slice", *plan, "WARNING be careful", "starting the engine"]
+
+
+def test_failure_shows_the_lines_that_explain_it_and_no_others(cluster: FakeCluster) -> None:
+    error = encode_line("error", "n", {"kind": "transient", "root": "boom"})
+    cluster.log = [
+        "INFO 11-24 13:17:22 [core.py:1] loading",
+        OWN,
+        "Traceback (most recent call last):",
+        "boom",
+        error,
+    ]
+    log = Log()
+    assert wait(log) == Failed("transient", "boom")
+    assert log.lines == [
+        "WARNING be careful", "::group::The end of the Ray job's log",
+        "ERROR Traceback (most recent call last):", "ERROR boom", "::endgroup::",
+    ]  # fmt: skip
 
 
 def test_stream_that_is_cut_continues_without_repeating_lines(cluster: FakeCluster) -> None:
     cluster.log, cluster.cut = ["one", "two"], True
     once(lambda: cluster.count("/logs/stream") > 2, lambda: cluster.log.extend(["three", REPORT]))
     log = Log()
-    wait(log)
-    assert log.lines == ["one", "two", "three"]
+    wait(log, log="full")
+    assert log.lines == ["INFO one", "INFO two", "INFO three"]
 
 
 def test_beyond_max_log_streams_only_progress_is_shown(
@@ -160,7 +205,7 @@ def test_beyond_max_log_streams_only_progress_is_shown(
     once(lambda: log.lines, lambda: vars(cluster).update(end))
     assert wait(log) == Finished({"outcome": "published"})
     assert cluster.count("/logs/stream") == 0
-    assert log.lines == ["planning"]
+    assert log.lines == ["planning the slice"]
 
 
 def test_waiter_that_takes_over_begins_at_the_end_of_the_log(cluster: FakeCluster) -> None:

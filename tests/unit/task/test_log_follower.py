@@ -1,6 +1,13 @@
 from __future__ import annotations
 
+import logging
+
+from airflow_provider_raydatallm.task.log_entries import LogEntry
 from airflow_provider_raydatallm.task.log_follower import LineSplitter, Throttle
+
+
+def entries(*texts: str) -> list[LogEntry]:
+    return [LogEntry(logging.INFO, text) for text in texts]
 
 
 def test_lines_do_not_depend_on_the_chunks() -> None:
@@ -22,10 +29,8 @@ def test_endless_line_takes_bounded_memory() -> None:
 
 def test_flood_is_limited_and_omitted_lines_are_counted() -> None:
     throttle = Throttle()
-    first = throttle.limit([str(i) for i in range(1000)], now=0.0)
-    assert first == [str(i) for i in range(400)]
-    assert throttle.limit(["more"], now=0.0) == []
-    assert throttle.limit(["a", "b"], now=10.0) == [
-        "(601 lines omitted; see the Ray job's log)", "a", "b",
-    ]  # fmt: skip
-    assert len(throttle.limit(["x" * 5000], now=20.0)[0]) == 2000
+    first = throttle.limit(entries(*map(str, range(1000))), now=0.0)
+    assert first == entries(*map(str, range(400)))
+    assert throttle.limit(entries("more"), now=0.0) == []
+    omitted = "(601 lines omitted; see the Ray job's log)"
+    assert throttle.limit(entries("a", "b"), now=10.0) == entries(omitted, "a", "b")

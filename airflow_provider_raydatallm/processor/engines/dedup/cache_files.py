@@ -8,8 +8,8 @@ gone lists the files again.
 
 from __future__ import annotations
 
+import logging
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +25,8 @@ from airflow_provider_raydatallm.processor.engines.dedup.cache_index import Cach
 from airflow_provider_raydatallm.processor.engines.dedup.keys import ALL_KEYS, Shard
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.ledger import content_hash
+
+logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(?P<newest>\d{12})-(?P<sha>[0-9a-f]{16})\.arrow")
 #: Readers of tables skip names with a leading underscore, should the folder lie inside one.
@@ -62,7 +64,7 @@ class CacheNamespace:
 
 
 def warn(text: str) -> None:
-    print(f"warning: answer_cache: {text}", file=sys.stderr, flush=True)
+    logger.warning("answer_cache: %s", text)
 
 
 class CacheFiles:

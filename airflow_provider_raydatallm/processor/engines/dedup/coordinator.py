@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.processor.engines.dedup.cache_files import Cach
 from airflow_provider_raydatallm.processor.engines.dedup.keys import ALL_KEYS, Shard
 from airflow_provider_raydatallm.processor.engines.dedup.messages import pack, split_keys, unpack
 from airflow_provider_raydatallm.processor.engines.dedup.recent_answers import RecentAnswers
+from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
 #: Columns that are equal for all rows with the same request.
 ANSWER_COLUMNS = tuple(f.name for f in SHARED_FIELDS)
@@ -77,6 +78,7 @@ class DedupCoordinator:
         max_bytes: int = _MAX_BYTES,
     ) -> None:
         """:param namespace: of the cache that slices share."""
+        start_log()
         self._cache = AnswerCache.open(namespace, shard) if namespace is not None else None
         self._loading: asyncio.Task[None] | None = None
         self._answers = RecentAnswers(_ANSWER_SCHEMA, max_bytes)

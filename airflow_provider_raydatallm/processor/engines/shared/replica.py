@@ -8,7 +8,6 @@ import contextlib
 import logging
 import logging.handlers
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -20,6 +19,8 @@ from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import ad
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+
+logger = logging.getLogger(__name__)
 
 #: The variable in which hub clients look for a token.
 MODEL_TOKEN = "HF_TOKEN"
@@ -131,7 +132,7 @@ class SharedVllmReplica(VllmWorker):
             self._ping = asyncio.ensure_future(self._engine.is_sleeping())
         elif time.monotonic() - self._ping_sent_at > _HUNG_SECONDS:
             # Raising would have Serve wait for the rows in it.
-            print(f"the engine hangs: no answer for {_HUNG_SECONDS:g} s", file=sys.stderr, flush=True)
+            logger.error("the engine hangs: no answer for %g s", _HUNG_SECONDS)
             os._exit(1)
 
     def __del__(self) -> None:

@@ -37,10 +37,12 @@ _MAX_BATCHES = 100_000
 _DRAIN_SECONDS = 3600.0
 _DELETE_SECONDS = 60.0
 _START_SECONDS = 180.0
-#: `serve.run` would open a port. By default, Serve would leave a hanging worker its GPU for `_DRAIN_SECONDS`.
+#: `serve.run` would open a port. By default, Serve would leave a hanging worker its GPU for `_DRAIN_SECONDS`,
+#: and warn of each engine that takes over 30 s to start, as engines do.
 _START_SERVE = (
     "import ray; ray.init(logging_level='error', log_to_driver=False, runtime_env={'env_vars': "
-    "{'RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS': '1'}}); from ray import serve; "
+    "{'RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS': '1', 'RAY_SERVE_SLOW_STARTUP_WARNING_S': '900'}}); "
+    "from ray import serve; "
     "serve.start(proxy_location='Disabled')"
 )
 #: How long a restart of Serve's controller may take, and how long it may take to answer.

@@ -77,7 +77,8 @@ class VllmEngine(VllmEngineBase):
         engine = self._own_class(self.job, rows)
         engine.max_model_len, engine.limit_can_be_raised = self.max_model_len, False
         # It starts several times, for few rows.
-        engine.sizes_chosen = engine._isolates = engine._eager = True
+        engine.sizing_inputs = self.sizing_inputs or SizingInputs(None)
+        engine._isolates = engine._eager = True
         return engine
 
     @property

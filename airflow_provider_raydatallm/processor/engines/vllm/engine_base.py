@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from abc import abstractmethod
@@ -27,6 +28,8 @@ from airflow_provider_raydatallm.processor.sizing.parallel import (
     placement,
     read_parallel,
 )
+
+logger = logging.getLogger(__name__)
 
 #: GiB of memory for the cache on a CPU.
 CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "2"}
@@ -127,12 +130,10 @@ class VllmEngineBase(Engine):
         fewest, most = self.workers
         if fewest <= fitting < most:
             self._most_workers = fitting
-            print(
-                f"warning: at most {fitting} of {most} engine workers run: of {cpus:g} CPUs "
-                f"what brings them rows needs {kept}",
-                file=sys.stderr,
-                flush=True,
-            )
+            logger.warning(
+                "at most %d of %d engine workers run: of %g CPUs what brings them rows needs %g",
+                fitting, most, cpus, kept,
+            )  # fmt: skip
 
     @cached_property
     def parallel(self) -> Parallel:

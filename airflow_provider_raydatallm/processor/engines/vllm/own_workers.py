@@ -7,7 +7,7 @@ the current actor of a worker by a key in the cluster's key-value store.
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,8 @@ from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpErro
 if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.actor import ActorHandle
+
+logger = logging.getLogger(__name__)
 
 #: Seconds before each further start of a worker, as many as it has; what took its memory may need as long.
 RESTARTS = (0.0, 10.0, 60.0)
@@ -165,8 +167,7 @@ class _Worker:
         self._next_start = time.monotonic() + pause
         what = "it is not started again" if self.is_given_up else f"it is started again in {pause:g} s"
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        print(f"warning: engine worker {self.key.rpartition(' ')[2]} died: {what}: {reason}",
-              file=sys.stderr, flush=True)  # fmt: skip
+        logger.warning("engine worker %s died: %s: %s", self.key.rpartition(" ")[2], what, reason)
 
     def start_again(self) -> None:
         if self.error is not None and not self.is_given_up and time.monotonic() >= self._next_start:

@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import sys
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -29,9 +28,12 @@ from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
 )
 from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
+from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
+
+logger = logging.getLogger(__name__)
 
 
 class VllmWorker:
@@ -40,6 +42,7 @@ class VllmWorker:
     def __init__(self, arguments: dict[str, Any]) -> None:
         """:param arguments: of vLLM's `AsyncEngineArgs`."""
         began = time.monotonic()
+        start_log()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
@@ -120,7 +123,7 @@ class VllmWorker:
             )  # fmt: skip
         except self._dead_error as e:
             # Callers of an actor that dies know that all its rows are lost.
-            print(f"the engine died: {e}", file=sys.stderr, flush=True)
+            logger.error("the engine died: %s", e)
             os._exit(1)
         except Exception as e:
             cause = e.__cause__ or e

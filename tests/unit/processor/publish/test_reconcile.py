@@ -87,7 +87,7 @@ def test_healed_slice_can_still_be_replaced(job: SliceJob) -> None:
 @pytest.mark.parametrize("folder", ["table", "quarantine"])
 @pytest.mark.parametrize("damage", ["gone", "cut"])
 def test_file_that_is_gone_or_has_another_size_has_its_slice_built_again(
-    job: SliceJob, folder: str, damage: str, capsys: pytest.CaptureFixture[str]
+    job: SliceJob, folder: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(job)
     version = newest(job)
@@ -101,7 +101,7 @@ def test_file_that_is_gone_or_has_another_size_has_its_slice_built_again(
     cluster = InProcess()
     assert run(job, cluster).published_version == 2
     says = "is gone" if damage == "gone" else f"has {file.bytes - 1:,} bytes and was committed with"
-    assert f"{file.name} of version 1 in {job.slice_path} {says}" in capsys.readouterr().err
+    assert f"{file.name} of version 1 in {job.slice_path} {says}" in caplog.text
     assert (cluster.answered, answers(job)) == (20, ALL)
     assert [f.name for f in newest(job).files] == [p.name for p in parts(job)]
     assert run(job).outcome == "unchanged"

@@ -95,7 +95,7 @@ def test_slow_store_limits_pending_answers(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_unreachable_storage_costs_one_warning_and_no_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("where the folder should be")
     cache = open_cache(tmp_path / "file" / "cache")
@@ -104,7 +104,7 @@ def test_unreachable_storage_costs_one_warning_and_no_answer(
         cache._flush()
     cache.close()
     assert cache.find([request_key("a")]).tolist() == [-1]
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = caplog.messages
     assert "NotADirectoryError" in line
     assert line.endswith("The slice continues without it")
 
@@ -181,7 +181,7 @@ async def test_slice_waits_for_the_cache_to_load_but_not_for_long(
 
 @async_test
 async def test_slice_continues_when_the_cache_fails_to_load(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(self: CacheFiles, shard: Shard) -> None:
         raise RuntimeError("no such bucket")
@@ -192,4 +192,4 @@ async def test_slice_continues_when_the_cache_fails_to_load(
     await dedup.add_answers("2", request_key("a"), pack(new_answers("is a"), ADDED_SCHEMA))
     assert (await dedup.wait_for_answers(request_key("a")))[0] == [0]
     await dedup.close()
-    assert "no such bucket" in capsys.readouterr().err
+    assert "no such bucket" in caplog.text

@@ -77,7 +77,7 @@ def test_answers_are_shared_within_their_namespace_only(url: str) -> None:
 
 
 def test_damaged_and_foreign_files_are_skipped_with_one_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache, other = Cache(str(tmp_path)), Cache(str(tmp_path), key="other")
     names = [cache.files.write(entries({a: f"is {a}"})) for a in "abc"]
@@ -91,14 +91,14 @@ def test_damaged_and_foreign_files_are_skipped_with_one_warning(
     (folder / "notes.txt").write_text("mine")
     (folder / "_tmp-half").write_bytes(b"what a killed writer left")
     assert cache.answers(*"abcd") == [None, None, "is c", None]
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = caplog.messages
     assert f"skipping 4 file(s) of {folder}" in line
     cache.files.compact(cache.files.read())
     assert (folder / "notes.txt").exists()  # a user's own
 
 
 def test_planted_file_takes_no_more_memory_than_storage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = Cache(str(tmp_path))
     cache.files.write(entries({"a": "is a"}))
@@ -113,7 +113,7 @@ def test_planted_file_takes_no_more_memory_than_storage(
     ):
         cache.store.put(f"_answers-k/{NOW:012d}-{content_hash(content)}.arrow", content)
     assert cache.answers("a", "b") == ["is a", None]
-    assert "skipping 4 file(s)" in capsys.readouterr().err
+    assert "skipping 4 file(s)" in caplog.text
 
 
 def test_oldest_files_are_removed_over_the_limit(url: str) -> None:

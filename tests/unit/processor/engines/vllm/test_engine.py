@@ -41,14 +41,14 @@ def test_retried_rows_do_not_use_the_cache() -> None:
 
 
 def test_slice_continues_without_a_cache_if_model_files_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def gone(source: str) -> Any:
         raise ConnectionError("the node is gone")
 
     monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.engine.model_files", gone)
     assert engine()._next_cache_namespace() is None
-    assert "answer_cache: the node is gone. The slice continues without it" in capsys.readouterr().err
+    assert "answer_cache: the node is gone. The slice continues without it" in caplog.text
 
 
 @pytest.mark.parametrize(("actors", "waiting"), [((2, 2), 2), ((2, 8), 16)])
@@ -113,11 +113,11 @@ def test_hub_id_has_no_local_files() -> None:
 
 @pytest.mark.parametrize(("cpus", "grows_to", "most"), [(4, None, 1), (5, None, 2), (8, None, 3), (4, 6, 3)])
 def test_workers_leave_cpus_to_what_brings_them_rows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     cpus: int, grows_to: int | None, most: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: True)
     vllm = engine(concurrency=(1, 3))
     vllm.choose_sizes(SizingInputs(ClusterFacts({"CPU": cpus}, {"CPU": grows_to} if grows_to else {})))
     assert vllm.workers == (1, most)
-    assert ("engine workers run" in capsys.readouterr().err) == (most < 3)
+    assert ("engine workers run" in caplog.text) == (most < 3)

@@ -1,0 +1,79 @@
+"""Which cluster a command works on, and what it says when there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raydatallm.cli.cluster import choose_cluster
+from airflow_provider_raydatallm.cli.main import main, make_parser
+from airflow_provider_raydatallm.local_ray.folder import FOLDER_VARIABLE
+
+COMMANDS = [
+    ["run", "spec.json"],
+    ["retry-quarantined", "spec.json"],
+    ["engines", "list"],
+    ["engines", "stop", "x"],
+]
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "")  # so that it is as before after each test
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "head"))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")  # which has ended
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_cluster_a_command_says_what_to_do(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    for way in ("--address", "RAY_ADDRESS", "airflow-ray-llm local start"):
+        assert way in error
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_cluster_that_is_not_there_is_named_at_once(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:2")
+    assert main(command) == 1
+    assert "no Ray cluster at 127.0.0.1:2" in capsys.readouterr().err
+    assert main([*command, "--address", "127.0.0.1:1"]) == 1  # before RAY_ADDRESS
+    assert "no Ray cluster at 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_plan_needs_no_cluster() -> None:
+    assert choose_cluster(make_parser().parse_args(["plan", "spec.json"]))
+
+
+def test_named_cluster_is_what_ray_connects_to() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as cluster:
+        address = f"127.0.0.1:{cluster.getsockname()[1]}"
+        assert choose_cluster(make_parser().parse_args(["run", "spec.json", "--address", address]))
+    assert os.environ["RAY_ADDRESS"] == address
+
+
+@pytest.mark.parametrize("command", ["status", "dashboard"])
+def test_head_that_does_not_run_is_told_with_how_to_start_it(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["local", command]) == 3
+    assert "airflow-ray-llm local start" in capsys.readouterr().out
+    assert main(["local", command, "--json"]) == 3
+    assert json.loads(capsys.readouterr().out) is None
+
+
+def test_every_command_has_json() -> None:
+    slices = [[name, "spec.json"] for name in ("plan", "status", "files", "versions", "gc")]
+    local = [["local", name] for name in ("start", "status", "dashboard", "stop")]
+    for arguments in (*COMMANDS, *slices, ["restore", "spec.json", "1"], *local):
+        assert make_parser().parse_args([*arguments, "--json"]).json

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_raydatallm.exceptions import RayConnectionError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.auth import Token, is_unencrypted, read_token
 from airflow_provider_raydatallm.hooks.connection import RaySettings
@@ -140,9 +140,9 @@ def test_token_goes_to_its_own_host_only(monkeypatch: pytest.MonkeyPatch) -> Non
     extra = {"headers": {"Authorization": "Basic eDp5"}}  # httpx itself would drop no other header
     with http_server(listen) as other, http_server(lambda request: (307, other)) as address:
         hook = hook_to(monkeypatch, host=address, password="sesame", extra=extra)
-        with pytest.raises(RayConnectionError, match=f"redirects to {other}"):
+        with pytest.raises(RayUnreachableError, match=f"redirects to {other}"):
             hook.call(jobs_api.get_version())
-        with pytest.raises(RayConnectionError, match=f"redirects to {other}"):
+        with pytest.raises(RayUnreachableError, match=f"redirects to {other}"):
             asyncio.run(hook.acall(jobs_api.get_version()))
         assert heard == []
         with hook.get_conn() as client:

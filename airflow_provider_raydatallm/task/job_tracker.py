@@ -114,10 +114,15 @@ class JobTracker:
     def _is_usable(self, record: JobRecord) -> bool:
         hook, job_id = RayHook(record.ray_conn_id), record.submission_id
         self._push_owner(job_id)
+
+        def ask() -> jobs_api.JobInfo | None:
+            return hook.call(jobs_api.get_status(job_id))
+
+        is_moved = record.ray_conn_id != self._hook.ray_conn_id
         try:
-            info = self._keep_trying(hook, lambda: hook.call(jobs_api.get_status(job_id)))
+            info = ask() if is_moved else self._keep_trying(hook, ask)
         except (RayConnectionError, RayUnreachableError) as e:
-            if record.ray_conn_id == self._hook.ray_conn_id:
+            if not is_moved:
                 raise
             # The task was moved to another cluster, and the one before may no longer exist.
             self._log.warning(

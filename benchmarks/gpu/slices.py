@@ -129,7 +129,7 @@ class Work:
         spec.write_text(json.dumps(job))
         began = time.time()
         processor = subprocess.run(
-            [sys.executable, "-m", "airflow_provider_raydatallm.processor", "run", str(spec)],
+            [sys.executable, "-m", "airflow_provider_raydatallm.processor", "run", str(spec), "--json"],
             capture_output=True,
             text=True,
         )

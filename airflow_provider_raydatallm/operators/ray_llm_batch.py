@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -65,8 +66,10 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     A slice already published with the same configuration and unchanged input is left alone: no engine starts.
     A task that fails publishes nothing and leaves the published version in place.
 
-    Invalid arguments fail when the DAG is parsed, templated ones (those in `template_fields`) when they are
-    rendered, and what only the data or the cluster shows (a missing column, too few GPUs) fails before an
+    Nearly all arguments are templates (`template_fields`); text such as "true" and "0.12" becomes what the
+    argument needs. Code is not (functions, classes, `runtime_env`, vLLM's `trust_remote_code`): whoever may
+    trigger a run cannot choose it. Invalid arguments fail when the DAG is parsed, templated ones when they
+    are rendered, and what only the data or the cluster shows (a missing column, too few GPUs) fails before an
     engine starts. None of these is retried. Ray shows a job's environment to holders of the cluster's token.
 
     :param ray_conn_id: connection of type `ray`; host `local` means an embedded Ray on this machine.
@@ -187,12 +190,17 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
     template_fields: Sequence[str] = (
         "ray_conn_id", "input_path", "output_path", "model_source", "prompt", "system_prompt", "choices",
-        "sampling_params", "chat_template_kwargs", "output_column", "slice_key", "columns", "max_rows",
-        "engine_kwargs", "metadata_path", "quarantine_path", "answer_cache", "processor_kwargs",
-        "runtime_env", "model_conn_id", "storage_conn_id",
+        "regex", "grammar", "sampling_params", "chat_template_kwargs", "output_column", "slice_key",
+        "slice_column", "slice_format", "input_format", "columns", "column_types", "csv_options", "max_rows",
+        "on_empty", "on_config_change", "on_input_change", "on_running", "force_rerun", "max_row_attempts",
+        "max_quarantine_fraction", "retry_quarantined", "max_file_bytes", "file_per_input", "keep_versions",
+        "metadata_path", "quarantine_path", "verify", "engine_kwargs", "max_model_len_percentile",
+        "on_too_long", "deduplicate", "answer_cache", "answer_cache_max_bytes", "answer_cache_max_days",
+        "processor_kwargs", "engine_scope", "max_shared_engines", "accelerator_type", "concurrency", "blocks",
+        "batch_size", "max_concurrent_batches", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("sampling_params", "engine_kwargs", "processor_kwargs", "chat_template_kwargs", "runtime_env"),
+        ("sampling_params", "engine_kwargs", "processor_kwargs", "chat_template_kwargs", "column_types"),
         "json",
     )
     operator_extra_links = (RayJobLink(),)
@@ -326,6 +334,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if not isinstance(allow_static_credentials, bool):
             # The text "false" would allow them.
             raise ValueError(f"allow_static_credentials is {allow_static_credentials!r}: give True or False")
+        # A schema's patterns may have braces of their own.
+        arguments.check_not_templates(self, _OWN_ARGUMENTS - {*self.template_fields, "output_schema"})
+        self._code_arguments = arguments.code_arguments(engine_kwargs)
         submission.check_arguments(
             self.task_id, {**submission.spec_arguments(self), "runtime_env": runtime_env}
         )
@@ -543,6 +554,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             timezone=timezone,
             slice_format=self.slice_format,
         )
+        arguments.check_code_arguments(self._code_arguments, self.engine_kwargs)
         user_packages = self._user_packages(Path(dag.fileloc).parent if dag.fileloc else None)
         scheduled = str(run.run_type) in ("scheduled", "backfill")
         run_fields = {
@@ -559,6 +571,14 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     def _user_packages(self, dag_folder: Path | None) -> list[packages.Package]:
         functions = [f for f in (self.preprocess, self.postprocess, self.engine) if f and ":" in f]
         return packages.user_packages(functions, self.code_paths, dag_folder)
+
+
+#: Names of the arguments that are not Airflow's.
+_OWN_ARGUMENTS = {
+    name
+    for name, p in inspect.signature(RayLLMBatchOperator.__init__).parameters.items()
+    if p.kind is p.KEYWORD_ONLY
+}
 
 
 def _run_async(work: Coroutine[Any, Any, T]) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
@@ -11,9 +11,16 @@ from zoneinfo import ZoneInfo
 import pydantic
 from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
+#: Arguments of vLLM that decide which code runs.
+_CODE_ARGUMENTS = (
+    "trust_remote_code", "worker_cls", "worker_extension_cls", "scheduler_cls", "logits_processors",
+    "distributed_executor_backend", "tokenizer_mode", "reasoning_parser_plugin", "tool_parser_plugin",
+)  # fmt: skip
 _JINJA = re.compile(r"\{\{|\{%|\{#")
 
 
@@ -94,6 +101,42 @@ def to_url(path: Any) -> Any:
     if not hasattr(path, "protocol"):
         return path  # text, a template, or an upstream task's output
     return str(path.path) if path.protocol in ("", "file") else f"{path.protocol}://{path.path}"
+
+
+def check_not_templates(operator: Any, names: Collection[str]) -> None:
+    """:raises ValueError: when one of these arguments holds a template, which nobody would render."""
+    for name in sorted(names):
+        value = getattr(operator, name, None)
+        if is_rendered_later(value):
+            raise ValueError(
+                f"{name} is {value!r}: it cannot be a template. Give its value, or leave {name} out"
+            )
+
+
+def code_arguments(engine_kwargs: Any) -> dict[str, Any]:
+    """Returns those of vLLM's arguments that decide which code runs.
+
+    :raises ValueError: when one of them is a template: whoever triggers a run would choose the code.
+    """
+    given = engine_kwargs if isinstance(engine_kwargs, Mapping) else {}
+    code = {name: given[name] for name in _CODE_ARGUMENTS if name in given}
+    for name, value in code.items():
+        if is_rendered_later(value):
+            raise ValueError(f"engine_kwargs.{name} is {value!r}: it decides which code runs: give its value")
+    return code
+
+
+def check_code_arguments(written: Mapping[str, Any], engine_kwargs: Any) -> None:
+    """
+    :param written: `code_arguments` of the DAG.
+    :param engine_kwargs: as rendered.
+    :raises RayLLMInputError: when rendering has added or changed one.
+    """
+    if code_arguments(engine_kwargs) != written:
+        raise RayLLMInputError(
+            f"engine_kwargs: {', '.join(_CODE_ARGUMENTS)} decide which code runs: write them into the DAG, "
+            "not into what a run renders"
+        )
 
 
 def is_rendered_later(value: Any) -> bool:

@@ -283,7 +283,7 @@ async def waits(row: dict[str, Any]) -> str:
 @pytest.mark.parametrize(("make", "says"), [
     (lambda: decorated(row_only)({"a": 1}), r"by name: row_only"),
     (lambda: decorated(row_only)(row={}), "does not accept 'row'"),
-    (lambda: decorated(row_only)(concurrency=2), r"concurrency.*row_only\.override\(concurrency"),
+    (lambda: decorated(row_only)(deferrable=True), r"deferrable.*row_only\.override\(deferrable"),
     (lambda: decorated(row_only, prompt="x")(), "prompt and the function 'row_only' both build"),
     (lambda: decorated(row_only, preprocess="a:b")(), "preprocess and the function 'row_only' both"),
     (lambda: decorated(lambda *rows: "", task_id="t"), r"'\*rows' cannot be passed by name"),
@@ -292,7 +292,7 @@ async def waits(row: dict[str, Any]) -> str:
     (lambda: decorated(lambda row, ds=None: "", task_id="t")(), "'ds' is a key of Airflow's context"),
     (lambda: decorated(waits), "is async"), (lambda: decorated(len), "takes a function"),
     (lambda: decorated(row_only).expand(row=[{}]), "row"),
-    (lambda: decorated(row_only).expand(concurrency=[2]), "concurrency"),
+    (lambda: decorated(row_only).expand(deferrable=[True]), "deferrable"),
     (lambda: decorated(row_only, poll_interval=0)(), "poll_interval"),
 ])  # fmt: skip
 def test_invalid_call_fails_when_the_dag_is_parsed(make: Callable[[], Any], says: str) -> None:

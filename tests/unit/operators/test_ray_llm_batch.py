@@ -236,3 +236,44 @@ def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> No
     # Of what another version kept nothing can be concluded: the task has to be built anew.
     with pytest.raises(RayLLMInputError, match="no slice key"):
         edited.execute_complete(context_of(edited), event, **{**kwargs, "spec": {"unknown": 1}})
+
+
+def test_rendered_text_becomes_what_the_argument_needs() -> None:
+    task = operator(
+        max_quarantine_fraction="{{ params.share }}", force_rerun="{{ params.force }}", slice_key="k",
+        regex="{{ params.regex }}", concurrency="{{ params.workers }}",
+        on_config_change="{{ params.change }}",
+    )  # fmt: skip
+    params = {"share": 0.12, "force": True, "regex": "a|b", "workers": 4, "change": "recompute"}
+    task.render_template_fields({"params": params})  # type: ignore[typeddict-item]
+    job = spec_of(task)
+    assert (job.max_quarantine_fraction, job.force_rerun, job.regex) == (0.12, True, "a|b")
+    assert (job.concurrency, job.on_config_change) == (4, "recompute")
+    wrong = operator(max_quarantine_fraction="{{ params.share }}", slice_key="k")
+    wrong.render_template_fields({"params": {"share": "a lot"}})  # type: ignore[typeddict-item]
+    with pytest.raises(RayLLMInputError, match=r"max_quarantine_fraction.*'a lot'"):
+        spec_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("preprocess", "{{ params.f }}"), ("engine", "{{ params.e }}"), ("deferrable", "{{ params.d }}"),
+        ("cancel_on_kill", "{{ params.c }}"), ("code_paths", ["{{ params.p }}"]),
+        ("runtime_env", {"pip": ["{{ params.p }}"]}),
+        ("engine_kwargs", {"trust_remote_code": "{{ params.t }}"}), ("log", "{{ params.l }}"),
+        ("stall_timeout", "{{ params.s }}"), ("allow_static_credentials", "{{ params.a }}"),
+    ],
+)  # fmt: skip
+def test_template_that_nobody_renders_is_refused_when_the_dag_is_parsed(argument: str, value: Any) -> None:
+    given = {argument: value, **({"prompt": None} if argument == "preprocess" else {})}
+    with pytest.raises((RayLLMInputError, ValueError), match=argument):
+        operator(**given)
+
+
+def test_run_cannot_choose_the_code_of_an_engine() -> None:
+    task = operator(engine_kwargs="{{ params.kwargs }}", slice_key="k")
+    task.engine_kwargs = {"trust_remote_code": True}  # as native rendering leaves it
+    with pytest.raises(RayLLMInputError, match="decide which code runs"):
+        spec_of(task)
+    assert spec_of(operator(engine_kwargs={"trust_remote_code": True}, slice_key="k")).engine_kwargs

@@ -143,6 +143,9 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
         if watch is not None and watch.has_stopped:
             why = f"no task waited for the job for {args.orphan_timeout:g} s (orphan_timeout)"
         raise SliceError(f"{why}; its finished rows are kept", kind="stopped") from None
+    finally:
+        if watch is not None:
+            watch.close()
     _print_report(report, args)
     return 0
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -233,7 +234,9 @@ def test_verdict_from_the_triggerer_is_the_tasks_outcome(task: Any, submitted: l
     assert store["ray_llm_job"]["phase"] == "concluded"
 
 
-def test_job_publishes_only_while_a_task_waits_for_it(task: Any, gate: Path, tmp_path: Path) -> None:
+def test_job_publishes_only_while_a_task_waits_for_it(
+    task: Any, gate: Path, tmp_path: Path, ray_head: LocalHead
+) -> None:
     operator = task(output_path=f"{tmp_path}/unwatched")
     shipment = operator._build_submission(context_of(operator))
     hook, name = RayHook(), f"unwatched-{uuid.uuid4().hex[:8]}"
@@ -254,6 +257,9 @@ def test_job_publishes_only_while_a_task_waits_for_it(task: Any, gate: Path, tmp
     hook.call(jobs_api.send_heartbeat(heartbeat_key(name)))
     wait_for(lambda: status(name) == "SUCCEEDED")
     assert pq.read_table(tmp_path / "unwatched").num_rows == N
+    beat = f"{ray_head.address}/api/packages/gcs/{heartbeat_key(name)}"
+    kept = httpx.get(beat, headers={"Authorization": f"Bearer {ray_head.token}"}, trust_env=False)
+    assert kept.status_code == 404  # the cluster keeps no beat of a job that is over
 
 
 def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(

@@ -8,6 +8,7 @@ job stops itself; its finished rows are kept.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -31,7 +32,8 @@ class OrphanWatch:
     """
 
     def __init__(self, key: str, timeout_s: float) -> None:
-        self._key, self._timeout_s = key, timeout_s
+        # The Jobs API stores the value as a package of code, under its URI.
+        self._key, self._timeout_s = f"gcs://{key}".encode(), timeout_s
         self._beat: bytes | None = None
         self._changed_at = time.monotonic()
         self._lock = threading.Lock()
@@ -52,6 +54,15 @@ class OrphanWatch:
                 waited = True
             time.sleep(_POLL_SECONDS)
 
+    def close(self) -> None:
+        """Removes the beat from the cluster's store, where it would stay."""
+        import ray
+        from ray.experimental.internal_kv import _internal_kv_del
+
+        if ray.is_initialized():
+            with contextlib.suppress(Exception):  # the cluster may be gone
+                _internal_kv_del(self._key)
+
     def _silent_s(self) -> float:
         """Returns the seconds since the last new beat; looks for one."""
         from ray.experimental.internal_kv import _internal_kv_get
@@ -59,8 +70,7 @@ class OrphanWatch:
         with self._lock:
             try:
                 connect_to_ray()
-                # The Jobs API stores the value as a package of code, under its URI.
-                beat = _internal_kv_get(f"gcs://{self._key}".encode())
+                beat = _internal_kv_get(self._key)
             except Exception:
                 beat = self._beat  # the store is unreachable, perhaps for the waiting task too
             if beat != self._beat:

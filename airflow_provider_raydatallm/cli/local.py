@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_raydatallm.processor.__main__ import add_command
@@ -24,17 +26,23 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ("dashboard", _dashboard, "the address of its dashboard, and the token that it asks for"),
         ("stop", _stop, "stop it with all its processes"),
     ):
-        add_command(actions, name, run, what)
+        add_command(actions, name, partial(_tell_errors, run), what)
 
 
-def _start(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.local_ray.head import LocalHeadError, ensure_head
+def _tell_errors(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.local_ray.head import LocalHeadError
 
     try:
-        return _show(ensure_head(), args)
+        return run(args)
     except LocalHeadError as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
+
+
+def _start(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.local_ray.head import ensure_head
+
+    return _show(ensure_head(), args)
 
 
 def _status(args: argparse.Namespace) -> int:

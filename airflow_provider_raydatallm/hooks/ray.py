@@ -153,7 +153,7 @@ class RayHook(BaseHook):
     @property
     def local_head(self) -> str | None:
         """Identity of the embedded Ray that this connection means on this machine; None for a cluster."""
-        if not self.settings.is_local:
+        if not self.is_local:
             return None
         from airflow_provider_raydatallm.local_ray.head import head_identity
 

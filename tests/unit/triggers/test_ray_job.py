@@ -43,3 +43,14 @@ def test_embedded_ray_that_does_not_run_is_not_started_by_a_waiter(tmp_path: Pat
     with pytest.raises(RayUnreachableError, match="does not run"):
         RayHook("ray_default", local_head="x").call(jobs_api.get_version())
     assert not (tmp_path / "head").exists()
+
+
+def test_embedded_ray_has_an_identity_that_its_jobs_carry_and_a_cluster_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert RayHook("ray_default").local_head is None  # none was ever started here
+    (tmp_path / "head").mkdir()
+    (tmp_path / "head" / "id").write_text("this machine")
+    assert RayHook("ray_default").local_head == "this machine"
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
+    assert RayHook("ray_default").local_head is None

@@ -34,7 +34,7 @@ def customers_asset() -> None:
         choices=INDUSTRIES,
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="industry",
-        engine_kwargs={"max_model_len": 256},
+        engine={"kwargs": {"max_model_len": 256}},
         outlets=[Asset("customers_enriched")],
     )
 

@@ -6,7 +6,7 @@
 As many days run in parallel as the pool has slots. The tasks wait in the triggerer, where they take no
 worker slot; without `--include-deferred` they would take no slot of the pool either. A published day is
 left as it is and costs no engine start. If the prompt changes, new answers replace the old ones day by
-day (`on_config_change="recompute"`).
+day (`rerun.on_config_change`).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def customers_backfill() -> None:
         deferrable=True,
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched"),
-        on_empty="skip",
-        on_config_change="recompute",
+        source={"on_empty": "skip"},
+        rerun={"on_config_change": "recompute"},
         model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         system_prompt="You infer a company's industry.",
         prompt="What industry is this company in: {Company}",
         choices=INDUSTRIES,
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="industry",
-        engine_kwargs={"max_model_len": 256},
+        engine={"kwargs": {"max_model_len": 256}},
     )
 
 

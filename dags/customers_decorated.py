@@ -38,7 +38,7 @@ def customers_decorated() -> None:
         choices=INDUSTRIES,
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="industry",
-        engine_kwargs={"max_model_len": 256},
+        engine={"kwargs": {"max_model_len": 256}},
     )
     def infer_industry(Company: str) -> str:
         return f"What industry is this company in: {plain_name(Company)}"

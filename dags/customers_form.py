@@ -39,12 +39,12 @@ def customers_form() -> None:
         model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         system_prompt="You infer a company's industry.",
         prompt="{{ params.prompt }}",
-        max_rows="{{ params.max_rows }}",
+        source={"max_rows": "{{ params.max_rows }}"},
         # A new prompt replaces the answers to the old one.
-        on_config_change="recompute",
+        rerun={"on_config_change": "recompute"},
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="answer",
-        engine_kwargs={"max_model_len": 256},
+        engine={"kwargs": {"max_model_len": 256}},
     )
 
 

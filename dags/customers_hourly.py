@@ -1,6 +1,6 @@
 """Answers one slice an hour.
 
-An hourly DAG needs an hourly `slice_format`; otherwise all runs of a day share one key.
+An hourly DAG needs an hourly `source.slice_format`; otherwise all runs of a day share one key.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ def customers_hourly() -> None:
     RayLLMBatchOperator(
         task_id="infer_industry",
         # Keys are in the DAG's timezone. At the end of summer time an hour occurs twice: %z keeps both apart.
-        slice_format="%Y-%m-%dT%H%z",
+        source={"slice_format": "%Y-%m-%dT%H%z", "on_empty": "skip"},
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "_hourly/hour={slice}/",
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched")
         + "_hourly/hour={slice}",
-        on_empty="skip",
         model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         system_prompt="You infer a company's industry.",
         prompt="What industry is this company in: {Company}",
         choices=INDUSTRIES,
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="industry",
-        engine_kwargs={"max_model_len": 256},
+        engine={"kwargs": {"max_model_len": 256}},
     )
 
 

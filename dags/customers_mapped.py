@@ -41,7 +41,7 @@ def customers_mapped() -> None:
         choices=INDUSTRIES,
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="industry",
-        engine_kwargs={"max_model_len": 256},
+        engine={"kwargs": {"max_model_len": 256}},
     ).expand(slice_key=days())
 
 

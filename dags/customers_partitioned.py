@@ -30,7 +30,7 @@ def customers_partitioned() -> None:
         task_id="infer_industry",
         # A dataset's root: the job reads only rows (here: the Hive folder) whose `ds` is the slice key.
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers"),
-        slice_column="ds",
+        source={"column": "ds"},
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched") + "_partitioned",
         model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         system_prompt="You infer a company's industry.",
@@ -38,7 +38,7 @@ def customers_partitioned() -> None:
         choices=INDUSTRIES,
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="industry",
-        engine_kwargs={"max_model_len": 256},
+        engine={"kwargs": {"max_model_len": 256}},
     )
 
 

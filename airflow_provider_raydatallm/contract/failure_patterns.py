@@ -83,7 +83,7 @@ _CAUSES = (
         r"is not a local folder and is not a valid model identifier|is not a valid git identifier"
         r"|RepositoryNotFoundError|RevisionNotFoundError|\b404 Client Error[^\n]*huggingface"
         r"|Invalid repository ID or local directory specified|HFValidationError",
-        "Check model_source, and the revision in engine_kwargs; a private model needs model_conn_id"),
+        "Check model_source, and the revision in engine.kwargs; a private model needs model_conn_id"),
     _Pattern("model",
         r"does not appear to have a file named|Cannot find any model weights"
         r"|no file named [^\n]* found in dir|Error while deserializing header"
@@ -95,19 +95,19 @@ _CAUSES = (
         "folder that every node has, or to an s3:// address"),
     _Pattern("gpu_memory",
         r"is less than desired GPU memory utilization",
-        "Something else uses that GPU's memory: stop it, or lower gpu_memory_utilization in engine_kwargs"),
+        "Something else uses that GPU's memory: stop it, or lower gpu_memory_utilization in engine.kwargs"),
     _Pattern("gpu_memory",
         r"No available memory for the cache blocks|larger than the available KV cache memory",
         "The model leaves too little of the GPU's memory for its cache: lower max_model_len or raise "
-        "gpu_memory_utilization in engine_kwargs, or spread the model over more GPUs (tensor_parallel_size)"),
+        "gpu_memory_utilization in engine.kwargs, or spread the model over more GPUs (tensor_parallel_size)"),
     _Pattern("gpu_memory",
         r"(?:CUDA|HIP|XPU) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
         "The GPU ran out of memory: lower max_num_seqs, max_model_len or gpu_memory_utilization in "
-        "engine_kwargs, or spread the model over more GPUs (tensor_parallel_size)"),
+        "engine.kwargs, or spread the model over more GPUs (tensor_parallel_size)"),
     _Pattern("input",
         r"validation errors? for \w*(?:Config|Args)\b|greater than the derived max_model_len"
         r"|Args\.__init__\(\) got an unexpected keyword",
-        "The engine rejects its arguments: check engine_kwargs"),
+        "The engine rejects its arguments: check engine.kwargs"),
     _Pattern("input",
         r"No module named",
         "Ship your own code with code_paths; install packages on the cluster's nodes or with runtime_env"),
@@ -119,7 +119,7 @@ _CAUSES = (
 _DEATHS = (
     _Pattern("engine",
         r"running low on memory|exit code (?:137|-9)\b",
-        "Most likely the node ran out of memory: use nodes with more memory, or fewer workers (concurrency). "
+        "Most likely the node ran out of memory: use nodes with more memory, or fewer engine.workers. "
         "Finished rows are kept"),
     _Pattern("engine",
         r"node has died|node was terminated|NodeDiedError|LocalRayletDiedError|preempted",

@@ -1,7 +1,7 @@
 """`SliceJob`, the contract from Airflow to Ray: what to do. `report` is the way back.
 
-* Unknown fields and invalid values fail before anything is submitted. Fields are named like the operator's
-  arguments, so that an error names what the user wrote.
+* Unknown fields and invalid values fail before anything is submitted. Fields are flat; people write most of
+  them in groups (`groups`), and errors name them so.
 * A spec holds no secrets: it is shipped to the cluster, stored and shown.
 
 DAG files import this module, so it imports only pydantic and the standard library.
@@ -13,9 +13,19 @@ import codecs
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from airflow_provider_raydatallm.contract.addresses import check_address
+from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
+from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
 from airflow_provider_raydatallm.contract.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.slice_paths import (
@@ -24,6 +34,9 @@ from airflow_provider_raydatallm.contract.slice_paths import (
     slice_folder,
     slice_paths,
 )
+
+#: A slice key that comes from a date.
+SLICE_FORMAT = "%Y-%m-%d"
 
 _ASCII = r"^[\x01-\x7f]$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
@@ -37,6 +50,10 @@ MAY_HOLD_SECRETS = ("model_source", "engine_kwargs", "processor_kwargs")
 
 _Workers = Annotated[int, Field(ge=1)]
 Concurrency = _Workers | tuple[_Workers, _Workers] | Literal["auto"]
+_Seconds = Annotated[float, BeforeValidator(to_seconds), Field(gt=0, allow_inf_nan=False)]
+_OptionalSeconds = Annotated[
+    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(to_optional_seconds)
+]
 
 
 class Contract(BaseModel):
@@ -72,7 +89,7 @@ class SliceJob(Contract):
     #: ISO instant that `slice_key` was formatted from; only scheduled and backfill runs have one.
     slice_instant: str | None = None
     slice_column: str | None = None
-    slice_format: str = "%Y-%m-%d"
+    slice_format: str = SLICE_FORMAT
     slice_timezone: str = "UTC"
 
     # Input and output
@@ -138,16 +155,16 @@ class SliceJob(Contract):
     #: Whether the engine stops with the slice, or stays for others that need the same engine.
     engine_scope: Literal["slice", "shared"] = "slice"
     #: Seconds without work after which a shared engine stops; None: never.
-    engine_idle_timeout: float | None = Field(default=600, gt=0, allow_inf_nan=False)
+    engine_idle_timeout: _OptionalSeconds = 600.0
     #: A slice that needs one more shared engine waits while the cluster has this many.
     max_shared_engines: int | None = Field(default=None, ge=1)
     blocks: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     max_concurrent_batches: int | None = Field(default=None, ge=1)
     #: Seconds to wait until all resources of the engine are free at once.
-    queue_timeout: float = Field(default=24 * 3600, gt=0, allow_inf_nan=False)
+    queue_timeout: _Seconds = 24 * 3600.0
     #: Seconds within which at least one row must finish once the engine runs.
-    stall_timeout: float = Field(default=1800, gt=0, allow_inf_nan=False)
+    stall_timeout: _Seconds = 1800.0
 
     @field_validator("preprocess", "postprocess")
     @classmethod
@@ -181,7 +198,7 @@ class SliceJob(Contract):
     @classmethod
     def _check_concurrency(cls, value: Concurrency) -> Concurrency:
         if isinstance(value, tuple) and value[0] > value[1]:
-            raise ValueError(f"concurrency {value} has its minimum above its maximum")
+            raise ValueError(f"engine.workers {value} has its minimum above its maximum")
         return value
 
     @field_validator("answer_cache")
@@ -199,8 +216,8 @@ class SliceJob(Contract):
     def _check_folder_beside_table(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and (not _FOLDER.match(value) or "{slice}" in value):
             raise ValueError(
-                f"{info.field_name} is {value!r}: give the folder of the whole table, as an address or an "
-                "absolute path, without {slice}"
+                f"{label(str(info.field_name))} is {value!r}: give the folder of the whole table, as an "
+                "address or an absolute path, without {slice}"
             )
         return value
 
@@ -212,7 +229,7 @@ class SliceJob(Contract):
     @field_validator(*MAY_HOLD_SECRETS)
     @classmethod
     def _check_no_secrets(cls, value: Any, info: ValidationInfo) -> Any:
-        check_no_secrets(str(info.field_name), value)
+        check_no_secrets(label(str(info.field_name)), value)
         return value
 
     @field_validator("output_column")
@@ -231,7 +248,7 @@ class SliceJob(Contract):
         if isinstance(length, str) and length.isdecimal():  # templates render numbers as text
             return {**value, "max_model_len": int(length)}
         if length != "auto" and (type(length) is not int or length < -1 or length == 0):
-            raise ValueError(f"engine_kwargs['max_model_len'] is {length!r}: a number of tokens, or 'auto'")
+            raise ValueError(f"engine.kwargs['max_model_len'] is {length!r}: a number of tokens, or 'auto'")
         return value
 
     @model_validator(mode="after")
@@ -258,19 +275,19 @@ class SliceJob(Contract):
         length = self.engine_kwargs.get("max_model_len", -1)
         if self.on_too_long != "quarantine" and length == -1:
             raise ValueError(
-                f"on_too_long={self.on_too_long!r} needs engine_kwargs['max_model_len']: a number of tokens, "
-                "or 'auto'"
+                f"quality.on_too_long={self.on_too_long!r} needs engine.kwargs['max_model_len']: a number of "
+                "tokens, or 'auto'"
             )
         max_tokens = self.sampling_params.get("max_tokens", 16)
         if max_tokens is None and (length == "auto" or self.on_too_long == "truncate"):
             raise ValueError(
                 "sampling_params['max_tokens'] is None, which leaves no room for a prompt: give a number, "
-                "with max_model_len='auto' or on_too_long='truncate'"
+                "with max_model_len='auto' or quality.on_too_long='truncate'"
             )
         are_numbers = type(length) is type(max_tokens) is int
         if self.on_too_long == "truncate" and are_numbers and max_tokens >= length:
             raise ValueError(
-                f"on_too_long='truncate' leaves nothing of a prompt: max_tokens is {max_tokens} and "
+                f"quality.on_too_long='truncate' leaves nothing of a prompt: max_tokens is {max_tokens} and "
                 f"max_model_len {length}"
             )
         return self
@@ -278,7 +295,7 @@ class SliceJob(Contract):
     @model_validator(mode="after")
     def _check_engine_scope(self) -> SliceJob:
         if self.engine_scope == "shared" and (reason := self._own_engine_reason):
-            raise ValueError(f"engine_scope='shared' is not possible: {reason}")
+            raise ValueError(f"engine.scope='shared' is not possible: {reason}")
         return self
 
     @model_validator(mode="after")
@@ -287,12 +304,12 @@ class SliceJob(Contract):
             return self
         if self.deduplicate is False:
             raise ValueError(
-                "answer_cache and deduplicate=False contradict each other: a cache exists to avoid repeated "
-                "requests. Leave one of them out"
+                "engine.cache and engine.deduplicate=False contradict each other: a cache exists to avoid "
+                "repeated requests. Leave one of them out"
             )
         if self.resolved_engine != "vllm":
             raise ValueError(
-                f"answer_cache is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it "
+                f"engine.cache is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it "
                 "out, or set engine='vllm' if that engine can run the slice"
             )
         return self
@@ -342,7 +359,7 @@ class SliceJob(Contract):
         if self.resolved_engine != "vllm":
             return f"it is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
         if self.on_too_long == "raise_limit":
-            return "on_too_long='raise_limit' starts engines with limits of the slice's own"
+            return "quality.on_too_long='raise_limit' starts engines with limits of the slice's own"
         if self.engine_kwargs.get("max_model_len") == "auto":
             return "max_model_len='auto' depends on the rows of one slice: give a number of tokens"
         return None

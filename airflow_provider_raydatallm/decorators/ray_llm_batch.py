@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
@@ -19,6 +19,9 @@ from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.processor.request.row_function import ROW
 from airflow_provider_raydatallm.submit import packages
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
 
 _TEMPLATE_FIELDS = RayLLMBatchOperator.template_fields
 #: The operator's arguments that the task's call may pass too.
@@ -109,9 +112,11 @@ class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):
 
         pickled = pickled_function.pickle_function(self._function, self._column_parameters, self.op_kwargs)
         self.preprocess = pickled.reference
-        others = [f for f in (self.postprocess, self.engine) if f and ":" in f]
-        user_packages = packages.user_packages([*others, *pickled.modules], self.code_paths, dag_folder)
-        return [*user_packages, pickled.package]
+        modules = [*self._postprocess_and_engine, *pickled.modules]
+        return [*packages.user_packages(modules, self.code_paths, dag_folder), pickled.package]
+
+    def _written_code(self, dag: DAG) -> dict[str, Any]:
+        return {**super()._written_code(dag), "preprocess": self.preprocess}
 
     def _hook_apply_defaults(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         # A parameter is a column, even when default_args has an operator argument of that name.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
+from airflow_provider_raydatallm.contract.groups import is_profile
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.masking import mask, mask_all, mask_credentials, without_credentials
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 #: Extras that are not secret. `auth_file` has no "token" in its name because Airflow masks the values of
 #: extras that do, and errors have to show the path.
-_PLAIN = frozenset({"auth_file", "verify", "ca_file", "client_cert", "client_key", "dashboard_url"})
+_PLAIN = frozenset(
+    {"auth_file", "verify", "ca_file", "client_cert", "client_key", "dashboard_url", "engines"}
+)
 EXTRAS = _PLAIN | {"headers", "proxy"}
 
 CONNECT_TIMEOUT_S = 10.0
@@ -43,6 +46,8 @@ class RaySettings:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     proxy: str | None = field(default=None, repr=False)
     dashboard_url: str | None = None
+    #: Engine profiles: the operator's `engine` group by name.
+    engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Use the environment's proxies and token; False for an embedded head, which has its own token and
     #: listens on loopback.
     use_environment: bool = True
@@ -89,6 +94,7 @@ class RaySettings:
             dashboard_url=_parse_url(f"{label}: dashboard_url", dashboard_url).geturl()
             if dashboard_url
             else None,
+            engines=extra.engines(),
             label=label,
         )
 
@@ -186,6 +192,20 @@ class _Extra:
                     "HTTP cannot send it"
                 )
         return {name: value.strip() for name, value in headers.items()}
+
+    def engines(self) -> dict[str, dict[str, Any]]:
+        engines = self.values.get("engines") or {}
+        if not isinstance(engines, dict) or not all(isinstance(leaves, dict) for leaves in engines.values()):
+            raise RayConnectionError(
+                f"{self.label}: engines must be a JSON object of engine profiles, such as "
+                '{"l4-small": {"accelerator": "L4", "kwargs": {"max_model_len": 4096}}}'
+            )
+        for name in engines:
+            if not is_profile(name):
+                raise RayConnectionError(
+                    f"{self.label}: engines: {name!r} is the name of an engine: give the profile another"
+                )
+        return engines
 
     def proxy(self) -> str | None:
         proxy = self.text("proxy")

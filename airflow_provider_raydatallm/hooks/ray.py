@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -166,6 +166,11 @@ class RayHook(BaseHook):
             return self._read_connection().is_local
         except RayConnectionError:
             return False
+
+    @property
+    def engine_profiles(self) -> Mapping[str, Mapping[str, Any]]:
+        """The connection's named engines: the operator's `engine` group by name."""
+        return self._read_connection().engines
 
     def _read_connection(self) -> RaySettings:
         try:

@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
-from datetime import time as datetime_time
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
@@ -23,9 +22,11 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, with_profile
 from airflow_provider_raydatallm.contract.progress_text import result_lines
 from airflow_provider_raydatallm.contract.report import Report
-from airflow_provider_raydatallm.exceptions import RayJobStoppedError
+from airflow_provider_raydatallm.contract.spec import SLICE_FORMAT
+from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMInputError
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events
@@ -44,9 +45,10 @@ from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_sli
 
 if TYPE_CHECKING:
     import pydantic
-    from airflow.sdk import Context, ObjectStoragePath
+    from airflow.sdk import DAG, Context, ObjectStoragePath, XComArg
 
     from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.operators.groups import Engine, Limits, Publish, Quality, Rerun, Source
 
 T = TypeVar("T")
 
@@ -58,28 +60,31 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     """Run an LLM over one slice of a table on a Ray cluster and publish the answers as Parquet.
 
     The slice key is the first of: `slice_key`; the run's partition key; the Param `slice`, if a person's run
-    sets it; the data interval's start; the logical date (dates are formatted by `slice_format` in the
-    schedule's timezone). The
-    output has all input columns, in input order, and the answer. The slice's folder holds Parquet files and
-    an empty `_SUCCESS`; metadata and quarantined rows lie beside the table.
+    sets it; the data interval's start; the logical date (dates are formatted by `source.slice_format` in the
+    schedule's timezone). The output has all input columns, in input order, and the answer. The slice's folder
+    holds Parquet files and an empty `_SUCCESS`; metadata and quarantined rows lie beside the table.
 
     A slice already published with the same configuration and unchanged input is left alone: no engine starts.
     A task that fails publishes nothing and leaves the published version in place.
 
-    Nearly all arguments are templates (`template_fields`); text such as "true" and "0.12" becomes what the
-    argument needs. Code is not (functions, classes, `runtime_env`, vLLM's `trust_remote_code`): whoever may
-    trigger a run cannot choose it. Invalid arguments fail when the DAG is parsed, templated ones when they
-    are rendered, and what only the data or the cluster shows (a missing column, too few GPUs) fails before an
-    engine starts. None of these is retried. Ray shows a job's environment to holders of the cluster's token.
+    Five arguments are enough to start: the paths, the model, the prompt, and `choices` or `output_schema`.
+    What is seldom set stands in groups: plain dicts, described in `operators.groups`. Texts call their leaves
+    `limits.queue` and the like.
 
-    :param ray_conn_id: connection of type `ray`; host `local` means an embedded Ray on this machine.
+    Nearly all arguments are templates (`template_fields`), leaf by leaf; text such as "true", "0.12" and
+    "30m" becomes what the argument needs. Code is not (functions, classes, `runtime_env`, vLLM's
+    `trust_remote_code`): whoever may trigger a run cannot choose it. Invalid arguments fail when the DAG is
+    parsed, templated ones when they are rendered, and what only the data or the cluster shows (a missing
+    column, too few GPUs) fails before an engine starts. None of these is retried. Ray shows a job's
+    environment to holders of the cluster's token.
+
     :param input_path: file, folder, glob or dataset root of Parquet, CSV or JSON Lines files; `{slice}`
         stands for the slice key.
     :param output_path: root of the published table. Without `{slice}`, the slice goes to
         `<output_path>/ds=<slice key>/`.
     :param model_source: hub id, folder on every node, or `s3://` address.
     :param prompt: user message; `{column}` is replaced by the row's value, other braces stay. Wrap prompts
-        with double braces in `airflow.sdk.literal`.
+        with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file beside the DAG.
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
     :param choices: the answer is one of these texts.
     :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.
@@ -88,121 +93,58 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         into the schema only.
     :param regex: the answer matches this expression.
     :param grammar: the answer follows this grammar (EBNF).
+    :param output_column: name of the answer's column; must not exist in the input.
+    :param columns: input columns to keep in the output. Default: all.
     :param sampling_params: vLLM's sampling parameters. A value that is exactly `"{column}"` comes from the
         row.
     :param chat_template_kwargs: arguments of the chat template, such as `{"enable_thinking": False}`.
-    :param output_column: name of the answer's column; must not exist in the input.
     :param slice_key: names the slice.
-    :param slice_column: reads only rows (or Hive folders) of the dataset `input_path` whose column equals the
-        slice key.
-    :param slice_format: `strftime` format of a key that comes from a date. An hourly DAG needs an hourly one.
-    :param input_format: `parquet`, `csv`, `jsonl`, or `auto`: by file name.
-    :param columns: input columns to keep in the output. Default: all.
-    :param column_types: Arrow types of CSV (default: string) and JSON Lines columns: `{"amount": "float64"}`.
-    :param csv_options: `delimiter`, `quote_char`, `escape_char`, `encoding` of CSV files other than RFC 4180
-        in UTF-8.
-    :param max_rows: answer only the first rows, into a table of its own, `<table>.trial/first-<n>/`. Empty:
-        all.
-    :param on_empty: when the slice has no rows: `fail`, `skip` the task, or `publish` an empty slice.
-    :param on_config_change: when the slice is published with another configuration: `fail` or `recompute`.
-    :param on_input_change: when the slice is published, or half finished, from other input files: `fail`,
-        `recompute`, or `extend`: add new files and keep finished rows.
-    :param on_running: when another run works on the slice: `fail`, or `attach`: wait for its result, and take
-        over if it died.
-    :param force_rerun: recompute a finished slice every time the task runs.
-    :param max_row_attempts: attempts per row, in all, before it goes to quarantine.
-    :param max_quarantine_fraction: share of rows that may fail for their own reasons. Above it the task fails
-        and publishes nothing; finished rows are kept for the next run.
-    :param retry_quarantined: answer the quarantined rows of a finished slice again.
-    :param max_file_bytes: approximate size above which a slice is published as several files.
-    :param file_per_input: publish one file per input file instead.
-    :param keep_versions: how many replaced versions stay readable and can be restored.
-    :param metadata_path: folder of the table's plans, checkpoints, commits and reports. Default:
-        `<table>.ray_llm/`, beside the table.
-    :param quarantine_path: table of the rows that failed. Default: `<table>.quarantine/`.
-    :param verify: how a finished slice is checked: `listing` its files, or also reading their `content`.
     :param preprocess: `"package.module:function"` that turns a row (dict) into a prompt, or a dict with
         `prompt` or `messages` and optionally `sampling_params`. Replaces `prompt`.
     :param postprocess: `"package.module:function"` that turns a row (dict of the request's columns and the
         answer) into a dict of columns to publish. Its return annotation (a TypedDict, dataclass or pydantic
         model) decides the columns' types, else the first answers do; other types go to quarantine.
     :param code_paths: folders or .py files of that code, sent with the job. Default: the functions' package.
-    :param engine: `vllm`, fed by the provider; `ray_data_llm`, vLLM in Ray Data LLM's own processor; `auto`:
-        `vllm` where possible; or `"package.module:Class"` of your own engine.
-    :param engine_kwargs: vLLM's engine arguments. A `max_model_len` of "auto" is estimated from a sample of
-        rows.
-    :param max_model_len_percentile: percentage of rows that must fit into a `max_model_len` of "auto".
-    :param on_too_long: how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine`
-        those whose prompt alone does not fit; `truncate` the end of the prompt's longest message; or
-        `raise_limit`: answer them last, with an engine that has a higher limit.
-    :param deduplicate: run identical requests once. Default: only when sampling is deterministic (temperature
-        0, or a seed).
-    :param answer_cache: folder (`s3://...`, or a path on every node) in which slices of the same model, also
-        concurrent ones, share answers to identical requests. Needs engine `vllm`, and follows `deduplicate`.
-    :param answer_cache_max_bytes: size of the cache per model and settings; the oldest answers go first. A
-        slice holds them in memory.
-    :param answer_cache_max_days: days for which the cache keeps an answer.
-    :param processor_kwargs: options of Ray Data LLM's processor, which `auto` then selects: its stages
-        (`tokenize_stage={"concurrency": 4}`), `placement_group_config`, `preprocess_map_kwargs`,
-        `postprocess_map_kwargs`.
-    :param engine_scope: `slice`: the engine ends with the slice. `shared`: it stays for slices that need an
-        equal one (model, engine arguments, accelerator, environment), which then start in seconds; it scales
-        within a `concurrency` of (min, max). Default: `shared` on an embedded Ray where possible, else
-        `slice`.
-    :param engine_idle_timeout: idle time after which a shared engine ends; None: never. It ends sooner when
-        another engine needs its resources.
-    :param max_shared_engines: shared engines on the cluster above which this slice queues before it starts
-        another.
-    :param accelerator_type: Ray's name of the GPU that the workers need, such as `L4`.
-    :param concurrency: engine workers: a number, (min, max) to scale between, or `"auto"`: as many as the
-        cluster's GPUs and the slice's work allow.
-    :param blocks: blocks to cut the rows into. Default: one per batch.
-    :param batch_size: rows that go to a worker together, and the next ones when all of them are finished.
-        Default: rows are admitted one by one with engine "vllm", else chosen by the provider.
-    :param max_concurrent_batches: batches per worker at once, of 128 rows without `batch_size`. Default:
-        chosen by the provider.
+    :param engine: what answers: a profile of the connection, such as `"l4-small"`; `"auto"`, `"vllm"` or
+        `"ray_data_llm"`; `"package.module:Class"` of your own; or the group `Engine`.
+    :param source: how the input is read: the group `Source`.
+    :param rerun: what happens to a slice that is published already: `"keep"` (fail when the configuration or
+        the input is another), `"recompute"`, `"extend"` (add new input files), or the group `Rerun`.
+    :param quality: rows that fail for their own reasons: the group `Quality`.
+    :param publish: files, versions and folders of the table: the group `Publish`.
+    :param limits: how long things may take: the group `Limits`.
     :param runtime_env: Ray runtime environment of the job, without secrets; the provider adds its modules.
+    :param ray_conn_id: connection of type `ray`; host `local` means an embedded Ray on this machine.
     :param model_conn_id: connection (of type huggingface, http or generic) whose password is the model hub's
         access token; the job gets it as HF_TOKEN.
     :param storage_conn_id: AWS connection from which the job gets session credentials for `s3://` addresses.
         Default: the identity of the cluster's nodes.
     :param allow_static_credentials: send the keys of `storage_conn_id` as they are, for stores without STS.
         They stay valid until they are replaced.
-    :param poll_interval: seconds between two status checks of the job; at least 1.
     :param deferrable: wait in the triggerer, so that the task uses no worker while the job runs. Default:
         `[operators] default_deferrable`.
+    :param poll_interval: seconds between two status checks of the job; at least 1.
     :param cancel_on_kill: stop the job when the task is cleared, marked, deleted, terminated or timed out.
         Finished rows are kept. If False, the job runs on, and publishes, and the task's next try waits for
         it.
-    :param reconnect_timeout: how long the cluster may be away, or refuse the token, while the job runs.
-    :param orphan_timeout: time without a waiting task after which the job ends, with finished rows kept; at
-        least a minute. Meanwhile it publishes nothing. None: it never ends, and publishes.
-    :param stall_timeout: time without a finished row after which the job fails. A retry keeps finished rows.
-    :param finish_by: when the slice should be finished: a duration from the run's start, or a time of day
-        (`"07:00"`, in the schedule's timezone). A job that will be late logs this early, with the workers it
-        would need; it is not stopped.
-    :param log: what the task's log shows of the job's: `brief`, the provider's own lines, with the cause when
-        the job fails; or `full`, also all that Ray, vLLM and your code print.
-    :param queue_timeout: how long the job may wait until all resources of its engine are free at once.
     :param emit_partition: set the slice key as partition on the events of `outlets` when the run has no
         partition key.
+    :param log: what the task's log shows of the job's: `brief`, the provider's own lines, with the cause when
+        the job fails; or `full`, also all that Ray, vLLM and your code print.
     """
 
     template_fields: Sequence[str] = (
-        "ray_conn_id", "input_path", "output_path", "model_source", "prompt", "system_prompt", "choices",
-        "regex", "grammar", "sampling_params", "chat_template_kwargs", "output_column", "slice_key",
-        "slice_column", "slice_format", "input_format", "columns", "column_types", "csv_options", "max_rows",
-        "on_empty", "on_config_change", "on_input_change", "on_running", "force_rerun", "max_row_attempts",
-        "max_quarantine_fraction", "retry_quarantined", "max_file_bytes", "file_per_input", "keep_versions",
-        "metadata_path", "quarantine_path", "verify", "engine_kwargs", "max_model_len_percentile",
-        "on_too_long", "deduplicate", "answer_cache", "answer_cache_max_bytes", "answer_cache_max_days",
-        "processor_kwargs", "engine_scope", "max_shared_engines", "accelerator_type", "concurrency", "blocks",
-        "batch_size", "max_concurrent_batches", "model_conn_id", "storage_conn_id",
+        "input_path", "output_path", "model_source", "prompt", "system_prompt", "choices", "regex", "grammar",
+        "output_column", "columns", "sampling_params", "chat_template_kwargs", "slice_key", "engine",
+        "source", "rerun", "quality", "publish", "limits", "ray_conn_id", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
-    template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("sampling_params", "engine_kwargs", "processor_kwargs", "chat_template_kwargs", "column_types"),
-        "json",
-    )
+    #: Of no other kind: a choice that ends in README.md is no file.
+    template_ext: Sequence[str] = (".jinja",)
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "prompt": "md",
+        "system_prompt": "md",
+        **dict.fromkeys(("choices", "columns", "sampling_params", "chat_template_kwargs", *GROUPS), "json"),
+    }
     operator_extra_links = (RayJobLink(),)
     ui_color = "#d6ecff"
 
@@ -214,113 +156,56 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         model_source: str,
         prompt: str | None = None,
         system_prompt: str | None = None,
-        choices: Sequence[str] | None = None,
+        choices: Sequence[str] | XComArg | None = None,
         output_schema: type[pydantic.BaseModel] | dict[str, Any] | None = None,
         regex: str | None = None,
         grammar: str | None = None,
-        sampling_params: dict[str, Any] | None = None,
-        chat_template_kwargs: dict[str, Any] | None = None,
         output_column: str = "answer",
-        slice_key: str | None = None,
-        slice_column: str | None = None,
-        slice_format: str = "%Y-%m-%d",
-        input_format: Literal["auto", "parquet", "csv", "jsonl"] = "auto",
-        columns: Sequence[str] | None = None,
-        column_types: dict[str, str] | None = None,
-        csv_options: dict[str, str] | None = None,
-        max_rows: int | str | None = None,
-        on_empty: Literal["fail", "skip", "publish"] = "fail",
-        on_config_change: Literal["fail", "recompute"] = "fail",
-        on_input_change: Literal["fail", "recompute", "extend"] = "fail",
-        on_running: Literal["attach", "fail"] = "attach",
-        force_rerun: bool = False,
-        max_row_attempts: int = 1,
-        max_quarantine_fraction: float = 0.1,
-        retry_quarantined: bool = False,
-        max_file_bytes: int = 1 << 30,
-        file_per_input: bool = False,
-        keep_versions: int = 1,
-        metadata_path: str | ObjectStoragePath | None = None,
-        quarantine_path: str | ObjectStoragePath | None = None,
-        verify: Literal["listing", "content"] = "listing",
+        columns: Sequence[str] | XComArg | None = None,
+        sampling_params: Mapping[str, Any] | XComArg | None = None,
+        chat_template_kwargs: Mapping[str, Any] | XComArg | None = None,
+        slice_key: str | XComArg | None = None,
         preprocess: str | None = None,
         postprocess: str | None = None,
         code_paths: Sequence[str] | None = None,
-        engine: str = "auto",
-        engine_kwargs: dict[str, Any] | None = None,
-        max_model_len_percentile: float = 99.0,
-        on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine",
-        deduplicate: bool | None = None,
-        answer_cache: str | ObjectStoragePath | None = None,
-        answer_cache_max_bytes: int = 1 << 30,
-        answer_cache_max_days: float = 30,
-        processor_kwargs: dict[str, Any] | None = None,
-        engine_scope: Literal["slice", "shared"] | None = None,
-        engine_idle_timeout: timedelta | float | None = timedelta(minutes=10),
-        max_shared_engines: int | None = None,
-        accelerator_type: str | None = None,
-        concurrency: int | tuple[int, int] | Literal["auto"] = 1,
-        blocks: int | None = None,
-        batch_size: int | None = None,
-        max_concurrent_batches: int | None = None,
+        engine: str | Engine | XComArg = "auto",
+        source: Source | XComArg | None = None,
+        rerun: str | Rerun | XComArg = "keep",
+        quality: Quality | XComArg | None = None,
+        publish: Publish | XComArg | None = None,
+        limits: Limits | XComArg | None = None,
         runtime_env: dict[str, Any] | None = None,
         ray_conn_id: str = RayHook.default_conn_name,
         model_conn_id: str | None = None,
         storage_conn_id: str | None = None,
         allow_static_credentials: bool = False,
-        poll_interval: float = 5.0,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 5.0,
         cancel_on_kill: bool = True,
-        reconnect_timeout: timedelta | float = timedelta(minutes=10),
-        orphan_timeout: timedelta | float | None = timedelta(minutes=30),
-        queue_timeout: timedelta | float = timedelta(days=1),
-        stall_timeout: timedelta | float = timedelta(minutes=30),
-        finish_by: timedelta | float | datetime_time | str | None = None,
         emit_partition: bool = False,
         log: Literal["brief", "full"] = "brief",
         **kwargs: Any,
     ) -> None:
+        arguments.check_not_moved(kwargs)
         super().__init__(**kwargs)
-        self.model_source, self.prompt, self.system_prompt = model_source, prompt, system_prompt
-        self.choices, self.regex, self.grammar = choices, regex, grammar
-        self.sampling_params, self.chat_template_kwargs = sampling_params, chat_template_kwargs
-        self.slice_key, self.slice_column, self.slice_format = slice_key, slice_column, slice_format
-        self.input_format, self.columns, self.output_column = input_format, columns, output_column
-        self.column_types, self.csv_options, self.max_rows = column_types, csv_options, max_rows
-        self.on_empty, self.on_running, self.force_rerun = on_empty, on_running, force_rerun
-        self.on_config_change, self.on_input_change = on_config_change, on_input_change
-        self.max_row_attempts, self.retry_quarantined = max_row_attempts, retry_quarantined
-        self.max_quarantine_fraction = max_quarantine_fraction
-        self.max_file_bytes, self.file_per_input = max_file_bytes, file_per_input
-        self.preprocess, self.postprocess, self.code_paths = preprocess, postprocess, code_paths
-        self.engine, self.engine_kwargs, self.processor_kwargs = engine, engine_kwargs, processor_kwargs
-        self.max_model_len_percentile, self.on_too_long = max_model_len_percentile, on_too_long
-        self.deduplicate, self.keep_versions, self.verify = deduplicate, keep_versions, verify
-        self.answer_cache_max_bytes = answer_cache_max_bytes
-        self.answer_cache_max_days = answer_cache_max_days
-        self.engine_scope, self.max_shared_engines = engine_scope, max_shared_engines
-        self.accelerator_type, self.concurrency = accelerator_type, concurrency
-        self.blocks, self.batch_size, self.max_concurrent_batches = blocks, batch_size, max_concurrent_batches
-        self.runtime_env, self.ray_conn_id = runtime_env, ray_conn_id
-        self.model_conn_id, self.storage_conn_id = model_conn_id, storage_conn_id
-        self.allow_static_credentials = allow_static_credentials
-        self.deferrable, self.cancel_on_kill, self.emit_partition = deferrable, cancel_on_kill, emit_partition
         self.input_path = arguments.to_url(input_path)
         self.output_path = arguments.to_url(output_path)
+        self.model_source, self.prompt, self.system_prompt = model_source, prompt, system_prompt
+        self.choices, self.regex, self.grammar = choices, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)
-        self.answer_cache = arguments.to_url(answer_cache)
-        self.metadata_path = arguments.to_url(metadata_path)
-        self.quarantine_path = arguments.to_url(quarantine_path)
-        self.engine_idle_timeout = arguments.parse_optional_seconds(
-            "engine_idle_timeout", engine_idle_timeout, min_s=1
-        )
+        self.output_column, self.columns = output_column, columns
+        self.sampling_params, self.chat_template_kwargs = sampling_params, chat_template_kwargs
+        self.slice_key = slice_key
+        self.preprocess, self.postprocess, self.code_paths = preprocess, postprocess, code_paths
+        self.engine, self.source, self.rerun = engine, source, rerun
+        self.quality, self.publish, self.limits = quality, publish, limits
+        self.runtime_env, self.allow_static_credentials = runtime_env, allow_static_credentials
+        self.ray_conn_id, self.model_conn_id = ray_conn_id, model_conn_id
+        self.storage_conn_id = storage_conn_id
+        self.deferrable, self.cancel_on_kill, self.emit_partition = deferrable, cancel_on_kill, emit_partition
         self.poll_interval = arguments.parse_seconds("poll_interval", poll_interval, min_s=1)
-        self.reconnect_timeout = arguments.parse_seconds("reconnect_timeout", reconnect_timeout, min_s=1)
-        self.orphan_timeout = arguments.parse_optional_seconds("orphan_timeout", orphan_timeout, min_s=60)
-        arguments.parse_optional_seconds("execution_timeout", self.execution_timeout, min_s=1)
-        self.queue_timeout = arguments.parse_seconds("queue_timeout", queue_timeout, min_s=1)
-        self.stall_timeout = arguments.parse_seconds("stall_timeout", stall_timeout, min_s=1)
-        self.finish_by = arguments.parse_finish_by(finish_by)
+        if self.execution_timeout is not None:
+            arguments.parse_seconds("execution_timeout", self.execution_timeout, min_s=1)
         check_emit_partition(self.outlets, emit_partition)
         if log not in ("brief", "full"):
             raise ValueError(f"log is {log!r}: give 'brief' or 'full'")
@@ -336,10 +221,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             raise ValueError(f"allow_static_credentials is {allow_static_credentials!r}: give True or False")
         # A schema's patterns may have braces of their own.
         arguments.check_not_templates(self, _OWN_ARGUMENTS - {*self.template_fields, "output_schema"})
-        self._code_arguments = arguments.code_arguments(engine_kwargs)
-        submission.check_arguments(
-            self.task_id, {**submission.spec_arguments(self), "runtime_env": runtime_env}
-        )
+        #: Those that decide which code runs, before anything is rendered.
+        self._code = arguments.code_arguments(vars(self))
+        submission.check_arguments(self.task_id, submission.job_arguments(self), runtime_env)
 
     def execute(self, context: Context) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
@@ -367,8 +251,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
         :param job, spec: the job that the task waited for (`DeferredJob.to_kwargs`).
         """
-        with self._start_attempt(context) as tracker:
-            deferred = DeferredJob.from_kwargs(job, spec)
+        deferred = DeferredJob.from_kwargs(job, spec)
+        with self._start_attempt(context, deferred) as tracker:
             slice_job = deferred.slice_job if deferred is not None else tracker.submission.job
             ref = deferred.ref if deferred is not None else tracker.job
             self._name_mapped_task(context, slice_job)
@@ -385,33 +269,41 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             _run_async(self._stop(self._tracker.job, self._tracker.task))
 
     @contextlib.contextmanager
-    def _start_attempt(self, context: Context) -> Iterator[JobTracker]:
+    def _start_attempt(self, context: Context, deferred: DeferredJob | None = None) -> Iterator[JobTracker]:
         self._executing = True
         try:
-            self._tracker = self._build_tracker(context)
+            self._tracker = self._build_tracker(context, deferred)
             yield self._tracker
         finally:
             self._executing = False
 
-    def _build_tracker(self, context: Context) -> JobTracker:
-        ti = context["ti"]
+    def _build_tracker(self, context: Context, deferred: DeferredJob | None) -> JobTracker:
+        if deferred is not None:  # whatever the DAG says by now
+            wait_options = replace(deferred.ref, submission_id="", nonce="", url="", since=time.time())
+        else:
+            wait_options = self._wait_options(context)
+        store = context.get("task_state_store")
+        build = partial(self._build_submission, context)
+        return JobTracker(wait_options, build, context["ti"], store, self.log, not self.cancel_on_kill)
+
+    def _wait_options(self, context: Context) -> JobRef:
+        limits = self._wait_limits
         deadline = None
         if self.deferrable and self.execution_timeout is not None:
             # Airflow enforces it only while the task has a worker, and starts anew each time it gets one.
-            deadline = (ti.start_date + self.execution_timeout).timestamp()
-        wait_options = JobRef(
-            self.ray_conn_id, self.poll_interval, self.reconnect_timeout, self.orphan_timeout,
+            deadline = (context["ti"].start_date + self.execution_timeout).timestamp()
+        return JobRef(
+            self.ray_conn_id, self.poll_interval, limits.reconnect_s, limits.orphan_s,
             deadline=deadline, since=time.time(), log=self.job_log,
         )  # fmt: skip
-        finish_by = None
-        if self.finish_by is not None:
-            run_start = context["dag_run"].start_date or datetime.now(UTC)
-            finish_by = arguments.finish_time(
-                self.finish_by, run_start, arguments.schedule_timezone(context["dag"])
-            ).timestamp()
-        store = context.get("task_state_store")
-        build = partial(self._build_submission, context)
-        return JobTracker(wait_options, build, ti, store, self.log, finish_by, not self.cancel_on_kill)
+
+    @property
+    def _wait_limits(self) -> arguments.WaitLimits:
+        """:raises RayLLMInputError: naming the limit that cannot work, as rendered."""
+        try:
+            return arguments.WaitLimits.from_arguments(flatten({"limits": self.limits}))
+        except ValueError as e:
+            raise RayLLMInputError(f"{self.task_id}: {e}") from None
 
     @staticmethod
     def _name_mapped_task(context: Context, job: SliceJob) -> None:
@@ -510,7 +402,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
     def _finish(self, context: Context, slice_job: SliceJob, result: dict[str, Any]) -> dict[str, Any]:
         self.record_run(slice_job, result=result)
-        if result["outcome"] == "empty" and self.on_empty == "skip":
+        if result["outcome"] == "empty" and slice_job.on_empty == "skip":
             raise AirflowSkipException(f"slice {slice_job.slice_key!r} has no rows")
         record_asset_events(
             self.outlets, context["outlet_events"], slice_job, result,
@@ -535,7 +427,15 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
                 session_name=f"airflow-{self.dag_id[:27]}-{self.task_id[:28]}",
             ),
             metadata={**ids, "slice_key": job.slice_key},
+            finish_by=self._finish_time(context),
         )
+
+    def _finish_time(self, context: Context) -> float | None:
+        if (finish_by := self._wait_limits.finish_by) is None:
+            return None
+        run_start = context["dag_run"].start_date or datetime.now(UTC)
+        timezone = arguments.schedule_timezone(context["dag"])
+        return arguments.finish_time(finish_by, run_start, timezone).timestamp()
 
     def slice_job(self, context: Context) -> tuple[SliceJob, list[packages.Package]]:
         """Returns the run's spec and the packages of the user's code.
@@ -544,18 +444,23 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         """
         dag, run = context["dag"], context["dag_run"]
         timezone = arguments.schedule_timezone(dag)
+        try:
+            engine = self._engine(dag)
+            # Before the fields: it names the decorated function as the cluster knows it.
+            user_packages = self._user_packages(Path(dag.fileloc).parent if dag.fileloc else None)
+            fields = submission.spec_fields({**submission.job_arguments(self), "engine": engine})
+        except ValueError as e:
+            raise RayLLMInputError(f"{self.task_id}: {e}") from None
         key = resolve_slice_key(
-            slice_key=self.slice_key,
+            slice_key=cast("str | None", self.slice_key),
             partition_key=context.get("partition_key"),
             param=chosen_slice(str(run.run_type), run.conf, context["params"], dag.params),
             data_interval_start=context.get("data_interval_start"),
             logical_date=context.get("logical_date"),
             partitioned=arguments.makes_partitioned_runs(dag.timetable),
             timezone=timezone,
-            slice_format=self.slice_format,
+            slice_format=fields.get("slice_format") or SLICE_FORMAT,
         )
-        arguments.check_code_arguments(self._code_arguments, self.engine_kwargs)
-        user_packages = self._user_packages(Path(dag.fileloc).parent if dag.fileloc else None)
         scheduled = str(run.run_type) in ("scheduled", "backfill")
         run_fields = {
             "slice_key": key.key,
@@ -563,14 +468,44 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             "slice_timezone": str(timezone),
             "code_hash": packages.code_hash(user_packages),
         }
-        job = submission.build_spec(self.task_id, {**submission.spec_arguments(self), **run_fields})
-        if self.engine_scope is None and job.can_share_engine and RayHook(self.ray_conn_id).is_local:
+        job = submission.build_spec(self.task_id, {**fields, **run_fields})
+        if "engine_scope" not in fields and job.can_share_engine and RayHook(self.ray_conn_id).is_local:
             job = job.model_copy(update={"engine_scope": "shared"})
         return job, user_packages
 
+    def _engine(self, dag: DAG) -> Any:
+        """Returns the engine with its profile's leaves.
+
+        :raises RayLLMInputError: when there is no such profile, or a run would decide which code runs.
+        """
+        engine = self.engine
+        names_profile = is_profile(engine) or (isinstance(engine, Mapping) and engine.get("profile"))
+        if names_profile:
+            engine = with_profile(engine, RayHook(self.ray_conn_id).engine_profiles)
+        arguments.check_code_arguments(self._written_code(dag), {**vars(self), "engine": engine})
+        return engine
+
+    def _written_code(self, dag: DAG) -> dict[str, Any]:
+        """Returns the arguments that decide which code runs, as they stand in the DAG."""
+        task: Any = dag.task_dict.get(self.task_id)
+        if not hasattr(task, "partial_kwargs"):
+            return self._code
+        # Of a mapped task, whatever is not mapped. The call of a decorated task passes arguments of the
+        # operator with those of the function.
+        written = dict(dag.default_args or {})
+        written |= (task.task_group.default_args if task.task_group is not None else None) or {}
+        written |= task.partial_kwargs | (task.partial_kwargs.get("op_kwargs") or {})
+        return arguments.code_arguments(written)
+
     def _user_packages(self, dag_folder: Path | None) -> list[packages.Package]:
-        functions = [f for f in (self.preprocess, self.postprocess, self.engine) if f and ":" in f]
+        functions = [*filter(None, [self.preprocess]), *self._postprocess_and_engine]
         return packages.user_packages(functions, self.code_paths, dag_folder)
+
+    @property
+    def _postprocess_and_engine(self) -> list[str]:
+        """References to the code of both, where they are the user's."""
+        engine = self.engine.get("kind") if isinstance(self.engine, Mapping) else self.engine
+        return [str(f) for f in (self.postprocess, engine) if f and ":" in str(f)]
 
 
 #: Names of the arguments that are not Airflow's.

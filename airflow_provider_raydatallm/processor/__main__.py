@@ -19,9 +19,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import pydantic
-
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.groups import flatten
 from airflow_provider_raydatallm.contract.log_lines import LineKind, encode_line
 from airflow_provider_raydatallm.contract.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.report import Report
@@ -95,10 +94,10 @@ def load_spec(source: str) -> SliceJob:
 
             fs, path = open_fs(source)
             text = fs.cat_file(path).decode()
-        return SliceJob.model_validate_json(text)
+        return SliceJob.model_validate(flatten(json.loads(text)))
     except (OSError, ModuleNotFoundError) as e:
         raise SliceError(f"cannot read the spec {source}: {e}", kind="input") from e
-    except pydantic.ValidationError as e:
+    except ValueError as e:
         raise SliceError(f"the spec {source} is not valid: {e}", kind="input") from e
 
 
@@ -141,7 +140,7 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     except StopRequested:
         why = "the job was told to stop"
         if watch is not None and watch.has_stopped:
-            why = f"no task waited for the job for {args.orphan_timeout:g} s (orphan_timeout)"
+            why = f"no task waited for the job for {args.orphan_timeout:g} s (limits.orphan)"
         raise SliceError(f"{why}; its finished rows are kept", kind="stopped") from None
     finally:
         if watch is not None:

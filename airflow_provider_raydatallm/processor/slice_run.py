@@ -167,7 +167,7 @@ def _report_empty(job: SliceJob, plan: Plan) -> Report:
         matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file"
         raise SliceError(
             f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {matches}. "
-            "Check the path, or set on_empty='skip' or 'publish'",
+            "Check the path, or set source.on_empty='skip' or 'publish'",
             kind="input",
         )
     return slice_report(job, "empty", counts=Counts(planned=0, succeeded=0))

@@ -163,10 +163,10 @@ class VersionBuild:
                 self.checkpoint.store, self.checkpoint.folder, self.plan, state.ledger.failed
             )
             raise SliceError(
-                f"{failed:,} of {self.plan.rows:,} rows failed, which is more than max_quarantine_fraction "
+                f"{failed:,} of {self.plan.rows:,} rows failed, which is more than quality.max_quarantine "
                 f"{self.job.max_quarantine_fraction:g}: {summary}. Nothing is published, and the answered "
-                "rows are kept. Raise that fraction, or set retry_quarantined=True to try the failed rows "
-                "again",
+                "rows are kept. Raise that fraction, or set rerun.retry_quarantined=True to try the failed "
+                "rows again",
                 kind="input",
             )
 

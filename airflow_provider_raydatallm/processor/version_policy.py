@@ -41,7 +41,7 @@ def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None
     except SliceError as e:
         if not job.force_rerun:
             raise
-        logger.warning("%s: the slice is built again, because of force_rerun", e)
+        logger.warning("%s: the slice is built again, because of rerun.force", e)
         return None, Commits.list(folders.metadata).newest_number()
     if version is None and refuse_foreign_files(folders):
         return find_published(job, folders)
@@ -63,9 +63,8 @@ def refuse_foreign_files(folders: SliceFolders) -> bool:
         why = "which this provider did not publish: choose another output_path, or empty that folder"
     else:
         why = (
-            f"and {folders.metadata.url} has no commit of it: restore its metadata, give the metadata_path "
-            "that it "
-            "was published with, or empty that folder"
+            f"and {folders.metadata.url} has no commit of it: restore its metadata, give the "
+            "publish.metadata_path that it was published with, or empty that folder"
         )
     raise SliceError(
         f"{folders.table.url} holds {foreign[0]!r} ({len(foreign)} file(s)), {why}", kind="input"
@@ -86,9 +85,8 @@ def report_if_current(
     if published_instant and job.slice_instant and published_instant != job.slice_instant:
         raise SliceError(
             f"slice {job.slice_key!r} was published for {published_instant} and this run is for "
-            f"{job.slice_instant}: two runs share "
-            f"one key. slice_format {job.slice_format!r} is too coarse for this schedule; an hourly DAG "
-            "needs '%Y-%m-%dT%H', say",
+            f"{job.slice_instant}: two runs share one key. source.slice_format {job.slice_format!r} is too "
+            "coarse for this schedule; an hourly DAG needs '%Y-%m-%dT%H', say",
             kind="input",
         )
     if not answers_same_question(version, job, listing):
@@ -122,8 +120,8 @@ def next_version(
     if has_changed and job.on_input_change == "fail" and checkpoint.has_finished_rows():
         raise SliceError(
             f"slice {job.slice_key!r} is half finished, and {job.resolved_input_path} changed since. Set "
-            "on_input_change='recompute' or 'extend' to continue with what it holds now: the finished rows "
-            "of unchanged files are kept",
+            "rerun.on_input_change='recompute' or 'extend' to continue with what it holds now: the finished "
+            "rows of unchanged files are kept",
             kind="input",
         )
     return number, checkpoint
@@ -139,7 +137,7 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
             f"slice {job.slice_key!r} is published with another configuration (fingerprint "
             f"{version.fingerprint}, now {fingerprint(job)}): model, prompt, sampling, schema, code or the "
             "way the "
-            "input is read changed. Set on_config_change='recompute' to replace it",
+            "input is read changed. Set rerun.on_config_change='recompute' to replace it",
             kind="input",
         )
     if not same_input and job.on_input_change == "fail":
@@ -148,7 +146,7 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
             f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now "
             f"holds (then {published['files']} file(s) of {published['rows']:,} rows; now "
             f"{len(listing.files)}). "
-            "Set on_input_change='recompute' to replace it, or 'extend' to add what is new",
+            "Set rerun.on_input_change='recompute' to replace it, or 'extend' to add what is new",
             kind="input",
         )
     if same_question and not same_input and job.on_input_change == "extend":

@@ -21,14 +21,18 @@ _PYTHON_SETTINGS = frozenset({"conda", "container", "image_uri", "py_executable"
 
 @dataclass(frozen=True)
 class JobSubmission:
-    """A slice's job and everything that is sent with it. `metadata` is what Ray shows of the job: its sender
-    and its slice."""
+    """A slice's job and everything that is sent with it.
+
+    :param metadata: what Ray shows of the job: its sender and its slice.
+    :param finish_by: epoch seconds at which the slice should be finished.
+    """
 
     job: SliceJob
     packages: Sequence[packages.Package]
     runtime_env: Mapping[str, Any] | None = field(repr=False)
     env_vars: Mapping[str, str] = field(repr=False)
     metadata: Mapping[str, str]
+    finish_by: float | None = None
 
     def submit(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
@@ -11,51 +12,79 @@ from zoneinfo import ZoneInfo
 import pydantic
 from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 
+from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
+from airflow_provider_raydatallm.contract.groups import label, moved_argument
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-#: Arguments of vLLM that decide which code runs.
-_CODE_ARGUMENTS = (
+#: Arguments of the operator that decide which code runs, or with whose keys.
+CODE_FIELDS = ("preprocess", "postprocess", "code_paths", "runtime_env", "allow_static_credentials")
+#: Leaves of the engine that decide which code runs, at any depth.
+_CODE_LEAVES = frozenset({
     "trust_remote_code", "worker_cls", "worker_extension_cls", "scheduler_cls", "logits_processors",
     "distributed_executor_backend", "tokenizer_mode", "reasoning_parser_plugin", "tool_parser_plugin",
-)  # fmt: skip
+    "io_processor_plugin", "compilation_config", "kv_transfer_config", "ec_transfer_config", "runtime_env",
+})  # fmt: skip
 _JINJA = re.compile(r"\{\{|\{%|\{#")
 
 
-def parse_seconds(name: str, value: timedelta | float, *, min_s: float) -> float:
+def parse_seconds(name: str, value: Any, *, min_s: float) -> float:
     """:raises ValueError: naming the argument, when it is not a duration or is shorter than `min_s`."""
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
-    else:
-        raise ValueError(f"{name} is {value!r}: give a timedelta or a number of seconds")
+    try:
+        seconds = to_seconds(value)
+    except ValueError as e:
+        raise ValueError(f"{name}: {e}") from None
     if not seconds >= min_s:
         raise ValueError(f"{name} is {value!r}: it must be at least {min_s:g} second(s)")
     return seconds
 
 
-def parse_optional_seconds(name: str, value: timedelta | float | None, *, min_s: float) -> float | None:
-    return None if value is None else parse_seconds(name, value, min_s=min_s)
+@dataclass(frozen=True)
+class WaitLimits:
+    """The leaves of `limits` that concern the task's waiting, not the job.
+
+    :param reconnect_s: seconds for which the cluster may be away.
+    :param orphan_s: seconds after which a job ends when no task waits for it; None: never.
+    :param finish_by: when the slice should be finished.
+    """
+
+    reconnect_s: float = 600.0
+    orphan_s: float | None = 1800.0
+    finish_by: timedelta | time | None = None
+
+    @classmethod
+    def from_arguments(cls, flat: Mapping[str, Any]) -> WaitLimits:
+        """:raises ValueError: naming the leaf that cannot work."""
+        limits = cls()
+        if (reconnect := flat.get("reconnect_timeout")) is not None:
+            limits = replace(
+                limits, reconnect_s=parse_seconds(label("reconnect_timeout"), reconnect, min_s=1)
+            )
+        if "orphan_timeout" in flat:
+            orphan = flat["orphan_timeout"]
+            if (seconds := to_optional_seconds(orphan)) is not None:
+                parse_seconds(label("orphan_timeout"), orphan, min_s=60)
+            limits = replace(limits, orphan_s=seconds)
+        return replace(limits, finish_by=parse_finish_by(flat.get("finish_by")))
 
 
 def parse_finish_by(value: timedelta | float | time | str | None) -> timedelta | time | None:
-    """Returns a duration or a time of day, which may be given as text such as "07:00".
+    """Returns a duration, or a time of day, which may be given as text such as "07:00".
 
     :raises ValueError: when it is neither.
     """
     if value is None or isinstance(value, time):
         return value
-    if not isinstance(value, str):
-        return timedelta(seconds=parse_seconds("finish_by", value, min_s=1))
-    try:
-        return time.fromisoformat(value)
-    except ValueError:
-        raise ValueError(
-            f"finish_by is {value!r}: give a duration, or a time of day such as '07:00'"
-        ) from None
+    if isinstance(value, str) and ":" in value:
+        try:
+            return time.fromisoformat(value.strip())
+        except ValueError:
+            raise ValueError(
+                f"{label('finish_by')} is {value!r}: give a duration, or a time of day such as '07:00'"
+            ) from None
+    return timedelta(seconds=parse_seconds(label("finish_by"), value, min_s=1))
 
 
 def finish_time(finish_by: timedelta | time, run_start: datetime, timezone: tzinfo) -> datetime:
@@ -103,6 +132,13 @@ def to_url(path: Any) -> Any:
     return str(path.path) if path.protocol in ("", "file") else f"{path.protocol}://{path.path}"
 
 
+def check_not_moved(others: Collection[str]) -> None:
+    """:raises TypeError: when an argument is given that is a leaf of a group."""
+    for name in others:
+        if (group := moved_argument(name)) is not None:
+            raise TypeError(f"{name} stands in a group: write {group}")
+
+
 def check_not_templates(operator: Any, names: Collection[str]) -> None:
     """:raises ValueError: when one of these arguments holds a template, which nobody would render."""
     for name in sorted(names):
@@ -113,29 +149,51 @@ def check_not_templates(operator: Any, names: Collection[str]) -> None:
             )
 
 
-def code_arguments(engine_kwargs: Any) -> dict[str, Any]:
-    """Returns those of vLLM's arguments that decide which code runs.
+def check_groups(groups: Mapping[str, Any]) -> None:
+    """:raises ValueError: when a group is text that would be rendered: its leaves may be, one by one."""
+    for name, value in groups.items():
+        if isinstance(value, str) and is_rendered_later(value) and name not in ("engine", "rerun"):
+            raise ValueError(f"{name} is {value!r}: give a dict, whose values may be templates")
+
+
+def code_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those arguments of an operator, and leaves of its engine, that decide which code runs.
 
     :raises ValueError: when one of them is a template: whoever triggers a run would choose the code.
     """
-    given = engine_kwargs if isinstance(engine_kwargs, Mapping) else {}
-    code = {name: given[name] for name in _CODE_ARGUMENTS if name in given}
+    code = {name: arguments[name] for name in CODE_FIELDS if arguments.get(name)}
+    code |= _code_leaves("engine", arguments.get("engine"))
     for name, value in code.items():
         if is_rendered_later(value):
-            raise ValueError(f"engine_kwargs.{name} is {value!r}: it decides which code runs: give its value")
+            raise ValueError(f"{name} is {value!r}: it decides which code runs: give its value")
     return code
 
 
-def check_code_arguments(written: Mapping[str, Any], engine_kwargs: Any) -> None:
+def _code_leaves(path: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        is_class = path in ("engine", "engine.kind") and isinstance(value, str) and ":" in value
+        return {path: value} if is_class else {}
+    leaves: dict[str, Any] = {}
+    for name, leaf in value.items():
+        leaf_path = f"{path}.{name}"
+        leaves |= {leaf_path: leaf} if name in _CODE_LEAVES else _code_leaves(leaf_path, leaf)
+    return leaves
+
+
+def check_code_arguments(written: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """
     :param written: `code_arguments` of the DAG.
-    :param engine_kwargs: as rendered.
-    :raises RayLLMInputError: when rendering has added or changed one.
+    :param arguments: as rendered, and mapped.
+    :raises RayLLMInputError: when rendering or mapping has added or changed one.
     """
-    if code_arguments(engine_kwargs) != written:
+    actual = code_arguments(arguments)
+    if actual != written:
+        names = sorted(n for n in actual.keys() | written.keys() if actual.get(n) != written.get(n))
         raise RayLLMInputError(
-            f"engine_kwargs: {', '.join(_CODE_ARGUMENTS)} decide which code runs: write them into the DAG, "
-            "not into what a run renders"
+            f"{', '.join(names)}: what decides which code runs is written into the DAG, not into what a run "
+            "renders, a mapped argument or an engine profile"
         )
 
 

@@ -69,7 +69,7 @@ async def stop_own_job(
         await asyncio.wait_for(_stop(ref, attempt, log, deferred), timeout_s)
     except (TimeoutError, AirflowRuntimeError, RayLLMJobError, RayLLMInputError) as e:
         log.warning(
-            "Could not stop Ray job %s (%s: %s); it ends after its orphan_timeout",
+            "Could not stop Ray job %s (%s: %s); it ends after its limits.orphan",
             ref.submission_id, type(e).__name__, e,
         )  # fmt: skip
 

@@ -49,7 +49,6 @@ class JobTracker:
     :param build_submission: what a job would be; needs connections that only submitting needs.
     :param ti: the running task instance.
     :param state_store: `context["task_state_store"]`; without one no earlier job is found.
-    :param finish_by: epoch seconds at which the slice should be finished.
     :param commits_alone: whether a job publishes while no task waits for it.
     """
 
@@ -60,13 +59,12 @@ class JobTracker:
         ti: Any,
         state_store: Any,
         log: TaskLog,
-        finish_by: float | None = None,
         commits_alone: bool = False,
     ) -> None:
         self._build_submission = build_submission
         self.task = TaskAttempt.from_task_instance(ti)
         self._wait_options = wait_options
-        self._finish_by, self._commits_alone = finish_by, commits_alone
+        self._commits_alone = commits_alone
         self._hook = RayHook(wait_options.ray_conn_id)
         self._ti = ti
         self._store = state_store
@@ -166,8 +164,8 @@ class JobTracker:
         if orphan_timeout is not None:
             arguments += ["--heartbeat-key", key, "--orphan-timeout", f"{orphan_timeout:g}"]
             arguments += ["--commit-alone"] if self._commits_alone else []
-        if self._finish_by is not None:
-            arguments += ["--finish-by", f"{self._finish_by:.0f}"]
+        if self.submission.finish_by is not None:
+            arguments += ["--finish-by", f"{self.submission.finish_by:.0f}"]
 
         def send() -> None:
             if orphan_timeout is not None:

@@ -90,7 +90,7 @@ def resolve_slice_key(
             '"Materialize" of an asset asks for no date'
         )
     local = instant.astimezone(timezone) if timezone is not None else instant
-    return SliceKey(_validate(local.strftime(slice_format), f"slice_format {slice_format!r}"), instant)
+    return SliceKey(_validate(local.strftime(slice_format), f"source.slice_format {slice_format!r}"), instant)
 
 
 def _validate(value: object, source: str) -> str:

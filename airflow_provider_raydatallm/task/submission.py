@@ -12,6 +12,7 @@ import pydantic_core
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, label
 from airflow_provider_raydatallm.contract.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import ADDRESSES, MAY_HOLD_SECRETS, SliceJob
@@ -20,43 +21,67 @@ from airflow_provider_raydatallm.hooks.masking import mask
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.submit.session_policy import session_policy
-from airflow_provider_raydatallm.task.arguments import is_rendered_later, to_url
+from airflow_provider_raydatallm.task.arguments import WaitLimits, check_groups, is_rendered_later, to_url
 
-#: The operator's arguments that are fields of the spec under the same name.
-_SPEC_ARGUMENTS = SliceJob.model_fields.keys() - {
-    "version", "slice_key", "slice_instant", "slice_timezone", "code_hash",
-}  # fmt: skip
+#: Fields of the spec that a run sets.
+_RUN_FIELDS = frozenset({"version", "slice_key", "slice_instant", "slice_timezone", "code_hash"})
+_GROUPED = frozenset(field for leaves in GROUPS.values() for field in leaves.values())
+#: The operator's arguments that describe the job: fields of the spec under the same name, and the groups.
+_JOB_ARGUMENTS = (*sorted(SliceJob.model_fields.keys() - _RUN_FIELDS - _GROUPED), *GROUPS)
+#: Leaves that concern the task's waiting, not the job.
+_TASK_LEAVES = _GROUPED - SliceJob.model_fields.keys()
 
 #: Types of connections whose password may be a model hub's token.
 _MODEL_CONNECTIONS = ("huggingface", "http", "generic")
 
 
-def spec_arguments(operator: Any) -> dict[str, Any]:
-    """Returns the operator's arguments that belong to the spec, without those that are None."""
-    arguments = {name: getattr(operator, name) for name in _SPEC_ARGUMENTS}
-    arguments |= {name: to_url(arguments[name]) for name in ADDRESSES}
-    if isinstance(operator.max_rows, str) and operator.max_rows.strip() in ("", "None"):
-        arguments["max_rows"] = None
-    return {name: v for name, v in arguments.items() if v is not None or name == "engine_idle_timeout"}
+def job_arguments(operator: Any) -> dict[str, Any]:
+    """Returns the operator's arguments that describe its job, as they are written."""
+    return {name: getattr(operator, name) for name in _JOB_ARGUMENTS}
 
 
-def check_arguments(task_id: str, arguments: Mapping[str, Any]) -> None:
-    """Checks what is known when the DAG is parsed. Templates and upstream outputs are checked when rendered;
-    that no secret is among the arguments, here: a rendered one would be shown.
+def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any) -> None:
+    """Checks what is known when the DAG is parsed. Templates, upstream outputs and engine profiles are
+    checked when the task runs; that no secret is among the arguments, here: a rendered one would be shown.
 
+    :param arguments: `job_arguments`.
     :raises RayLLMInputError: naming the argument that cannot work.
     """
     try:
-        for name in ("runtime_env", *MAY_HOLD_SECRETS):
-            check_no_secrets(name, arguments.get(name))
+        check_groups({name: arguments[name] for name in GROUPS})
+        everything, known = {}, {}
+        for name, value in arguments.items():
+            if name in GROUPS and isinstance(value, Mapping):
+                leaves = {leaf: v for leaf, v in value.items() if (name, leaf) != ("engine", "profile")}
+                everything[name] = leaves
+                known[name] = {leaf: v for leaf, v in leaves.items() if not is_rendered_later(v)}
+            elif not is_rendered_later(value) and not (name == "engine" and is_profile(value)):
+                known[name] = everything[name] = value
+        flat = flatten(everything)
+        for name, value in [("runtime_env", runtime_env), *((n, flat.get(n)) for n in MAY_HOLD_SECRETS)]:
+            check_no_secrets(label(name), value)
+        WaitLimits.from_arguments(flatten(known))
     except ValueError as e:
         raise RayLLMInputError(f"{task_id}: {e}") from None
-    arguments = {name: value for name, value in arguments.items() if name != "runtime_env"}
-    known = {name: v for name, v in arguments.items() if not is_rendered_later(v)}
-    if "engine_kwargs" not in known and "engine_kwargs" in arguments:
-        known.pop("on_too_long", None)  # needs a max_model_len, which they may hold
-    required = ("input_path", "output_path", "model_source", *(("prompt",) if "prompt" in arguments else ()))
-    build_spec(task_id, {**dict.fromkeys(required, "x"), **known, "slice_key": "x"})
+    fields = spec_fields(known)
+    is_engine_known = known.get("engine") == arguments["engine"]
+    if not is_engine_known:
+        fields.pop("on_too_long", None)  # needs a max_model_len, which it may hold
+    required = ("input_path", "output_path", "model_source", *(("prompt",) if arguments["prompt"] else ()))
+    build_spec(task_id, {**dict.fromkeys(required, "x"), **fields, "slice_key": "x"})
+
+
+def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the spec that arguments set.
+
+    :param arguments: `job_arguments`, with the engine's profile resolved.
+    :raises ValueError: naming a group's leaf that does not exist.
+    """
+    fields = {name: value for name, value in flatten(arguments).items() if name not in _TASK_LEAVES}
+    fields |= {name: to_url(fields[name]) for name in ADDRESSES if name in fields}
+    if str(fields.get("max_rows")).strip() in ("", "None"):
+        fields.pop("max_rows", None)
+    return {name: v for name, v in fields.items() if v is not None or name == "engine_idle_timeout"}
 
 
 def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:
@@ -70,7 +95,9 @@ def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:
     except pydantic.ValidationError as e:
         problems = []
         for error in e.errors(include_url=False):
-            field = ".".join(str(part) for part in error["loc"])
+            field = ".".join(
+                [label(str(part)) for part in error["loc"][:1]] + [str(p) for p in error["loc"][1:]]
+            )
             message = error["msg"].removeprefix("Value error, ")
             # Some may hold a secret, and their messages quote the value when not.
             is_shown = error["loc"][:1] not in [(name,) for name in (*ADDRESSES, *MAY_HOLD_SECRETS)]

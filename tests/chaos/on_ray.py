@@ -37,6 +37,7 @@ from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.head import Head, command_of
 from tests.chaos.life import Outcome
+from tests.support.arguments import grouped
 from tests.support.context import context_of
 from tests.support.paths import ROOT
 from tests.support.tiny_model import tiny_model
@@ -181,7 +182,7 @@ class _Life:
                 "engine_kwargs": {"max_model_len": 256}, "engine_scope": "slice",
             }  # fmt: skip
         with DAG(f"c{uuid.uuid4().hex[:8]}", schedule=None):
-            return RayLLMBatchOperator(task_id="t", **arguments)
+            return RayLLMBatchOperator(task_id="t", **grouped(**arguments))
 
     def _submission(self) -> JobSubmission:
         return self.operator._build_submission(context_of(self.operator))

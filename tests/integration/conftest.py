@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, s
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.support import tiny_model as trained
+from tests.support.arguments import grouped
 from tests.support.context import context_of
 from tests.support.s3 import moto_server
 from tests.support.slices import PROGRAM, Ask
@@ -105,7 +106,7 @@ def ask(ray_head: LocalHead, tmp_path: Path) -> Ask:
             **given,
         }  # fmt: skip
         with DAG(f"d{uuid.uuid4().hex[:8]}", schedule=None):
-            operator = RayLLMBatchOperator(task_id="ask", **arguments)
+            operator = RayLLMBatchOperator(task_id="ask", **grouped(**arguments))
         return operator.execute(context_of(operator))
 
     return run

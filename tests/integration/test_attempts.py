@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.task import job_cancel, job_tracker
 from airflow_provider_raydatallm.task.job_record import STATE_KEY
 from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job_waiter import heartbeat_key
+from tests.support.arguments import grouped
 from tests.support.context import StateStore, context_of
 from tests.support.slices import STUB, fragments
 from tests.support.waiting import wait_for
@@ -57,7 +58,7 @@ def task(ray_head: LocalHead, tmp_path: Path, gate: Path) -> Iterator[Any]:
         }  # fmt: skip
         arguments["engine_kwargs"] = {"gate": str(gate), **given.get("engine_kwargs", {})}
         with DAG("attempts", schedule=None):
-            return RayLLMBatchOperator(task_id="ask", **arguments)
+            return RayLLMBatchOperator(task_id="ask", **grouped(**arguments))
 
     yield make
     gate.touch()  # for a job that nobody stopped

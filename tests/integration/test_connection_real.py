@@ -217,7 +217,7 @@ with DAG("leaks", schedule=None):
     for name in ("right", "unreachable", "wrong_token", "wrong_ca", "wrong_proxy", "nested", "host", "file"):
         RayLLMBatchOperator(
             task_id=name, ray_conn_id=name, slice_key=name, input_path=PLACE + "/in.parquet",
-            output_path=PLACE + "/out", prompt="Who is {{name}}?", reconnect_timeout=1, **{stub!r},
+            output_path=PLACE + "/out", prompt="Who is {{name}}?", limits={{"reconnect": 1}}, **{stub!r},
         )
 
     @task

@@ -50,7 +50,8 @@ def test_examples_resolve_their_slices() -> None:
 
     def key(dag_id: str, **context: Any) -> str:
         dag = bag.dags[dag_id]
-        dag.tasks[0].max_rows = None  # a template that nobody renders here
+        if dag_id == "customers_form":
+            dag.tasks[0].source = None  # a template that nobody renders here
         given = {"dag": dag, "dag_run": SimpleNamespace(run_type="scheduled", conf={}), "params": {}}
         return dag.tasks[0].slice_job({**given, **context})[0].slice_key  # type: ignore[union-attr]
 

@@ -187,8 +187,8 @@ def _timeout_error(needs: Resources, waiting: dict[str, Any]) -> SliceError:
     from airflow_provider_raydatallm.contract.progress_text import waiting_text
 
     return SliceError(
-        f"there was no room on the cluster within queue_timeout: {waiting_text(waiting)} "
-        f"({needs.breakdown}). Nothing was started, and finished rows are kept. Raise queue_timeout, add "
-        "nodes, or lower concurrency or the number of concurrent runs (max_active_runs, a pool)",
+        f"there was no room on the cluster within limits.queue: {waiting_text(waiting)} "
+        f"({needs.breakdown}). Nothing was started, and finished rows are kept. Raise limits.queue, add "
+        "nodes, or lower engine.workers or the number of concurrent runs (max_active_runs, a pool)",
         kind="queue",
     )

@@ -56,7 +56,7 @@ class StallWatch:
 
 def stall_error(event: str, waiting: str, description: str) -> SliceError:
     return SliceError(
-        f"{event} (stall_timeout) while {waiting}{f'. {description}' if description else ''}. Finished rows "
-        "are kept, and a retry continues with the rest. Raise stall_timeout for work that takes longer",
+        f"{event} (limits.stall) while {waiting}{f'. {description}' if description else ''}. Finished rows "
+        "are kept, and a retry continues with the rest. Raise limits.stall for work that takes longer",
         kind="engine",
     )

@@ -52,8 +52,8 @@ class RayDataLLM(VllmEngineBase):
         _check_options(job.processor_kwargs)
         if self.parallel.data * self.parallel.context > 1:
             raise SliceError(
-                f"engine_kwargs ask for {self.parallel}, and Ray Data LLM reserves only tensor x pipeline "
-                "parallel GPUs for a worker: omit the others and raise concurrency, or set engine='vllm'",
+                f"engine.kwargs ask for {self.parallel}, and Ray Data LLM reserves only tensor x pipeline "
+                "parallel GPUs for a worker: omit the others and raise engine.workers, or set engine='vllm'",
                 kind="input",
             )
 
@@ -140,7 +140,7 @@ def _check_options(processor_kwargs: Mapping[str, Any]) -> None:
     if unknown := sorted(processor_kwargs.keys() - known):
         is_reserved = unknown[0] in _RESERVED
         why = "set by another argument" if is_reserved else f"not one of {', '.join(sorted(known))}"
-        raise SliceError(f"processor_kwargs[{unknown[0]!r}] is {why}", kind="input")
+        raise SliceError(f"engine.processor[{unknown[0]!r}] is {why}", kind="input")
 
 
 def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     fmt = _get_format(listing.files, job)
     reader = FORMATS[fmt](fs, job.column_types, job.csv_options)
     if fmt == "parquet" and job.column_types:
-        raise SliceError("column_types is for CSV and JSON Lines: Parquet files have types", kind="input")
+        raise SliceError("source.column_types is for CSV and JSON Lines: Parquet has its own", kind="input")
     files = [f for f in listing.files if f.size or fmt == "parquet"]
     # Reading a footer is mostly waiting; text is parsed as a whole, one file after another.
     with ThreadPoolExecutor(_STORAGE_THREADS if fmt == "parquet" else 1) as pool:
@@ -288,7 +288,7 @@ def _get_format(files: Sequence[InputFile], job: SliceJob) -> FormatName:
         fmt = guess_format(file.path)
         if fmt is None:
             raise SliceError(
-                f"{file.path}: unknown file extension; set input_format to parquet, csv or jsonl",
+                f"{file.path}: unknown file extension; set source.format to parquet, csv or jsonl",
                 kind="input",
             )
         by_format.setdefault(fmt, file.path)
@@ -310,7 +310,7 @@ def _build_schema(
         if value != job.slice_key:
             raise SliceError(
                 f"input_path {job.input_path} also holds {own_column}={value}, which is not of slice "
-                f"{job.slice_key!r} ({file.path}): set slice_column={own_column!r}, or put {{slice}} into "
+                f"{job.slice_key!r} ({file.path}): set source.column={own_column!r}, or put {{slice}} into "
                 "input_path",
                 kind="input",
             )
@@ -328,7 +328,7 @@ def _build_schema(
             schema = schema.append(pa.field(name, pa.string()))
     if files and (unknown := sorted(set(job.column_types) - set(schema.names))):
         raise SliceError(
-            f"column_types names {unknown}, which the input does not have. Columns: {schema.names}",
+            f"source.column_types names {unknown}, which the input does not have. Columns: {schema.names}",
             kind="input",
         )
     return schema

@@ -35,7 +35,7 @@ class SliceFilter:
                 text = values.cast(pa.string())
             except pa.ArrowNotImplementedError as e:
                 raise SliceError(
-                    f"slice_column {self.column!r} is {values.type}, which has no text to compare with a "
+                    f"source.column {self.column!r} is {values.type}, which has no text to compare with a "
                     "slice key: choose a column of text, numbers or dates",
                     kind="input",
                 ) from e
@@ -57,7 +57,7 @@ def build_slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Sch
         return None
     if column not in schema.names:
         raise SliceError(
-            f"slice_column {column!r} is neither a column of the input nor a Hive folder in its path. "
+            f"source.column {column!r} is neither a column of the input nor a Hive folder in its path. "
             f"Columns: {schema.names}",
             kind="input",
         )

@@ -140,9 +140,7 @@ class TextFormat(FileFormat):
         try:
             return data if encoding == "utf-8" else data.decode(encoding).encode()
         except UnicodeDecodeError as e:
-            raise SliceError(
-                f"{path} is not written in {encoding}: {e}. Set csv_options", kind="input"
-            ) from e
+            raise SliceError(f"{path} is not written in {encoding}: {e}. Set source.csv", kind="input") from e
 
     def _parse(
         self, path: str, row: int, block: bytes, header: Sequence[str], fields: pa.Schema | None = None
@@ -165,7 +163,7 @@ class TextFormat(FileFormat):
             return pa.unify_schemas([one, other], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
             raise SliceError(
-                f"{path}: a field changes its type within the file ({e}); set column_types for it",
+                f"{path}: a field changes its type within the file ({e}); set source.column_types for it",
                 kind="input",
             ) from e
 
@@ -287,7 +285,8 @@ def _refuse_rounded_integers(table: pa.Table, block: bytes) -> None:
             if float(integer) in floats and int(float(integer)) != int(integer):
                 raise pa.ArrowInvalid(
                     f"field {name!r} mixes floats with integers that they cannot hold, such as "
-                    f"{integer.decode()}: set column_types={{{name!r}: 'uint64'}}, or 'decimal128(38, 3)'"
+                    f"{integer.decode()}: set source.column_types={{{name!r}: 'uint64'}}, or "
+                    "'decimal128(38, 3)'"
                 )
 
 

@@ -58,14 +58,14 @@ def _check_gpu(run: RunFacts) -> Iterator[Advice]:
         evidence += f", and the workers had rows for {busy:.0%} of it"
         change = _smaller_batches(run)
         if change is None:
-            change = "give reading and preprocess more CPUs, or lower concurrency: rows came too slowly"
+            change = "give reading and preprocess more CPUs, or lower engine.workers: rows came too slowly"
         yield Advice(code="gpu_waits_for_rows", evidence=evidence, change=change)
     else:
         evidence += ", though the workers had rows all the time"
         change = (
-            "raise max_num_seqs in engine_kwargs, then max_num_batched_tokens; where prompts begin alike "
+            "raise max_num_seqs in engine.kwargs, then max_num_batched_tokens; where prompts begin alike "
         )
-        change += "the engine's own scheduler is the limit, and more concurrency helps"
+        change += "the engine's own scheduler is the limit, and more workers help"
         yield Advice(code="gpu_not_filled", evidence=evidence, change=change)
 
 
@@ -85,9 +85,11 @@ def _check_balance(run: RunFacts) -> Iterator[Advice]:
 def _smaller_batches(run: RunFacts) -> str | None:
     """None where rows are admitted one by one."""
     if run.sizes is None:
-        return "lower batch_size"
+        return "lower engine.batch_size"
     size = run.sizes.batch_size
-    return None if size is None else f"lower batch_size (it was {size}) to {batch_size_for(2, 1, size)}"
+    return (
+        None if size is None else f"lower engine.batch_size (it was {size}) to {batch_size_for(2, 1, size)}"
+    )
 
 
 def _check_lengths(run: RunFacts) -> Iterator[Advice]:
@@ -98,7 +100,7 @@ def _check_lengths(run: RunFacts) -> Iterator[Advice]:
         yield Advice(code="answers_cut", evidence=evidence, change=change)
     if too_long and rows and too_long / rows > _TRUNCATED:
         evidence = f"{too_long:,} of {rows:,} prompts ({too_long / rows:.1%}) were longer than max_model_len"
-        change = "raise max_model_len in engine_kwargs, or set on_too_long='raise_limit'"
+        change = "raise max_model_len in engine.kwargs, or set quality.on_too_long='raise_limit'"
         yield Advice(code="prompts_too_long", evidence=evidence, change=change)
 
 
@@ -108,7 +110,7 @@ def _check_start(run: RunFacts) -> Iterator[Advice]:
         return
     if start > _LONG_START * seconds:
         evidence = f"{workers} engines took {start:,.0f} s to start for {seconds:,.0f} s of work"
-        change = "lower concurrency: fewer workers start as fast, and cost less"
+        change = "lower engine.workers: fewer workers start as fast, and cost less"
         yield Advice(code="start_longer_than_work", evidence=evidence, change=change)
 
 
@@ -119,9 +121,9 @@ def _check_lateness(run: RunFacts) -> Iterator[Advice]:
     change = "start the run earlier"
     if workers is not None and inference > run.late_s:
         needed = workers_needed(1, inference * workers, inference - run.late_s)
-        change = f"set concurrency to {needed}"
+        change = f"set engine.workers to {needed}"
         if run.sizes is not None and run.sizes.batch_size is not None:
             size = batch_size_for(needed, workers, run.sizes.batch_size)
-            change += f", with batch_size {size}, so that each keeps as many batches"
+            change += f", with engine.batch_size {size}, so that each keeps as many batches"
     evidence = f"the slice was finished {run.late_s:,.0f} s after finish_by"
     yield Advice(code="finished_late", evidence=evidence, change=change)

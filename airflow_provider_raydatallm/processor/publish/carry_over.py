@@ -41,8 +41,8 @@ def carry_over_rows(
     gone = [u.file.path for u in old_plan.units if u.id not in index]
     if gone:
         raise SliceError(
-            f"on_input_change is 'extend', which only adds files, but {gone[0]} changed, is gone, or is "
-            "read with other types now: set on_input_change='recompute'",
+            f"rerun.on_input_change is 'extend', which only adds files, but {gone[0]} changed, is gone, or "
+            "is read with other types now: set rerun.on_input_change='recompute'",
             kind="input",
         )
     if checkpoint.carried_over() is not None:
@@ -63,7 +63,7 @@ def carry_over_rows(
 
 def _unidentified(why: str) -> SliceError:
     return SliceError(
-        f"{why}, so the published rows cannot be identified: set on_input_change='recompute', or "
+        f"{why}, so the published rows cannot be identified: set rerun.on_input_change='recompute', or "
         "force_rerun=True",
         kind="input",
     )

@@ -33,8 +33,8 @@ def restore_version(job: SliceJob, number: int) -> Version:
     if old is None:
         numbers = ", ".join(str(v.number) for v in kept) or "none"
         raise SliceError(
-            f"version {number} of {folders.table.url} is not kept (kept: {numbers}). keep_versions of the "
-            "run that replaces a version decides how many stay",
+            f"version {number} of {folders.table.url} is not kept (kept: {numbers}). publish.keep_versions "
+            "of the run that replaces a version decides how many stay",
             kind="input",
         )
     new = versions.next_number(folders, kept[0].number)

@@ -73,13 +73,13 @@ def _check_resources(
     ]
     if short:
         message = f"the cluster is too small: the slice needs {' and '.join(short)} ({needs.breakdown})"
-        fix = "Add nodes, or lower concurrency or the parallel sizes in engine_kwargs"
+        fix = "Add nodes, or lower engine.workers or the parallel sizes in engine.kwargs"
         yield Finding("cluster_too_small", "error", message, fix, "cluster")
     prefix = "accelerator_type:"
     types = sorted(name.removeprefix(prefix) for name in {*current, *maximum} if name.startswith(prefix))
     if accelerator_type is not None and accelerator_type not in types:
         available = ", ".join(types) or "no accelerator"
-        message = f"accelerator_type is {accelerator_type!r} where the cluster has {available}"
+        message = f"engine.accelerator is {accelerator_type!r} where the cluster has {available}"
         fix = "Set it to one of those, or add nodes that have it"
         yield Finding("no_such_accelerator", "error", message, fix, "cluster")
 
@@ -96,23 +96,23 @@ def _check_parallel(
     if shape is not None and shape.heads % tensor:
         message = f"tensor_parallel_size {tensor} does not divide the model's {shape.heads} attention heads"
         divisors = ", ".join(str(n) for n in (1, 2, 4, 8, 16) if shape.heads % n == 0)
-        yield Finding("heads_not_divisible", "error", message, f"Set it to {divisors} in engine_kwargs")
+        yield Finding("heads_not_divisible", "error", message, f"Set it to {divisors} in engine.kwargs")
     if tensor > 1 and accelerator_type in _PCIE_ONLY:
         message = f"tensor_parallel_size {tensor} on {accelerator_type}, whose GPUs are connected by PCIe "
         message += "only: they wait for each other in every layer"
-        fix = "If the model fits one GPU, set it to 1 and raise concurrency instead"
+        fix = "If the model fits one GPU, set it to 1 and raise engine.workers instead"
         yield Finding("tensor_parallel_over_pcie", "warning", message, fix)
     if parallel.data > 1 and shape is not None and shape.parameters and not shape.expert_parameters:
         message = f"data_parallel_size {parallel.data} for a model without experts: its ranks are "
         message += "independent copies, which one process feeds"
-        fix = "Omit it, and raise concurrency instead: each worker then has a process of its own"
+        fix = "Omit it, and raise engine.workers instead: each worker then has a process of its own"
         yield Finding("data_parallel_without_experts", "warning", message, fix)
     node_gpus = cluster.gpus_per_node if cluster is not None and sizes is not None and sizes.gpus[0] else 0
     if 0 < node_gpus < parallel.gpus_on_one_node:
         message = f"a worker needs {parallel} where a node has {node_gpus}"
-        fix = "Lower the parallel sizes, or set distributed_executor_backend='ray' in engine_kwargs"
+        fix = "Lower the parallel sizes, or set distributed_executor_backend='ray' in engine.kwargs"
         if parallel.data > 1:
-            fix = "Lower data_parallel_size, and raise concurrency instead"
+            fix = "Lower data_parallel_size, and raise engine.workers instead"
         yield Finding("worker_over_nodes", "error", message, fix, "cluster")
 
 
@@ -134,12 +134,12 @@ def _check_memory(
     row = length * shape.kv_bytes_per_token
     if cache <= 0:
         message = f"the model's weights take {weights / _GB:.0f} GB, and {holder} has {memory}"
-        fix = "Raise tensor_parallel_size in engine_kwargs, or use a quantized model (fp8 halves the weights)"
+        fix = "Raise tensor_parallel_size in engine.kwargs, or use a quantized model (fp8 halves the weights)"
         yield Finding("weights_over_memory", "error", message, fix, "gpu_memory")
     elif cache < row and engine_kwargs.get("max_model_len") != -1:  # with -1 vLLM uses the length that fits
         message = f"besides the weights {holder} has {cache / _GB:.1f} GB for its cache, and one row of "
         message += f"max_model_len {length:,} takes {row / _GB:.1f} GB ({memory})"
-        fix = "In engine_kwargs, lower max_model_len ('auto' fits the rows) or raise tensor_parallel_size"
+        fix = "In engine.kwargs, lower max_model_len ('auto' fits the rows) or raise tensor_parallel_size"
         yield Finding("cache_under_one_row", "error", message, fix, "gpu_memory")
 
 
@@ -152,10 +152,12 @@ def _check_batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
     if sizes.batch_size is None:
         if 0 < rows < workers:
             message = f"{rows:,} row(s) for {workers} workers: some would have nothing to do"
-            yield Finding("fewer_rows_than_workers", "warning", message, "Lower concurrency")
+            yield Finding("fewer_rows_than_workers", "warning", message, "Lower engine.workers")
         return
     if sizes.block_rows > sizes.batch_size and rows > sizes.batch_size:
-        message = f"blocks of {sizes.block_rows:,} rows are larger than batch_size {sizes.batch_size}: a "
+        message = (
+            f"blocks of {sizes.block_rows:,} rows are larger than engine.batch_size {sizes.batch_size}: a "
+        )
         message += "worker takes, retries and releases a whole block"
         fix = f"Raise blocks to {math.ceil(rows / sizes.batch_size)}, or omit it"
         yield Finding("blocks_over_batch_size", "warning", message, fix)
@@ -163,10 +165,12 @@ def _check_batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
     if 0 < tasks < workers:
         message = f"{rows:,} rows in batches of {sizes.batch_size} are {tasks} task(s) for {workers} "
         message += "workers: some would have nothing to do"
-        yield Finding("fewer_tasks_than_workers", "warning", message, "Lower concurrency or batch_size")
+        yield Finding(
+            "fewer_tasks_than_workers", "warning", message, "Lower engine.workers or engine.batch_size"
+        )
     elif tasks < fewest_blocks(workers, varied=False) and workers > 1:
         message = f"{tasks} tasks for {workers} workers, fewer than 2 each: they will end at different times"
-        yield Finding("few_tasks", "warning", message, "Lower batch_size or concurrency")
+        yield Finding("few_tasks", "warning", message, "Lower engine.batch_size or engine.workers")
 
 
 def preflight_findings(plan: EnginePlan, rows: int, cluster: ClusterFacts | None) -> list[Finding]:

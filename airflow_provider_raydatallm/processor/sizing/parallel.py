@@ -70,7 +70,7 @@ def read_parallel(engine_kwargs: Mapping[str, Any]) -> Parallel:
         value = engine_kwargs.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise SliceError(
-                f"engine_kwargs[{name!r}] is {value!r}: set it to a whole number of 1 or more", kind="input"
+                f"engine.kwargs[{name!r}] is {value!r}: set it to a whole number of 1 or more", kind="input"
             )
         sizes[size] = value or 1
     return Parallel(**sizes, on_ray=engine_kwargs.get("distributed_executor_backend") == "ray")
@@ -82,7 +82,7 @@ def check_worker_starts_it_all(engine_kwargs: Mapping[str, Any], *, on_cpu: bool
     parallel = read_parallel(engine_kwargs)
 
     def refuse(name: str, why: str) -> SliceError:
-        return SliceError(f"engine_kwargs[{name!r}] is {engine_kwargs[name]!r}: {why}", kind="input")
+        return SliceError(f"engine.kwargs[{name!r}] is {engine_kwargs[name]!r}: {why}", kind="input")
 
     for name, why in _NEEDS_OTHERS.items():
         value = engine_kwargs.get(name)
@@ -92,13 +92,13 @@ def check_worker_starts_it_all(engine_kwargs: Mapping[str, Any], *, on_cpu: bool
         raise refuse(
             "data_parallel_size_local",
             f"nobody starts the other ranks of data_parallel_size {parallel.data}. Omit it: a worker has all "
-            "its ranks on its node; for more nodes raise concurrency",
+            "its ranks on its node; for more nodes raise engine.workers",
         )
     if engine_kwargs.get("data_parallel_backend") == "ray":
         raise refuse(
             "data_parallel_backend",
             "vLLM would then take GPUs that this slice has not reserved. Omit it: a worker has all its ranks "
-            "on its node; for more nodes raise concurrency",
+            "on its node; for more nodes raise engine.workers",
         )
     executor = engine_kwargs.get("distributed_executor_backend")
     if executor == "external_launcher":
@@ -109,7 +109,7 @@ def check_worker_starts_it_all(engine_kwargs: Mapping[str, Any], *, on_cpu: bool
         raise refuse(
             "distributed_executor_backend",
             f"all {parallel.data} ranks of data_parallel_size would take the same GPUs. Omit it if a worker "
-            "fits one node; else omit data_parallel_size, and raise concurrency",
+            "fits one node; else omit data_parallel_size, and raise engine.workers",
         )
 
 

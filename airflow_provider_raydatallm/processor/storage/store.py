@@ -244,7 +244,7 @@ class Store:
         if size > _MAX_COPY_BYTES:
             raise SliceError(
                 f"{source.path(source_name)} has {size:,} bytes, and object stores copy files of at most "
-                f"{_MAX_COPY_BYTES:,} bytes in one step: set a smaller max_file_bytes",
+                f"{_MAX_COPY_BYTES:,} bytes in one step: set a smaller publish.max_file_bytes",
                 kind="input",
             )
         for wait in (*_RETRY_WAITS_SECONDS, None):

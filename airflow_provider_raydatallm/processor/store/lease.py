@@ -129,8 +129,8 @@ class Lease:
             if not is_same:
                 if last_beat is not None and not wait:
                     raise SliceError(
-                        f"{holder} is at work on {store.url} and on_running is 'fail': wait for it, or set "
-                        "on_running='attach'",
+                        f"{holder} is at work on {store.url} and rerun.on_running is 'fail': wait for it, or "
+                        "set 'attach'",
                         kind="transient",
                     )
                 last_beat, since = (holder.epoch, holder.beat_bytes), time.monotonic()

@@ -63,7 +63,7 @@ class SliceFolders:
         if table is not None and table != self.table.url:
             raise SliceError(
                 f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}: give "
-                "each table a metadata_path of its own",
+                "each table a publish.metadata_path of its own",
                 kind="input",
             )
         quarantine = quarantine or slice_paths(self.table.url).quarantine
@@ -242,7 +242,7 @@ def read_version(store: Store, number: int) -> Version | None:
         return version
     except CorruptFileError as e:
         raise SliceError(
-            f"{e}: the published version is unknown. Restore that file, or set force_rerun=True to answer "
+            f"{e}: the published version is unknown. Restore that file, or set rerun.force=True to answer "
             "the slice again",
             kind="input",
         ) from e

@@ -32,8 +32,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     # Time enough for a job to start and answer a batch, on a busy machine too.
     "timed": {"execution_timeout": pendulum.duration(seconds=40), "retries": 0},
     "unplugged": {"ray_conn_id": "ray_unplugged"},  # a test makes this connection, and deletes it
-    "watched": {"orphan_timeout": 60},
-    "once": {"retries": 0, "orphan_timeout": 60, "reconnect_timeout": 5},
+    "watched": {"limits": {"orphan": 60}},
+    "once": {"retries": 0, "limits": {"orphan": 60, "reconnect": 5}},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")
 
@@ -42,8 +42,9 @@ def arguments(mode: str, **more: Any) -> dict[str, Any]:
     return {
         "task_id": "ask", "input_path": ROOT + "/{{ params.table }}/in/ds={slice}/",
         "output_path": ROOT + "/{{ params.table }}/out", "prompt": "Who is {name}?",
-        "model_source": "stub/stub", "engine": "held_engine:HeldEngine", "code_paths": ENGINES,
-        "batch_size": 10, "poll_interval": 1.0, "retries": 2, "retry_delay": pendulum.duration(seconds=1),
+        "model_source": "stub/stub", "engine": {"kind": "held_engine:HeldEngine", "batch_size": 10},
+        "code_paths": ENGINES, "poll_interval": 1.0,
+        "retries": 2, "retry_delay": pendulum.duration(seconds=1),
         **MODES[mode], **more,
     }  # fmt: skip
 

@@ -40,7 +40,7 @@ from tests.support.slice_jobs import slice_job
         ({"answer_cache_max_days": 0}, "greater than 0"),
         ({"engine_kwargs": {"max_model_len": "2k"}}, "'2k': a number of tokens, or 'auto'"),
         ({"engine_kwargs": {"max_model_len": 0}}, "is 0: a number of tokens"),
-        ({"on_too_long": "truncate"}, "needs engine_kwargs['max_model_len']"),
+        ({"on_too_long": "truncate"}, "needs engine.kwargs['max_model_len']"),
         (
             {"on_too_long": "truncate", "engine_kwargs": {"max_model_len": 64},
              "sampling_params": {"max_tokens": 64}},

@@ -303,21 +303,27 @@ def test_invalid_call_fails_when_the_dag_is_parsed(make: Callable[[], Any], says
 def test_calls_pass_parameters_and_templated_arguments(tmp_path: Path) -> None:
     with DAG("d", schedule=None, default_args={"style": "no", "Company": "no", "ray_conn_id": "mine"}) as dag:
         ask = decorated(styled)
-        ask(style="{{ ds }}", slice_key="one", max_rows="{{ 1 + 1 }}")
-        ask.override(task_id="other", concurrency=3, slice_key="two")(style="terse")
-        ask.override(task_id="mapped").partial(style="kind", max_rows=5).expand(slice_key=["a", "b"])
+        ask(style="{{ ds }}", slice_key="one", source={"max_rows": "{{ 1 + 1 }}"})
+        ask.override(task_id="other", quality={"max_attempts": 3}, slice_key="two")(style="terse")
+        ask.override(task_id="mapped").partial(style="kind", source={"max_rows": 5}).expand(
+            slice_key=["a", "b"]
+        )
         ask.override(task_id="styles", slice_key="k").expand(style=["a", "b"])
 
     one: Any = dag.get_task("styled")
-    assert (one.slice_key, one.max_rows, one.op_kwargs) == ("one", "{{ 1 + 1 }}", {"style": "{{ ds }}"})
+    assert (one.slice_key, one.op_kwargs) == ("one", {"style": "{{ ds }}"})
     one.render_template_fields({"ds": "2026-01-31"})
-    assert (one.op_kwargs, one.max_rows, one.ray_conn_id) == ({"style": "2026-01-31"}, "2", "mine")
+    assert (one.op_kwargs, one.source, one.ray_conn_id) == (
+        {"style": "2026-01-31"},
+        {"max_rows": "2"},
+        "mine",
+    )
     job, packages = sent_by(dag, "styled")
     code = "print(function.columns, function({'Company': 'A', 'style': 0}))"
     assert printed_on_cluster(job, packages, tmp_path, code) == "['Company'] A: 2026-01-31"
 
     other: Any = dag.get_task("other")
-    assert (other.slice_key, other.concurrency) == ("two", 3)
+    assert (other.slice_key, other.quality) == ("two", {"max_attempts": 3})
     assert fingerprint(sent_by(dag, "other")[0]) != fingerprint(job)
 
     assert '"python_callable_name": "styled"' in json.dumps(DagSerialization.to_dict(dag))

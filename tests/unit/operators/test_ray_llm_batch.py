@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from base64 import b64encode
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,10 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, literal
 from airflow.sdk.log import redact
 
+from airflow_provider_raydatallm.contract.groups import GROUPS
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMInputError
+from airflow_provider_raydatallm.operators import groups
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task.job_record import DeferredJob
@@ -40,27 +43,36 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ({"concurrency": 0}, r"concurrency.*got 0"), ({"on_empty": "x"}, "on_empty"),
+    ({"engine": {"workers": 0}}, "engine.workers.*got 0"), ({"source": {"on_empty": "x"}}, "on_empty"),
     ({"prompt": None}, "prompt is missing"), ({"choices": ["a"]}, "choices"),
-    ({"input_format": "avro"}, "input_format"), ({"poll_interval": 0.5}, "poll_interval"),
-    ({"max_rows": -1}, "max_rows"),
-    ({"reconnect_timeout": 0}, "reconnect_timeout is 0: it must be at least 1 second"),
-    ({"queue_timeout": dt.timedelta(seconds=-5)}, "queue_timeout is .*: it must be at least 1 second"),
-    ({"orphan_timeout": 5}, "orphan_timeout is 5: it must be at least 60 second"),
-    ({"orphan_timeout": "1h"}, "orphan_timeout is '1h': give a timedelta or a number of seconds"),
+    ({"source": {"format": "avro"}}, "source.format"), ({"poll_interval": 0.5}, "poll_interval"),
+    ({"source": {"max_rows": -1}}, "source.max_rows"),
+    ({"limits": {"reconnect": 0}}, "limits.reconnect is 0: it must be at least 1 second"),
+    ({"limits": {"queue": dt.timedelta(seconds=-5)}}, "limits.queue: .* greater than 0"),
+    ({"limits": {"orphan": 5}}, "limits.orphan is 5: it must be at least 60 second"),
+    ({"limits": {"stall": "1 moon"}}, "limits.stall: '1 moon' is not a duration: give text such as '30m'"),
+    ({"limits": {"finish_by": "25:00"}}, "limits.finish_by is '25:00'.*'07:00'"),
+    ({"quality": {"max_quarantin": 0.2}}, "quality has no 'max_quarantin': did you mean 'max_quarantine'?"),
+    ({"engine": {"engine_kwargs": {}}}, "engine has no 'engine_kwargs': write engine.kwargs"),
+    ({"source": "csv"}, "source is 'csv': give a dict with any of format, column"),
+    ({"rerun": "always"}, "rerun is 'always': .*'keep', 'recompute', 'extend'"),
+    ({"limits": "{{ params.limits }}"}, "limits is '{{ params.limits }}': give a dict, whose values"),
+    ({"queue_timeout": 5}, "queue_timeout stands in a group: write limits={'queue': ...}"),
     ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: it must be at least 1 second"),
     ({"emit_partition": True}, "outlets has none"),
 ])  # fmt: skip
 def test_invalid_argument_fails_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
-    with pytest.raises((RayLLMInputError, ValueError), match=message):
+    with pytest.raises((RayLLMInputError, ValueError, TypeError), match=message):
         operator(**given)
 
 
 def test_templated_arguments_wait_for_their_rendering() -> None:
+    operator(prompt="{{ params.prompt }}", sampling_params={"max_tokens": "{{ 1 }}"})
     operator(
-        max_rows="{{ params.rows }}", prompt="{{ params.prompt }}", sampling_params={"max_tokens": "{{ 1 }}"}
+        source={"max_rows": "{{ params.rows }}"}, rerun="{{ params.rerun }}", limits={"stall": "{{ 1 }}h"}
     )
-    operator(engine_kwargs={"max_model_len": "{{ params.length }}"}, on_too_long="truncate")
+    for engine in ({"kwargs": {"max_model_len": "{{ params.length }}"}}, "{{ params.engine }}", "l4-small"):
+        operator(engine=engine, quality={"on_too_long": "truncate"})
 
 
 def test_schema_class_becomes_a_json_schema_and_template_fields_are_plain() -> None:
@@ -73,29 +85,41 @@ def test_schema_class_becomes_a_json_schema_and_template_fields_are_plain() -> N
 
 
 def test_paths_may_be_object_storage_paths() -> None:
-    names = ("input_path", "output_path", "metadata_path", "quarantine_path")
-    task = operator(**{name: ObjectStoragePath(f"file:///data/{name}") for name in names})
-    assert [getattr(task, name) for name in names] == [f"/data/{name}" for name in names]
+    def path(name: str) -> ObjectStoragePath:
+        return ObjectStoragePath(f"file:///{{{{ params.x }}}}/{name}")
+
+    beside = {"metadata_path": path("metadata"), "quarantine_path": path("bad")}
+    task = operator(input_path=path("in"), output_path=path("out"), publish=beside, slice_key="k")
+    task.render_template_fields({"params": {"x": "lake"}})  # type: ignore[typeddict-item]
+    job = spec_of(task)
+    paths = (job.input_path, job.output_path, job.metadata_path, job.quarantine_path)
+    assert paths == ("/lake/in", "/lake/out", "/lake/metadata", "/lake/bad")
     assert operator(output_path="s3://bucket/out").output_path == "s3://bucket/out"
 
 
 def test_folders_beside_the_table_are_templates_and_reach_the_spec() -> None:
     task = operator(
-        slice_key="k", output_path="/{{ params.x }}/out", metadata_path="/{{ params.x }}/meta",
-        quarantine_path="/{{ params.x }}/bad", verify="content", params={"x": "lake"},
+        slice_key="k", output_path="/{{ params.x }}/out", rerun={"verify": "content"},
+        publish={"metadata_path": "/{{ params.x }}/meta", "quarantine_path": "/{{ params.x }}/bad"},
     )  # fmt: skip
     task.render_template_fields({"params": {"x": "lake"}})  # type: ignore[arg-type]
     job = spec_of(task)
     assert (job.paths.metadata, job.paths.quarantine) == ("/lake/meta/ds=k", "/lake/bad/ds=k")
     assert (job.verify, job.keep_versions) == ("content", 1)
     with pytest.raises(RayLLMInputError, match="lies inside the table"):
-        operator(metadata_path="/out/meta")
+        operator(publish={"metadata_path": "/out/meta"})
 
 
 def test_arguments_may_come_from_upstream_tasks() -> None:
     dag = DAG("d", schedule=None)
     upstream = EmptyOperator(task_id="up", dag=dag).output
-    operator(dag=dag, input_path=upstream, prompt=upstream, choices=upstream)
+    task = operator(
+        dag=dag, input_path=upstream, prompt=upstream, limits=upstream, quality={"max_quarantine": upstream}
+    )
+    assert task.upstream_task_ids == {"up"}
+    assert operator(dag=dag, task_id="leaf", engine={"kwargs": {"seed": upstream}}).upstream_task_ids == {
+        "up"
+    }
     operator(output_path=literal("/out/{{x}}"))
 
 
@@ -103,7 +127,7 @@ def test_invalid_schema_and_non_json_argument_are_refused() -> None:
     with pytest.raises(ValueError, match="output_schema"):
         operator(output_schema=dict)
     with pytest.raises(RayLLMInputError, match="cannot be sent"):
-        operator(engine_kwargs={"dtype": object()})
+        operator(engine={"kwargs": {"dtype": object()}})
 
 
 @pytest.mark.parametrize(("schedule", "key"), [
@@ -173,10 +197,10 @@ def test_password_of_another_kind_of_connection_never_leaves_airflow(
 
 
 @pytest.mark.parametrize(("given", "place"), [
-    ({"engine_kwargs": {"hf_token": "hf_sesame"}}, r"engine_kwargs\['hf_token'\]"),
-    ({"engine_kwargs": {"hf_token": "{{ conn.sesame.password }}"}}, r"engine_kwargs\['hf_token'\]"),
+    ({"engine": {"kwargs": {"hf_token": "hf_sesame"}}}, r"engine.kwargs\['hf_token'\]"),
+    ({"engine": {"kwargs": {"hf_token": "{{ conn.sesame.password }}"}}}, r"engine.kwargs\['hf_token'\]"),
     ({"runtime_env": {"env_vars": {"API_KEY": "sesame"}}}, r"runtime_env\['env_vars'\]\['API_KEY'\]"),
-    ({"processor_kwargs": {"runtime_env": {"env_vars": {"HF_TOKEN": "sesame"}}}}, "processor_kwargs"),
+    ({"engine": {"processor": {"runtime_env": {"env_vars": {"HF_TOKEN": "sesame"}}}}}, "engine.processor"),
     ({"model_source": "s3://KEY:sesame/x@bucket/model"}, "model_source"),
 ])  # fmt: skip
 def test_secrets_in_arguments_are_refused_when_the_dag_is_parsed(given: dict[str, Any], place: str) -> None:
@@ -187,18 +211,20 @@ def test_secrets_in_arguments_are_refused_when_the_dag_is_parsed(given: dict[str
 
 def test_secrets_that_templates_bring_are_refused_before_anything_is_sent() -> None:
     task = operator(slice_key="k")
-    task.engine_kwargs = {"hf_token": "hf_sesame"}
+    task.engine = {"kwargs": {"hf_token": "hf_sesame"}}
     with pytest.raises(RayLLMInputError, match="looks like a secret") as e:
         task._build_submission(context_of(task))
     assert "sesame" not in str(e.value)
 
 
 @pytest.mark.parametrize(("host", "given", "scope"), [
-    ("ray://local", {}, "shared"), ("ray://local", {"engine_scope": "slice"}, "slice"),
+    ("ray://local", {}, "shared"), ("ray://local", {"engine": {"scope": "slice"}}, "slice"),
     ("ray://local", {"engine": "ray_data_llm"}, "slice"),
-    ("ray://local", {"on_too_long": "raise_limit", "engine_kwargs": {"max_model_len": 64}}, "slice"),
+    ("ray://local", {
+        "quality": {"on_too_long": "raise_limit"}, "engine": {"kwargs": {"max_model_len": 64}},
+    }, "slice"),
     ("ray://ray.example.com:8265", {}, "slice"),
-    ("ray://ray.example.com:8265", {"engine_scope": "shared"}, "shared"),
+    ("ray://ray.example.com:8265", {"engine": {"scope": "shared"}}, "shared"),
 ])  # fmt: skip
 def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
     monkeypatch: pytest.MonkeyPatch, host: str, given: dict[str, Any], scope: str
@@ -208,13 +234,14 @@ def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
 
 
 @pytest.mark.parametrize(("given", "seconds"), [
-    ({}, 600), ({"engine_idle_timeout": dt.timedelta(minutes=1)}, 60), ({"engine_idle_timeout": None}, None),
+    ({}, 600), ({"idle_timeout": dt.timedelta(minutes=1)}, 60), ({"idle_timeout": "1h30m"}, 5400),
+    ({"idle_timeout": None}, None), ({"idle_timeout": "never"}, None),
 ])  # fmt: skip
 def test_engine_idle_timeout_reaches_the_spec_as_seconds(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], seconds: float | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
-    assert spec_of(operator(slice_key="k", **given)).engine_idle_timeout == seconds
+    assert spec_of(operator(slice_key="k", engine=given)).engine_idle_timeout == seconds
 
 
 def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> None:
@@ -240,29 +267,33 @@ def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> No
 
 def test_rendered_text_becomes_what_the_argument_needs() -> None:
     task = operator(
-        max_quarantine_fraction="{{ params.share }}", force_rerun="{{ params.force }}", slice_key="k",
-        regex="{{ params.regex }}", concurrency="{{ params.workers }}",
-        on_config_change="{{ params.change }}",
+        quality={"max_quarantine": "{{ params.share }}"}, slice_key="k", regex="{{ params.regex }}",
+        engine={"workers": "{{ params.workers }}"}, limits={"stall": "{{ params.stall }}"},
+        rerun={"force": "{{ params.force }}", "on_config_change": "{{ params.change }}"},
     )  # fmt: skip
-    params = {"share": 0.12, "force": True, "regex": "a|b", "workers": 4, "change": "recompute"}
+    params = {
+        "share": 0.12, "force": True, "regex": "a|b", "workers": 4, "change": "recompute", "stall": "2h",
+    }  # fmt: skip
     task.render_template_fields({"params": params})  # type: ignore[typeddict-item]
     job = spec_of(task)
     assert (job.max_quarantine_fraction, job.force_rerun, job.regex) == (0.12, True, "a|b")
-    assert (job.concurrency, job.on_config_change) == (4, "recompute")
-    wrong = operator(max_quarantine_fraction="{{ params.share }}", slice_key="k")
+    assert (job.concurrency, job.on_config_change, job.stall_timeout) == (4, "recompute", 7200)
+    wrong = operator(quality={"max_quarantine": "{{ params.share }}"}, slice_key="k")
     wrong.render_template_fields({"params": {"share": "a lot"}})  # type: ignore[typeddict-item]
-    with pytest.raises(RayLLMInputError, match=r"max_quarantine_fraction.*'a lot'"):
+    with pytest.raises(RayLLMInputError, match=r"quality.max_quarantine.*'a lot'"):
         spec_of(wrong)
 
 
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("preprocess", "{{ params.f }}"), ("engine", "{{ params.e }}"), ("deferrable", "{{ params.d }}"),
+        ("preprocess", "{{ params.f }}"), ("engine", "my.{{ params.e }}:Engine"),
+        ("engine", {"kind": "my.{{ params.e }}:Engine"}), ("deferrable", "{{ params.d }}"),
         ("cancel_on_kill", "{{ params.c }}"), ("code_paths", ["{{ params.p }}"]),
         ("runtime_env", {"pip": ["{{ params.p }}"]}),
-        ("engine_kwargs", {"trust_remote_code": "{{ params.t }}"}), ("log", "{{ params.l }}"),
-        ("stall_timeout", "{{ params.s }}"), ("allow_static_credentials", "{{ params.a }}"),
+        ("engine", {"kwargs": {"trust_remote_code": "{{ params.t }}"}}), ("log", "{{ params.l }}"),
+        ("engine", {"processor": {"map": {"runtime_env": "{{ params.t }}"}}}),
+        ("allow_static_credentials", "{{ params.a }}"),
     ],
 )  # fmt: skip
 def test_template_that_nobody_renders_is_refused_when_the_dag_is_parsed(argument: str, value: Any) -> None:
@@ -271,9 +302,82 @@ def test_template_that_nobody_renders_is_refused_when_the_dag_is_parsed(argument
         operator(**given)
 
 
-def test_run_cannot_choose_the_code_of_an_engine() -> None:
-    task = operator(engine_kwargs="{{ params.kwargs }}", slice_key="k")
-    task.engine_kwargs = {"trust_remote_code": True}  # as native rendering leaves it
-    with pytest.raises(RayLLMInputError, match="decide which code runs"):
+@pytest.mark.parametrize("rendered", [
+    "evil:Engine", {"kind": "evil:Engine"}, {"kwargs": {"trust_remote_code": True}},
+    {"processor": {"preprocess_map_kwargs": {"runtime_env": {"working_dir": "https://evil/a.zip"}}}},
+])  # fmt: skip
+def test_run_cannot_choose_the_code_of_an_engine(rendered: Any) -> None:
+    task = operator(engine="{{ params.engine }}", slice_key="k")
+    task.engine = rendered
+    with pytest.raises(RayLLMInputError, match="which code runs"):
         spec_of(task)
-    assert spec_of(operator(engine_kwargs={"trust_remote_code": True}, slice_key="k")).engine_kwargs
+    own = {"kwargs": {"trust_remote_code": True}, "kind": "ray_data_llm"}
+    assert spec_of(operator(engine=own, slice_key="k")).engine_kwargs == {"trust_remote_code": True}
+
+
+def test_mapped_task_cannot_choose_code_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
+    own = {"engine": {"kwargs": {"trust_remote_code": True}}, "code_paths": [str(ROOT / "dags")]}
+    with DAG("d", schedule=None, default_args=own) as dag:
+        partial = RayLLMBatchOperator.partial(
+            task_id="t", input_path="/in", output_path="/out", model_source="m", prompt="{a}", slice_key="k"
+        )
+        partial.expand(quality=[{"max_attempts": 2}])
+    mapped: Any = dag.get_task("t")
+
+    def spec(**expanded: Any) -> SliceJob:
+        task = mapped.unmap(expanded)
+        return spec_of(task, **{**context_of(operator()), "dag": dag})
+
+    job = spec(quality={"max_attempts": 2})
+    assert (job.max_row_attempts, job.engine_kwargs) == (2, {"trust_remote_code": True})
+    for code in (
+        {"engine": {"kind": "evil:Engine"}},
+        {"postprocess": "os:system"},
+        {"code_paths": ["/evil"]},
+    ):
+        with pytest.raises(RayLLMInputError, match="which code runs"):
+            spec(**code)
+
+
+def test_profile_is_the_connections_and_leaves_override_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def has(**engines: Any) -> None:
+        connection = {"conn_type": "ray", "host": "http://ray:8265", "extra": {"engines": engines}}
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(connection))
+
+    small = {"accelerator": "L4", "workers": 2, "kwargs": {"max_model_len": 512, "seed": 1}}
+    has(small=small, big={"accelerator": "H100"})
+    job = spec_of(operator(engine="small", slice_key="k"))
+    assert (job.engine, job.accelerator_type, job.concurrency) == ("auto", "L4", 2)
+    changed = {"profile": "small", "workers": 3, "kwargs": {"seed": 2}}
+    job = spec_of(operator(engine=changed, slice_key="k"))
+    assert (job.accelerator_type, job.concurrency) == ("L4", 3)
+    assert job.engine_kwargs == {"max_model_len": 512, "seed": 2}
+    with pytest.raises(RayLLMInputError, match="'smal' is neither .* it has 'big', 'small'"):
+        spec_of(operator(engine="smal", slice_key="k"))
+    has(small={**small, "kind": "evil:Engine"})
+    with pytest.raises(RayLLMInputError, match=r"engine.kind: .*which code runs"):
+        spec_of(operator(engine="small", slice_key="k"))
+    has(small={"acelerator": "L4"})
+    with pytest.raises(RayLLMInputError, match="engine has no 'acelerator': did you mean 'accelerator'?"):
+        spec_of(operator(engine="small", slice_key="k"))
+    has(vllm=small)
+    with pytest.raises(RayConnectionError, match="'vllm' is the name of an engine"):
+        spec_of(operator(engine="small", slice_key="k"))
+
+
+def test_prompt_may_be_a_file_beside_the_dag(tmp_path: Path) -> None:
+    (tmp_path / "ask.jinja").write_text("In {{ params.x }}: {a}")
+    dag = DAG("d", schedule=None, template_searchpath=[str(tmp_path)])
+    task = operator(dag=dag, prompt="ask.jinja", choices=["README.md", "b"], slice_key="k")
+    task.resolve_template_files()
+    task.render_template_fields({"params": {"x": "short"}})  # type: ignore[typeddict-item]
+    job = spec_of(task)
+    assert (job.prompt, job.choices) == ("In short: {a}", ("README.md", "b"))
+
+
+def test_groups_have_the_leaves_that_their_types_have() -> None:
+    types = {name.lower(): getattr(groups, name) for name in map(str.capitalize, GROUPS)}
+    assert {name: set(t.__annotations__) - {"profile"} for name, t in types.items()} == {
+        name: set(leaves) for name, leaves in GROUPS.items()
+    }

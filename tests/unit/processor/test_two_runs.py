@@ -78,14 +78,15 @@ def unleased(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_number_that_became_void_at_the_commit_is_followed_by_another(
-    job: SliceJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     before_commit(monkeypatch, lambda: versions.void(folders_of(job).metadata, 1, "a test"))
     cluster = InProcess()
     report = run(job, cluster)
     assert (report.outcome, report.published_version, cluster.answered) == ("published", 2, ROWS)
     assert newest(job).to_report("published") == report
-    assert "deciding again what is to be done" in capsys.readouterr().err
+    assert "deciding again what is to be done" in caplog.text
     assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
 
 

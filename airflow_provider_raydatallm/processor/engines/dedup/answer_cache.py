@@ -35,7 +35,7 @@ def check_address(url: str) -> None:
         Store(url)
     except SliceError as e:
         raise SliceError(
-            f"answer_cache: {e}. Give an address such as s3://bucket/answers, or a path that every node has",
+            f"engine.cache: {e}. Give an address such as s3://bucket/answers, or a path that every node has",
             kind=e.kind,
         ) from e
 

@@ -64,7 +64,7 @@ class CacheNamespace:
 
 
 def warn(text: str) -> None:
-    logger.warning("answer_cache: %s", text)
+    logger.warning("engine.cache: %s", text)
 
 
 class CacheFiles:

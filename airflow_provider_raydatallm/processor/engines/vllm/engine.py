@@ -60,7 +60,7 @@ class VllmEngine(VllmEngineBase):
         super().__init__(job, rows)
         if job.processor_kwargs:
             raise SliceError(
-                "processor_kwargs are for Ray Data LLM's processor: set engine='ray_data_llm'", kind="input"
+                "engine.processor are for Ray Data LLM's processor: set engine='ray_data_llm'", kind="input"
             )
         if job.answer_cache is not None:
             check_address(job.answer_cache)

@@ -1,0 +1,177 @@
+"""The operator's arguments that stand in groups: plain dicts, whose leaves may be templates.
+
+An upstream task's output may be a whole group, or a leaf. A group in a task replaces the one of
+`default_args`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import time, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+
+if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath, XComArg
+
+    Later: TypeAlias = str | XComArg
+    Path: TypeAlias = Later | ObjectStoragePath
+    Duration: TypeAlias = timedelta | float | Later
+
+
+class Engine(TypedDict, total=False):
+    """What answers. Leaves that name code (a class as `kind`, vLLM's `trust_remote_code`) are no templates.
+
+    :param profile: an engine of the connection's extra `engines`; the other leaves override its own.
+    :param kind: `vllm`, fed by the provider; `ray_data_llm`, vLLM in Ray Data LLM's own processor; `auto`:
+        `vllm` where possible; or `"package.module:Class"` of your own engine.
+    :param kwargs: vLLM's engine arguments. A `max_model_len` of "auto" is estimated from a sample of rows.
+    :param accelerator: Ray's name of the GPU that the workers need, such as `L4`.
+    :param workers: a number, (min, max) to scale between, or `"auto"`: as many as the cluster's GPUs and the
+        slice's work allow.
+    :param scope: `slice`: the engine ends with the slice. `shared`: it stays for slices that need an equal
+        one (model, arguments, accelerator, environment), which then start in seconds; it scales within
+        `workers` of (min, max). Default: `shared` on an embedded Ray where possible, else `slice`.
+    :param idle_timeout: idle time after which a shared engine ends; None or "never". It ends sooner when
+        another engine needs its resources. Default: 10 minutes.
+    :param max_shared: shared engines on the cluster above which this slice queues before it starts another.
+    :param deduplicate: run identical requests once. Default: only when sampling is deterministic
+        (temperature 0, or a seed).
+    :param cache: folder (`s3://...`, or a path on every node) in which slices of the same model, also
+        concurrent ones, share answers to identical requests. Needs kind `vllm`, and follows `deduplicate`.
+    :param cache_max_bytes: size of the cache per model and settings; the oldest answers go first. A slice
+        holds them in memory.
+    :param cache_max_days: days for which the cache keeps an answer.
+    :param max_model_len_percentile: percentage of rows that must fit into a `max_model_len` of "auto".
+    :param blocks: blocks to cut the rows into. Default: one per batch.
+    :param batch_size: rows that go to a worker together, and the next ones when all of them are finished.
+        Default: rows are admitted one by one with kind "vllm", else chosen by the provider.
+    :param max_concurrent_batches: batches per worker at once, of 128 rows without `batch_size`. Default:
+        chosen by the provider.
+    :param processor: options of Ray Data LLM's processor, which `auto` then selects: its stages
+        (`tokenize_stage={"concurrency": 4}`), `placement_group_config`, `preprocess_map_kwargs`,
+        `postprocess_map_kwargs`.
+    """
+
+    profile: Later
+    kind: Later
+    kwargs: Mapping[str, Any] | XComArg
+    accelerator: Later
+    workers: int | tuple[int, int] | list[int] | Literal["auto"] | Later
+    scope: Literal["slice", "shared"] | Later
+    idle_timeout: Duration | None
+    max_shared: int | Later
+    deduplicate: bool | Later
+    cache: Path
+    cache_max_bytes: int | Later
+    cache_max_days: float | Later
+    max_model_len_percentile: float | Later
+    blocks: int | Later
+    batch_size: int | Later
+    max_concurrent_batches: int | Later
+    processor: Mapping[str, Any] | XComArg
+
+
+class Source(TypedDict, total=False):
+    """How the input is read.
+
+    :param format: `parquet`, `csv`, `jsonl`, or `auto`: by file name.
+    :param column: reads only rows (or Hive folders) of the dataset `input_path` whose column equals the slice
+        key.
+    :param slice_format: `strftime` format of a slice key that comes from a date. Default: `%Y-%m-%d`. An
+        hourly DAG needs an hourly one.
+    :param column_types: Arrow types of CSV (default: string) and JSON Lines columns:
+        `{"amount": "float64"}`.
+    :param csv: `delimiter`, `quote_char`, `escape_char`, `encoding` of CSV files other than RFC 4180 in
+        UTF-8.
+    :param max_rows: answer only the first rows, into a table of its own, `<table>.trial/first-<n>/`. Empty:
+        all.
+    :param on_empty: when the slice has no rows: `fail`, `skip` the task, or `publish` an empty slice.
+    """
+
+    format: Literal["auto", "parquet", "csv", "jsonl"] | Later
+    column: Later
+    slice_format: Later
+    column_types: Mapping[str, str] | XComArg
+    csv: Mapping[str, str] | XComArg
+    max_rows: int | Later | None
+    on_empty: Literal["fail", "skip", "publish"] | Later
+
+
+class Rerun(TypedDict, total=False):
+    """What happens when the slice is published already, or another run works on it. Instead of the dict:
+    `"keep"` (the default: fail when the configuration or the input is another), `"recompute"` (replace what
+    is published in both cases) or `"extend"` (add new input files).
+
+    :param on_config_change: when it is published with another configuration: `fail` or `recompute`.
+    :param on_input_change: when it is published, or half finished, from other input files: `fail`,
+        `recompute`, or `extend`: add new files and keep finished rows.
+    :param on_running: when another run works on it: `fail`, or `attach`: wait for its result, and take over
+        if it died. Default: `attach`.
+    :param force: recompute a finished slice every time the task runs.
+    :param retry_quarantined: answer the quarantined rows of a finished slice again.
+    :param verify: how a finished slice is checked: `listing` its files, or also reading their `content`.
+    """
+
+    on_config_change: Literal["fail", "recompute"] | Later
+    on_input_change: Literal["fail", "recompute", "extend"] | Later
+    on_running: Literal["attach", "fail"] | Later
+    force: bool | Later
+    retry_quarantined: bool | Later
+    verify: Literal["listing", "content"] | Later
+
+
+class Quality(TypedDict, total=False):
+    """Rows that fail for their own reasons.
+
+    :param max_quarantine: share of rows that may fail. Above it the task fails and publishes nothing;
+        finished rows are kept for the next run. Default: 0.1.
+    :param max_attempts: attempts per row, in all, before it goes to quarantine. Default: 1.
+    :param on_too_long: how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine`
+        those whose prompt alone does not fit; `truncate` the end of the prompt's longest message; or
+        `raise_limit`: answer them last, with an engine that has a higher limit.
+    """
+
+    max_quarantine: float | Later
+    max_attempts: int | Later
+    on_too_long: Literal["quarantine", "truncate", "raise_limit"] | Later
+
+
+class Publish(TypedDict, total=False):
+    """How the slice is published.
+
+    :param max_file_bytes: approximate size above which it is published as several files. Default: 1 GiB.
+    :param file_per_input: publish one file per input file instead.
+    :param keep_versions: how many replaced versions stay readable and can be restored. Default: 1.
+    :param metadata_path: folder of the table's plans, checkpoints, commits and reports. Default:
+        `<table>.ray_llm/`, beside the table.
+    :param quarantine_path: table of the rows that failed. Default: `<table>.quarantine/`.
+    """
+
+    max_file_bytes: int | Later
+    file_per_input: bool | Later
+    keep_versions: int | Later
+    metadata_path: Path
+    quarantine_path: Path
+
+
+class Limits(TypedDict, total=False):
+    """How long things may take: text such as `"30m"` or `"1h30m"`, seconds, or a timedelta.
+
+    :param queue: how long the job may wait until all resources of its engine are free at once. Default: a
+        day.
+    :param stall: time without a finished row after which the job fails. A retry keeps finished rows.
+        Default: 30 minutes.
+    :param orphan: time without a waiting task after which the job ends, with finished rows kept; at least a
+        minute. Meanwhile it publishes nothing. None or "never": it never ends, and publishes. Default: 30
+        minutes.
+    :param reconnect: how long the cluster may be away, or refuse the token. Default: 10 minutes.
+    :param finish_by: when the slice should be finished: a duration from the run's start, or a time of day
+        (`"07:00"`, in the schedule's timezone). A job that will be late logs this early, with the workers it
+        would need; it is not stopped.
+    """
+
+    queue: Duration
+    stall: Duration
+    orphan: Duration | None
+    reconnect: Duration
+    finish_by: Duration | time

@@ -97,6 +97,12 @@ def get_provider_info() -> dict[str, Any]:
                         "Address of the Ray Dashboard in links, if it differs from the Jobs address",
                         format="url",
                     ),
+                    "engines": {
+                        "label": "Engine profiles",
+                        "description": 'JSON object of named engines, for the operator\'s engine="l4-small": '
+                        '{"l4-small": {"accelerator": "L4", "kwargs": {"max_model_len": 4096}}}',
+                        "schema": {"type": ["object", "null"]},
+                    },
                 },
             }
         ],

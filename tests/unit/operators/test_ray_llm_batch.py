@@ -353,13 +353,13 @@ def test_profile_is_the_connections_and_leaves_override_it(monkeypatch: pytest.M
     job = spec_of(operator(engine=changed, slice_key="k"))
     assert (job.accelerator_type, job.concurrency) == ("L4", 3)
     assert job.engine_kwargs == {"max_model_len": 512, "seed": 2}
-    with pytest.raises(RayLLMInputError, match="'smal' is neither .* it has 'big', 'small'"):
+    with pytest.raises(RayLLMInputError, match=r"'smal' is neither .* it has 'big', 'small'"):
         spec_of(operator(engine="smal", slice_key="k"))
     has(small={**small, "kind": "evil:Engine"})
     with pytest.raises(RayLLMInputError, match=r"engine.kind: .*which code runs"):
         spec_of(operator(engine="small", slice_key="k"))
     has(small={"acelerator": "L4"})
-    with pytest.raises(RayLLMInputError, match="engine has no 'acelerator': did you mean 'accelerator'?"):
+    with pytest.raises(RayLLMInputError, match=r"engine has no 'acelerator': did you mean 'accelerator'?"):
         spec_of(operator(engine="small", slice_key="k"))
     has(vllm=small)
     with pytest.raises(RayConnectionError, match="'vllm' is the name of an engine"):

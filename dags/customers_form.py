@@ -1,7 +1,7 @@
 """Runs by hand, with a form in the UI for the day, the prompt and the number of rows.
 
-The Param `slice` is the slice key. With a number of rows it is a trial: a table of its
-own, in `<table>.trial/`, which never touches the published one.
+The Param `slice` is the slice key. With a number of rows it is a trial: a table of each
+person's own, in `<table>.trial/`, which never touches the published one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def customers_form() -> None:
         model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         system_prompt="You infer a company's industry.",
         prompt="{{ params.prompt }}",
-        source={"max_rows": "{{ params.max_rows }}"},
+        source={"max_rows": "{{ params.max_rows }}", "trial": "{{ dag_run.triggering_user_name }}"},
         # A new prompt replaces the answers to the old one.
         rerun={"on_config_change": "recompute"},
         sampling_params={"temperature": 0, "max_tokens": 16},

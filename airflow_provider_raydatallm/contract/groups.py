@@ -37,6 +37,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "column_types": "column_types",
         "csv": "csv_options",
         "max_rows": "max_rows",
+        "trial": "trial",
         "on_empty": "on_empty",
     },
     "rerun": {

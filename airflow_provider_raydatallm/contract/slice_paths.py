@@ -36,11 +36,11 @@ def report_name(version_number: int) -> str:
     return f"reports/report-{version_number:06}.json"
 
 
-def slice_folder(output_path: str, slice_key: str, max_rows: int | None = None) -> str:
+def slice_folder(output_path: str, slice_key: str, trial: str | None = None) -> str:
     """The folder of a slice in its table: `output_path` with the key for `{slice}`, else
     `output_path/ds=KEY`.
 
-    A trial's (`max_rows`) is in a table of its own.
+    :param trial: name of a trial, whose slices are in a table of its own.
 
     :raises ValueError: when the table would be the root of a bucket or disk, which has no place beside it.
     """
@@ -53,7 +53,7 @@ def slice_folder(output_path: str, slice_key: str, max_rows: int | None = None) 
             f"output_path {output_path!r} makes the root of a bucket or disk the table, and there is no "
             "place beside it for metadata and quarantine: give a folder in it"
         )
-    return f"{table}{TRIAL}/first-{max_rows}/{folder}" if max_rows is not None else path
+    return path if trial is None else f"{table}{TRIAL}/{trial}/{folder}"
 
 
 def slice_paths(

@@ -29,6 +29,8 @@ from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
 from airflow_provider_raydatallm.contract.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.slice_paths import (
+    METADATA,
+    QUARANTINE,
     SlicePaths,
     encode_slice_key,
     slice_folder,
@@ -39,6 +41,7 @@ from airflow_provider_raydatallm.contract.slice_paths import (
 SLICE_FORMAT = "%Y-%m-%d"
 
 _ASCII = r"^[\x01-\x7f]$"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.@+-]{0,79}$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 #: An address or an absolute path: every process on every node has to find the same folder.
 _FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
@@ -99,6 +102,8 @@ class SliceJob(Contract):
     column_types: dict[str, str] = Field(default_factory=dict)
     csv_options: CsvOptions = CsvOptions()
     max_rows: int | None = Field(default=None, ge=1)
+    #: Name of the trial's table, for a slice of `max_rows`; by default one for each number of rows.
+    trial: str | None = Field(default=None, pattern=_NAME)
     on_empty: Literal["fail", "skip", "publish"] = "fail"
     output_path: str = Field(min_length=1)
     output_column: str = Field(default="answer", min_length=1)
@@ -219,6 +224,13 @@ class SliceJob(Contract):
                 f"{label(str(info.field_name))} is {value!r}: give the folder of the whole table, as an "
                 "address or an absolute path, without {slice}"
             )
+        return value
+
+    @field_validator("trial")
+    @classmethod
+    def _check_trial(cls, value: str | None) -> str | None:
+        if value is not None and value.endswith((METADATA, QUARANTINE)):
+            raise ValueError(f"{value!r} ends like the folders beside a trial's table: choose another name")
         return value
 
     @field_validator(*ADDRESSES)
@@ -383,7 +395,12 @@ class SliceJob(Contract):
     @property
     def slice_path(self) -> str:
         """Folder of the published slice; `slice_folder` says where it is."""
-        return slice_folder(self.output_path, self.slice_key, self.max_rows)
+        return slice_folder(self.output_path, self.slice_key, self.trial_name)
+
+    @property
+    def trial_name(self) -> str | None:
+        """Name of the trial's table; None for a whole slice."""
+        return None if self.max_rows is None else self.trial or f"first-{self.max_rows}"
 
     @property
     def output_table(self) -> str:

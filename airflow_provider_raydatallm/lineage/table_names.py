@@ -48,7 +48,7 @@ def output_table(job: SliceJob) -> Table:
     folder, _, name = job.output_path.rstrip("/").rpartition("/")
     if "{slice}" not in job.output_path:
         folder, name = job.output_path.rstrip("/"), "ds={slice}"
-    trial = f"{TRIAL}/first-{job.max_rows}" if job.max_rows is not None else ""
+    trial = "" if job.trial_name is None else f"{TRIAL}/{job.trial_name}"
     return _table(f"{folder}{trial}/{name}", job.slice_key, job.slice_path)
 
 

@@ -83,8 +83,9 @@ class Source(TypedDict, total=False):
         `{"amount": "float64"}`.
     :param csv: `delimiter`, `quote_char`, `escape_char`, `encoding` of CSV files other than RFC 4180 in
         UTF-8.
-    :param max_rows: answer only the first rows, into a table of its own, `<table>.trial/first-<n>/`. Empty:
-        all.
+    :param max_rows: a trial: answer only the first rows, into a table of its own. Empty: all.
+    :param trial: name of the trial's table, `<table>.trial/<name>/`. Default: `first-<n>`. Give people tables
+        of their own: `"{{ dag_run.triggering_user_name }}"`.
     :param on_empty: when the slice has no rows: `fail`, `skip` the task, or `publish` an empty slice.
     """
 
@@ -94,6 +95,7 @@ class Source(TypedDict, total=False):
     column_types: Mapping[str, str] | XComArg
     csv: Mapping[str, str] | XComArg
     max_rows: int | Later | None
+    trial: Later | None
     on_empty: Literal["fail", "skip", "publish"] | Later
 
 

@@ -79,8 +79,9 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     fields = {name: value for name, value in flatten(arguments).items() if name not in _TASK_LEAVES}
     fields |= {name: to_url(fields[name]) for name in ADDRESSES if name in fields}
-    if str(fields.get("max_rows")).strip() in ("", "None"):
-        fields.pop("max_rows", None)
+    for name in ("max_rows", "trial"):  # a form's, which may be empty
+        if str(fields.get(name)).strip() in ("", "None"):
+            fields.pop(name, None)
     return {name: v for name, v in fields.items() if v is not None or name == "engine_idle_timeout"}
 
 

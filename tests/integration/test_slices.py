@@ -152,7 +152,7 @@ def test_second_run_is_a_no_op_and_xcom_equals_the_report(ask: Ask, tmp_path: Pa
 def test_changed_prompt_replaces_the_slice_when_told_to(ask: Ask, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
     ask(input_path=f"{tmp_path}/in.parquet", **STUB)
-    with pytest.raises(RayLLMInputError, match="on_config_change='recompute'"):
+    with pytest.raises(RayLLMInputError, match=r"rerun.on_config_change='recompute'"):
         ask(input_path=f"{tmp_path}/in.parquet", prompt="Where is {name}?", **STUB)
     result = ask(
         input_path=f"{tmp_path}/in.parquet", prompt="Where is {name}?", on_config_change="recompute", **STUB

@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
 _ANY_KEY = "any-slice-key"
-_ANY_TRIAL = 999_999_999_999
+_ANY_TRIAL = "any-trial-name"
 _THREADS = 16
 #: Of a slice's metadata, what a run needs that has not published yet.
 _OF_RUNS = (f"{versions.CHECKPOINT}/", f"{lease.LEASE}/", versions.PROGRESS)
@@ -45,7 +45,7 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
     """
     any_slice = job.model_copy(update={"slice_key": _ANY_KEY, "max_rows": None})
     trials = any_slice.model_copy(
-        update={"max_rows": _ANY_TRIAL, "metadata_path": None, "quarantine_path": None}
+        update={"max_rows": 1, "trial": _ANY_TRIAL, "metadata_path": None, "quarantine_path": None}
     )
     slices = [folders for one in (any_slice, trials) for folders in _list_slices(one)]
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -100,7 +100,7 @@ def _is_probe(folders: SliceFolders) -> bool:
 
 def _list_slices(job: SliceJob) -> list[SliceFolders]:
     fs, path = open_fs(job.paths.metadata)
-    pattern = glob.escape(path).replace(_ANY_KEY, "*").replace(f"{_ANY_TRIAL}", "*")
+    pattern = glob.escape(path).replace(_ANY_KEY, "*").replace(_ANY_TRIAL, "*")
     result = []
     for path in sorted(fs.glob(pattern)):
         table, _, folder = path.rstrip("/").rpartition("/")

@@ -47,7 +47,7 @@ def test_metadata_of_another_table_is_refused_and_nothing_removed(job: SliceJob,
     run_in_process(one)
     other, cluster = changed(one, output_path=f"{tmp_path}/other"), InProcess()
     with pytest.raises(
-        SliceError, match=r"holds the metadata of .*/out/ds=2026-01-31.*metadata_path of its own"
+        SliceError, match=r"holds the metadata of .*/out/ds=2026-01-31.*publish.metadata_path of its own"
     ):
         run_in_process(other, cluster)
     assert cluster.answered == 0

@@ -71,7 +71,7 @@ def test_forced_run_answers_a_finished_slice_again(job: SliceJob) -> None:
 def test_changed_configuration_follows_the_policy(job: SliceJob) -> None:
     run(job)
     other = changed(job, prompt="Other {x}")
-    with pytest.raises(SliceError, match="on_config_change='recompute'"):
+    with pytest.raises(SliceError, match=r"rerun.on_config_change='recompute'"):
         run(other)
     assert current_report(other) is finished_report(other) is None
     assert answers(job) == ["a", "b"]
@@ -117,7 +117,7 @@ def test_input_that_changed_half_way_follows_the_policy(job: SliceJob) -> None:
     with pytest.raises(SliceError, match="1 of 3 rows failed"):
         run(job)
     add_file(job, "b.parquet", ["fine", "too"])
-    with pytest.raises(SliceError, match=r"half finished.*on_input_change='recompute' or 'extend'"):
+    with pytest.raises(SliceError, match=r"half finished.*rerun.on_input_change='recompute' or 'extend'"):
         run(job)
     cluster = InProcess()
     report = run(changed(job, on_input_change="recompute"), cluster)
@@ -138,7 +138,7 @@ def test_damaged_commit_is_reported_and_can_be_forced(job: SliceJob) -> None:
     run(job)
     commit = metadata(job) / "commits" / "commit-000001.json"
     commit.write_bytes(commit.read_bytes().replace(b'"rows"', b'"r0ws"'))
-    with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*force_rerun=True"):
+    with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*rerun.force=True"):
         run(job)
     assert run(changed(job, force_rerun=True)).outcome == "published"
     assert run(job).outcome == "unchanged"
@@ -147,7 +147,7 @@ def test_damaged_commit_is_reported_and_can_be_forced(job: SliceJob) -> None:
 def test_two_instants_that_share_a_key_are_noticed(job: SliceJob) -> None:
     run(changed(job, slice_instant="2026-01-31T01:00:00+00:00"))
     assert run(job).outcome == "unchanged"
-    with pytest.raises(SliceError, match="slice_format '%Y-%m-%d' is too coarse"):
+    with pytest.raises(SliceError, match=r"source.slice_format '%Y-%m-%d' is too coarse"):
         run(changed(job, slice_instant="2026-01-31T02:00:00+00:00"))
 
 

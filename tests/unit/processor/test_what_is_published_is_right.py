@@ -36,7 +36,7 @@ def test_other_timezone_is_another_question_whose_rows_are_never_mixed(tmp_path:
     run_in_process(job)
     utc = [row["name"] for row in published(job)]
     new_york = changed(job, slice_timezone="America/New_York")
-    with pytest.raises(SliceError, match="on_config_change='recompute'"):
+    with pytest.raises(SliceError, match=r"rerun.on_config_change='recompute'"):
         run_in_process(new_york)
     run_in_process(changed(new_york, on_config_change="recompute"))
     assert_own_answers(job)

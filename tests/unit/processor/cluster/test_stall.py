@@ -30,7 +30,7 @@ def test_stall_time_counts_from_the_engines_start(clock: Clock) -> None:
     clock.now += 59
     watch.observe(0, engine_started=True)
     clock.now += 1
-    with pytest.raises(SliceError, match=r"no row finished for 60 s \(stall_timeout\) while 100 rows") as e:
+    with pytest.raises(SliceError, match=r"no row finished for 60 s \(limits.stall\) while 100 rows") as e:
         watch.observe(0, engine_started=True)
     assert "3 x Feeder RUNNING" in str(e.value)
     assert e.value.kind == "engine"

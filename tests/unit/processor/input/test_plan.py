@@ -79,7 +79,7 @@ def test_csv_columns_are_strings_unless_column_types_says_otherwise(tmp_path: Pa
     ]
     with pytest.raises(SliceError, match=r"'nope'.*'day'"):
         plan_of(tmp_path, column_types={"nope": "int64"})
-    with pytest.raises(SliceError, match=r"column_types\['price'\] is 'money'"):
+    with pytest.raises(SliceError, match=r"source.column_types\['price'\] is 'money'"):
         plan_of(tmp_path, column_types={"price": "money"})
 
 
@@ -136,7 +136,7 @@ def test_slice_column_filters_rows_of_any_date_like_type(tmp_path: Path, values:
     pq.write_table(pa.table({"day": values, "n": [0, 1, 2]}), tmp_path / "a.parquet")
     plan = plan_of(tmp_path, slice_column="day", columns=["n"])
     assert rows_of(plan) == [{"n": 1}]
-    with pytest.raises(SliceError, match="slice_column 'nope'"):
+    with pytest.raises(SliceError, match=r"source.column 'nope'"):
         plan_of(tmp_path, slice_column="nope")
 
 
@@ -145,7 +145,7 @@ def test_other_days_of_a_dataset_root_are_never_published_as_this_day(tmp_path: 
         (tmp_path / f"ds={day}").mkdir()
         pq.write_table(pa.table({"x": [1]}), tmp_path / f"ds={day}" / "a.parquet")
     for path in (tmp_path, f"{tmp_path}/ds=2026-*/"):
-        with pytest.raises(SliceError, match=r"also holds ds=2026-01-30.*set slice_column='ds'"):
+        with pytest.raises(SliceError, match=r"also holds ds=2026-01-30.*set source.column='ds'"):
             plan_of(path)
 
 
@@ -184,7 +184,7 @@ def test_column_that_a_later_file_lacks_is_null_there(tmp_path: Path) -> None:
 
 def test_json_numbers_are_never_silently_rounded(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": 9007199254740993, "x": 1e300}\n{"id": 1.5, "x": 2}\n')
-    with pytest.raises(SliceError, match=r"a\.jsonl.*'id'.*9007199254740993.*column_types"):
+    with pytest.raises(SliceError, match=r"a\.jsonl.*'id'.*9007199254740993.*source.column_types"):
         plan_of(tmp_path)
     (tmp_path / "a.jsonl").write_text('{"id": 12345678901234567890, "x": 1.5}\n')
     typed = plan_of(tmp_path, column_types={"id": "uint64"})
@@ -239,7 +239,7 @@ def test_slice_column_of_bytes_or_hostile_text_selects_its_rows(tmp_path: Path) 
         pq.write_table(pa.table({"day": values, "n": [0, 1, 2]}), tmp_path / "a.parquet")
         assert rows_of(plan_of(tmp_path, slice_column="day", columns=["n"])) == [{"n": 0}]
     pq.write_table(pa.table({"day": [["2026-01-31"]]}), tmp_path / "a.parquet")
-    with pytest.raises(SliceError, match=r"slice_column 'day' is list<.*has no text to compare"):
+    with pytest.raises(SliceError, match=r"source.column 'day' is list<.*has no text to compare"):
         plan_of(tmp_path, slice_column="day")
 
 
@@ -303,7 +303,7 @@ def test_truncated_parquet_and_gzip_name_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("files", "error"), [
-    ({"a.csv": "x,x\n1,2\n"}, "names 'x' twice"), ({"a.txt": "x\n"}, "set input_format"),
+    ({"a.csv": "x,x\n1,2\n"}, "names 'x' twice"), ({"a.txt": "x\n"}, "set source.format"),
     ({"a.csv": "x\n1\n", "b.jsonl": '{"x": 1}\n'}, "several formats"),
     ({"a.jsonl": '{"x": 1}\n', "b.jsonl": '{"x": {"y": 1}}\n'}, r"b\.jsonl does not fit"),
     ({"a.csv": "ds\n1\n"}, r"'.../slice=\{slice\}'"), ({"a.csv": 'x\n"never closed'}, r"a\.csv"),

@@ -137,7 +137,7 @@ def test_slice_costs_a_store_as_many_requests_as_the_docs_say(
 
 def test_leftovers_on_an_object_store_are_found_and_removed(job: SliceJob) -> None:
     run(job)
-    with pytest.raises(SliceError, match="max_quarantine_fraction"):
+    with pytest.raises(SliceError, match=r"quality.max_quarantine"):
         run(changed(asked(job, "new"), prompt="{name}!", max_quarantine_fraction=0))
     before = answers(job)
     [found] = garbage.find_leftovers(job, -1, stale_seconds=0)

@@ -96,7 +96,7 @@ def test_answer_that_breaks_its_shape_is_quarantined_with_its_text(job: SliceJob
 def test_too_many_failures_publish_nothing_keep_the_rows_and_say_why(job: SliceJob) -> None:
     strict = changed(job, max_quarantine_fraction=0.01)
     with pytest.raises(
-        SliceError, match=r"max_quarantine_fraction 0.01: .*ValueError, such as row 4 of .*in\.parquet"
+        SliceError, match=r"quality.max_quarantine 0.01: .*ValueError, such as row 4 of .*in\.parquet"
     ):
         run(strict)
     assert shown(job) == set()
@@ -104,7 +104,7 @@ def test_too_many_failures_publish_nothing_keep_the_rows_and_say_why(job: SliceJ
     report = run(changed(job, max_quarantine_fraction=0.04), cluster)
     assert report.counts.quarantined == 4
     assert cluster.answered == 0  # it had stopped at the end of the first pass: all was answered
-    with pytest.raises(SliceError, match="max_quarantine_fraction"):
+    with pytest.raises(SliceError, match=r"quality.max_quarantine"):
         run(changed(job, slice_key="other", max_quarantine_fraction=0.0))
 
 
@@ -117,11 +117,11 @@ def refuse_half(row: dict[str, Any]) -> str:
 def test_slice_with_too_many_failures_is_not_answered_to_its_end(job: SliceJob) -> None:
     cluster = InProcess()
     asked = changed(job, preprocess="tests.unit.processor.publish.test_quarantine:refuse_half", prompt=None)
-    with pytest.raises(SliceError, match="max_quarantine_fraction"):
+    with pytest.raises(SliceError, match=r"quality.max_quarantine"):
         run(asked, cluster)
     assert cluster.answered == 0  # the 50 that fail come first
     cluster = InProcess()
-    with pytest.raises(SliceError, match="max_quarantine_fraction"):
+    with pytest.raises(SliceError, match=r"quality.max_quarantine"):
         run(changed(asked, slice_key="other", max_row_attempts=2), cluster)
     assert cluster.answered == 50  # each row has another try, which may succeed
 
@@ -170,10 +170,10 @@ def test_retry_runs_the_quarantined_rows_only(job: SliceJob) -> None:
 
 def test_failed_rows_of_a_slice_that_was_not_published_are_tried_again_when_asked(job: SliceJob) -> None:
     strict = changed(job, max_quarantine_fraction=0.01)
-    with pytest.raises(SliceError, match="retry_quarantined=True"):
+    with pytest.raises(SliceError, match=r"rerun.retry_quarantined=True"):
         run(strict)
     cluster = InProcess()
-    with pytest.raises(SliceError, match="retry_quarantined=True"):
+    with pytest.raises(SliceError, match=r"rerun.retry_quarantined=True"):
         run(strict, cluster)
     assert cluster.answered == 0
     report = run(changed(job, retry_quarantined=True), cluster)

@@ -40,7 +40,7 @@ def test_gpus_of_a_worker_are_the_product_of_its_parallel_sizes(
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "2", True])
 def test_size_that_is_no_whole_number_is_refused(size: Any) -> None:
-    with pytest.raises(SliceError, match=r"engine_kwargs\['data_parallel_size'\] is .*whole number"):
+    with pytest.raises(SliceError, match=r"engine.kwargs\['data_parallel_size'\] is .*whole number"):
         read_parallel({"data_parallel_size": size})
 
 

@@ -159,7 +159,7 @@ def test_file_over_the_limit_of_one_copy_is_refused_before(
 ) -> None:
     monkeypatch.setattr(store_module, "_MAX_COPY_BYTES", 3)
     store.put("f", b"rows")
-    with pytest.raises(SliceError, match=r"/f has 4 bytes, .* at most 3 bytes.*max_file_bytes") as e:
+    with pytest.raises(SliceError, match=r"/f has 4 bytes, .* at most 3 bytes.*publish.max_file_bytes") as e:
         store.place(store, "f", "part")
     assert e.value.kind == "input"
 

@@ -33,7 +33,7 @@ def job(tmp_path: Path) -> SliceJob:
 
 def half_finished(job: SliceJob) -> Path:
     """A run that answered its rows and may not publish them; returns the slice's metadata."""
-    with pytest.raises(SliceError, match="max_quarantine_fraction"):
+    with pytest.raises(SliceError, match=r"quality.max_quarantine"):
         run_in_process(job)
     return metadata(job)
 

@@ -77,7 +77,7 @@ def test_damaged_commit_publishes_nothing_and_hides_nothing(job: SliceJob, damag
     path = Path(job.paths.metadata) / versions.commit_name(1)
     path.write_bytes(damage)
     before = shown(job)
-    with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*force_rerun=True"):
+    with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*rerun.force=True"):
         run(job)
     assert shown(job) == before
 

@@ -110,7 +110,7 @@ def test_unreachable_storage_costs_one_warning_and_no_answer(
 
 
 def test_unknown_address_is_refused_at_the_start() -> None:
-    with pytest.raises(SliceError, match=r"answer_cache: .* s4:// are not accepted.*Give an address such"):
+    with pytest.raises(SliceError, match=r"engine.cache: .* s4:// are not accepted.*Give an address such"):
         check_address("s4://lake")
     assert AnswerCache.open(namespace("s4://lake")) is None
 

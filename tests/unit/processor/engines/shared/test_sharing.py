@@ -23,7 +23,7 @@ from tests.support.in_process import job_of
 def test_slice_that_needs_its_own_engine_cannot_share_one(options: dict[str, Any], why: str) -> None:
     own = {"input_path": "in", "output_path": "out", "model_source": "m", "engine": "auto", **options}
     assert not job_of(**own).can_share_engine
-    with pytest.raises(ValueError, match=f"engine_scope='shared' is not possible: .*{why}"):
+    with pytest.raises(ValueError, match=f"engine.scope='shared' is not possible: .*{why}"):
         job_of(**own, engine_scope="shared")
 
 

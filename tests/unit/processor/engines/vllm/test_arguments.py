@@ -57,6 +57,6 @@ def test_sampling_defaults_are_vllms() -> None:
 
 @pytest.mark.parametrize("value", [0, -5, "many", "0", 2.5, True, [1]])
 def test_rows_at_once_that_no_engine_can_run_are_refused_by_name_and_value(value: object) -> None:
-    with pytest.raises(SliceError, match=r"engine_kwargs\['max_num_seqs'\] is .*: set it to a whole number"):
+    with pytest.raises(SliceError, match=r"engine.kwargs\['max_num_seqs'\] is .*: set it to a whole number"):
         read_max_num_seqs({"max_num_seqs": value})
     assert [read_max_num_seqs(kwargs) for kwargs in ({}, {"max_num_seqs": "64"})] == [None, 64]

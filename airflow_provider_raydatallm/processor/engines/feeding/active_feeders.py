@@ -14,7 +14,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import Clus
 _LOOK_SECONDS = 2.0
 #: Without rows to send, after which a feeder no longer counts: it may get a block at once.
 _IDLE_SECONDS = 5.0
-#: Of an entry that is not renewed: longer than one stays for a feeder that has rows no longer.
+#: Without a renewal, after which an entry's feeder counts as dead. One that is idle removes its own sooner.
 _DEAD_SECONDS = 10.0
 
 

@@ -16,6 +16,7 @@ from airflow_provider_raydatallm.hooks.connection import RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import client_options
 from airflow_provider_raydatallm.hooks.jobs_api import ClusterResources, Flow, HttpRequest
 from airflow_provider_raydatallm.hooks.masking import without_credentials
+from airflow_provider_raydatallm.hooks.tls_errors import explain_tls_error
 
 if TYPE_CHECKING:
     import httpx
@@ -130,12 +131,9 @@ def _run_without_retries(client: httpx.Client, flow: Flow[T]) -> T:
 def _explain_transport_error(error: httpx.TransportError, settings: RaySettings) -> str:
     import httpx
 
+    if fault := explain_tls_error(error):
+        return fault
     text = f"{type(error).__name__}: {error}"
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        ca = f"ca_file {settings.ca_file!r}" if settings.ca_file else "the public authorities"
-        return f"its certificate is not signed by {ca}: write the path of its CA into ca_file ({text})"
-    if "WRONG_VERSION_NUMBER" in text:
-        return f"it does not speak TLS there: write http:// instead of https:// ({text})"
     if isinstance(error, httpx.ProxyError):
         proxy = without_credentials(settings.proxy) if settings.proxy else "of the environment"
         return f"the proxy {proxy} refuses: is its user or password wrong? ({text})"

@@ -8,8 +8,9 @@ Each call is a *flow*: a generator that yields `HttpRequest` (and receives the `
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_raydatallm.exceptions import (
@@ -17,6 +18,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayUnreachableError,
 )
+from airflow_provider_raydatallm.hooks.tls_errors import explain_tls_error
 
 if TYPE_CHECKING:
     import httpx
@@ -115,34 +117,17 @@ def submit(
         "runtime_env": runtime_env,
         "metadata": metadata,
     }
-    error = ""
     request = HttpRequest("POST", "/api/jobs/", json=body, read_timeout=60)
-    for pause in (*_BACKOFF, None):
-        response: Any = yield request
-        status = getattr(response, "status_code", None)
-        if status == 200:
-            _json(response, request.path)
-            return submission_id
-        if status is not None and not _is_transient(status):
-            _raise_if_refused(response)
-        error = _describe(response)
-        # The job may have been accepted although the response was lost.
-        if "already exists" in error or (yield from get_status(submission_id)) is not None:
-            return submission_id
-        if pause is not None:
-            yield Backoff(pause)
-    raise RayUnreachableError(f"the job could not be submitted: {error}")
+    response = yield from _send(request, find_result=partial(_find_job, submission_id))
+    _json(response, request.path)
+    return submission_id
 
 
 def get_status(submission_id: str) -> Flow[JobInfo | None]:
     """Returns None when the cluster has no job of that id."""
-    path = f"/api/jobs/{submission_id}"
-    response = yield from _send(HttpRequest("GET", path), accept={200, 404})
-    if response.status_code == 404:
-        if "does not exist" in response.text:
-            return None
-        # From a proxy in front of a cluster that is being redeployed.
-        raise RayUnreachableError(f"GET {path}: {_describe(response)}")
+    response = yield from _find_job(submission_id)
+    if response is None:
+        return None
     info = _json(response, "job")
     return JobInfo(
         status=str(info.get("status", "")),
@@ -151,6 +136,17 @@ def get_status(submission_id: str) -> Flow[JobInfo | None]:
         started_at=_seconds(info.get("start_time")),
         ended_at=_seconds(info.get("end_time")),
     )
+
+
+def _find_job(submission_id: str) -> Flow[httpx.Response | None]:
+    path = f"/api/jobs/{submission_id}"
+    response = yield from _send(HttpRequest("GET", path), accept={200, 404})
+    if response.status_code == 200:
+        return response
+    if "does not exist" in response.text:
+        return None
+    # From a proxy in front of a cluster that is being redeployed.
+    raise RayUnreachableError(f"GET {path}: {_describe(response)}")
 
 
 def read_log_tail(submission_id: str, info: JobInfo, lines: int) -> Flow[str]:
@@ -212,17 +208,26 @@ def get_resources() -> Flow[ClusterResources]:
 
 
 def _send(
-    request: HttpRequest, *, accept: frozenset[int] | set[int] = frozenset({200})
+    request: HttpRequest,
+    *,
+    accept: frozenset[int] | set[int] = frozenset({200}),
+    find_result: Callable[[], Flow[httpx.Response | None]] | None = None,
 ) -> Flow[httpx.Response]:
-    """Sends an idempotent request; retries while the cluster is unreachable or has a transient error."""
+    """Sends a request; retries while the cluster is unreachable or has a transient error.
+
+    :param find_result: of a request that must not be carried out twice: finds out whether it was although
+        its response was lost, and returns one that stands for it.
+    """
     response: Any = None
     for pause in (*_BACKOFF, None):
         response = yield request
         status = getattr(response, "status_code", None)
         if status in accept:
             return response  # type: ignore[no-any-return]
+        _raise_if_refused(response)
+        if find_result is not None and (result := (yield from find_result())) is not None:
+            return result
         if status is not None and not _is_transient(status):
-            _raise_if_refused(response)
             # It may be a proxy's, in front of a cluster that is being redeployed.
             raise RayUnreachableError(f"{request.method} {request.path}: {_describe(response)}")
         if pause is not None:
@@ -238,10 +243,14 @@ def _is_transient(status: int) -> bool:
 
 def _raise_if_refused(response: Any) -> None:
     """
-    :raises RayConnectionError: when Ray itself says no, so that a retry cannot succeed.
+    :raises RayConnectionError: when Ray itself says no, or TLS does, so that a retry cannot succeed.
     :raises RayUnreachableError: when the address leads elsewhere.
     """
-    status = response.status_code
+    status = getattr(response, "status_code", None)
+    if status is None:
+        if fault := explain_tls_error(response):
+            raise RayConnectionError(f"there is no secure connection to the cluster: {fault}")
+        return
     if 300 <= status < 400:
         raise RayUnreachableError(
             f"the address redirects to {response.headers.get('location')}: use the Jobs address itself, "

@@ -25,10 +25,11 @@ class Authority:
         )
         self.ca_file.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
-    def issue(self, name: str) -> Path:
+    def issue(self, name: str, valid_hours: int = 24) -> Path:
         """A PEM file with a certificate for 127.0.0.1, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        made = self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key).add_extension(
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        made = self._builder(subject, key, valid_hours).add_extension(
             x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
         )
         path = self._folder / f"{name}.pem"
@@ -40,7 +41,9 @@ class Authority:
         )
         return path
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, valid_hours: int = 24
+    ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
@@ -49,7 +52,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(days=1))
-            .not_valid_after(now + dt.timedelta(days=1))
+            .not_valid_after(now + dt.timedelta(hours=valid_hours))
         )
 
 

@@ -1,8 +1,17 @@
 """Nothing here loses power, so nothing waits for the disk: what survives that is not what these tests can
-tell."""
+tell. No proxy of this machine's environment stands before the servers of tests."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
+
 os.fsync = lambda handle: None  # type: ignore[assignment]
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)

@@ -16,6 +16,7 @@ import threading
 import time
 
 from airflow_provider_raydatallm.contract.heartbeat import heartbeat_seconds
+from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import UPLOADED
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 
 logger = logging.getLogger(__name__)
@@ -32,9 +33,8 @@ class OrphanWatch:
     """
 
     def __init__(self, key: str, timeout_s: float) -> None:
-        # The Jobs API stores the value as a package of code, under its URI.
-        self._key, self._timeout_s = f"gcs://{key}".encode(), timeout_s
-        self._beat: bytes | None = None
+        self._key, self._timeout_s = key, timeout_s
+        self._beat: str | None = None
         self._changed_at = time.monotonic()
         self._lock = threading.Lock()
         #: Whether it stopped this process.
@@ -57,20 +57,17 @@ class OrphanWatch:
     def close(self) -> None:
         """Removes the beat from the cluster's store, where it would stay."""
         import ray
-        from ray.experimental.internal_kv import _internal_kv_del
 
         if ray.is_initialized():
             with contextlib.suppress(Exception):  # the cluster may be gone
-                _internal_kv_del(self._key)
+                UPLOADED.delete(self._key)
 
     def _silent_s(self) -> float:
         """Returns the seconds since the last new beat; looks for one."""
-        from ray.experimental.internal_kv import _internal_kv_get
-
         with self._lock:
             try:
                 connect_to_ray()
-                beat = _internal_kv_get(self._key)
+                beat = UPLOADED.get(self._key)
             except Exception:
                 beat = self._beat  # the store is unreachable, perhaps for the waiting task too
             if beat != self._beat:

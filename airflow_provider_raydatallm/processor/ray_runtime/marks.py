@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
 
-_PREFIX = "ray-llm-mark "
+_MARKS = ClusterStore.of_kind("mark")
 _LOOK_SECONDS = 0.5
 
 
@@ -29,20 +30,17 @@ class Mark:
     def set(cls, name: str, value: str = "") -> Mark:
         """Sets a mark of this job, with a value that goes when the mark does."""
         import ray
-        from ray.experimental.internal_kv import _internal_kv_put
 
         mark = cls(name, ray.get_runtime_context().get_job_id())
-        _internal_kv_put(mark._key, value.encode())
+        _MARKS.put(mark._key, value)
         return mark
 
     def remove(self) -> None:
-        from ray.experimental.internal_kv import _internal_kv_del
-
-        _internal_kv_del(self._key)
+        _MARKS.delete(self._key)
 
     @property
-    def _key(self) -> bytes:
-        return "\0".join((_PREFIX + self.name, self.job_id, self._nonce)).encode()
+    def _key(self) -> str:
+        return "\0".join((self.name, self.job_id, self._nonce))
 
 
 def marks(prefix: str) -> list[str]:
@@ -52,9 +50,7 @@ def marks(prefix: str) -> list[str]:
 
 def values(prefix: str) -> list[str]:
     """Returns the values of the marks with this prefix."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    return [(_internal_kv_get(mark._key) or b"").decode() for mark in _marks_of_running_jobs(prefix)]
+    return [_MARKS.get(mark._key) or "" for mark in _marks_of_running_jobs(prefix)]
 
 
 def try_lock(name: str) -> Mark | None:
@@ -97,10 +93,8 @@ def _marks_of_running_jobs(prefix: str) -> list[Mark]:
     """Removes those of jobs that died."""
     import ray
     from ray._private.state import jobs
-    from ray.experimental.internal_kv import _internal_kv_list
 
-    keys = _internal_kv_list(_PREFIX + prefix)
-    all_marks = [Mark(*key.decode().removeprefix(_PREFIX).split("\0")) for key in keys]
+    all_marks = [Mark(*key.split("\0")) for key in _MARKS.names(prefix)]
     is_dead = {ray.get_runtime_context().get_job_id(): False} if all_marks else {}
     if any(mark.job_id not in is_dead for mark in all_marks):
         # After the keys: a job that set one of them is known. Ray keeps ended jobs, too: a look at 10,000

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import RAY
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import gpu_memory
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts
 
@@ -114,7 +115,6 @@ def _call_on(function: Callable[[], T], nodes: list[dict[str, Any]]) -> list[T]:
 def _max_resources() -> dict[str, float] | None:
     """Returns the autoscaler's upper bounds; {} without an autoscaler, None when they are unknown."""
     from ray._private.state import state
-    from ray.experimental.internal_kv import _internal_kv_get
 
     # Autoscaler v2 reports its bounds. There is no public API; Ray Train calls this too.
     bounds = state.get_max_resources_from_cluster_config()
@@ -122,6 +122,6 @@ def _max_resources() -> dict[str, float] | None:
         return dict(bounds)
     # Autoscaler v1 shows in its status only (ray._private.ray_constants.DEBUG_AUTOSCALING_STATUS). Without an
     # autoscaler there is a status too, in which each node has its own type, named after the node.
-    status = json.loads(_internal_kv_get(b"__autoscaling_status") or b"{}")
+    status = json.loads(RAY.get("__autoscaling_status") or "{}")
     types = (status.get("autoscaler_report") or {}).get("node_type_mapping") or {}
     return None if any(kind != f"node_{node}" for node, kind in types.items()) else {}

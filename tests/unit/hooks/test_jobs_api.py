@@ -103,9 +103,14 @@ def test_submission_that_was_taken_is_never_sent_again() -> None:
     )
     assert [s.method for s in sent] == ["POST", "GET", "POST"]
     # An earlier try was taken after all.
-    assert step(jobs_api.submit(**SUBMISSION), answer(500, "... id-1 already exists ..."))[0] == "id-1"
-    with pytest.raises(RayUnreachableError, match="could not be submitted"):
+    there, exists = answer(200, {"status": "RUNNING"}), answer(500, "... id-1 already exists ...")
+    assert step(jobs_api.submit(**SUBMISSION), lost, gone, exists, there)[0] == "id-1"
+    with pytest.raises(RayUnreachableError, match="POST /api/jobs/ failed 6 times: HTTP 503: down"):
         step(jobs_api.submit(**SUBMISSION), *[answer(503, "down"), gone] * 6)
+    with pytest.raises(RayConnectionError, match="refuses the request: HTTP 400: no such runtime_env"):
+        step(jobs_api.submit(**SUBMISSION), answer(400, "no such runtime_env"))
+    with pytest.raises(RayUnreachableError, match="POST /api/jobs/: HTTP 409: in maintenance"):
+        step(jobs_api.submit(**SUBMISSION), answer(409, "in maintenance"), gone)
 
 
 def test_package_is_uploaded_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 from cryptography.hazmat.primitives import serialization
 
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
+from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.connection import EXTRAS, RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import client_options
@@ -44,8 +45,10 @@ def test_airflow_discovers_the_provider() -> None:
 def test_tls_is_verified_and_a_ca_file_makes_it_trusted(
     tls: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(RayUnreachableError, match="certificate"):
-        hook_to(monkeypatch, host=tls.address).call(jobs_api.get_version())
+    hook = hook_to(monkeypatch, host=tls.address)
+    for call in (hook.call, lambda flow: asyncio.run(hook.acall(flow))):
+        with pytest.raises(RayConnectionError, match=r"certificate is not valid .*: set .* ca_file to the"):
+            call(jobs_api.get_version())
     assert tls.headers == []
     trusted = hook_to(monkeypatch, host=tls.address, extra={"ca_file": str(tls.ca_file)})
     assert trusted.call(jobs_api.get_version()) == "2.60.0"

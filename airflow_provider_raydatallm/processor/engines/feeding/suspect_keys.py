@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_PREFIX = b"ray-llm-suspect "
+from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
 
 
 class SuspectKeys:
@@ -13,22 +13,15 @@ class SuspectKeys:
 
     def __init__(self, run: str) -> None:
         """:param run: a name that no other run has."""
-        self._prefix = _PREFIX + run.encode() + b" "
+        self._store = ClusterStore.of_kind("suspect", run)
 
     def add(self, keys: Iterable[bytes]) -> None:
-        from ray.experimental.internal_kv import _internal_kv_put
-
         for key in keys:
-            _internal_kv_put(self._prefix + key.hex().encode(), b"")
+            self._store.put(key.hex())
 
     def read(self) -> set[bytes]:
         """Returns the keys that feeders have added."""
-        from ray.experimental.internal_kv import _internal_kv_list
-
-        names = _internal_kv_list(self._prefix)
-        return {bytes.fromhex(name.removeprefix(self._prefix).decode()) for name in names}
+        return {bytes.fromhex(name) for name in self._store.names()}
 
     def forget(self) -> None:
-        from ray.experimental.internal_kv import _internal_kv_del
-
-        _internal_kv_del(self._prefix, del_by_prefix=True)
+        self._store.clear()

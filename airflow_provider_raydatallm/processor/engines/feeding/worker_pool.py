@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
+
 if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.actor import ActorHandle
@@ -73,10 +75,9 @@ def add_worker_name(group: pa.Table, name: str) -> pa.Table:
 class OwnWorkerPool:
     """The slice's own workers, which the driver starts again when they die (`OwnWorkers`)."""
 
-    def __init__(self, keys: Sequence[str], feeder: str) -> None:
-        """:param keys: of the names of their current actors."""
-        self._keys = list(keys)
-        self._feeder = feeder
+    def __init__(self, actors: ClusterStore, workers: int, feeder: str) -> None:
+        """:param actors: `OwnWorkers.actors`."""
+        self._actors, self._names, self._feeder = actors, [str(i) for i in range(workers)], feeder
         self._workers: dict[str, OwnWorker] = {}
         self._looked_up_at = -_LOOKUP_SECONDS
 
@@ -86,21 +87,20 @@ class OwnWorkerPool:
 
     def _look_up(self) -> None:
         import ray
-        from ray.experimental.internal_kv import _internal_kv_get
 
         if time.monotonic() - self._looked_up_at < _LOOKUP_SECONDS:
             return
         self._looked_up_at = time.monotonic()
-        for number, key in enumerate(self._keys):
-            known = self._workers.get(key)
+        for name in self._names:
+            known = self._workers.get(name)
             if known is not None and not known.is_dead:
                 continue
-            actor = (_internal_kv_get(key) or b"").decode()
-            if not actor or (known is not None and known.actor == actor):
+            actor = self._actors.get(name)
+            if actor is None or (known is not None and known.actor == actor):
                 continue  # it is not started again yet
             with contextlib.suppress(ValueError):  # it died meanwhile
                 # A worker that was started again has the same name in the report.
-                self._workers[key] = OwnWorker(str(number), actor, ray.get_actor(actor), self._feeder)
+                self._workers[name] = OwnWorker(name, actor, ray.get_actor(actor), self._feeder)
 
 
 class OwnWorker:

@@ -149,8 +149,8 @@ class VllmEngine(VllmEngineBase):
         """Starts the engine. Returns what makes the setup of its feeders; `deliver` is left."""
         job = self.job
         open_workers = self._start()
-        run, feeders = uuid.uuid4().hex[:12], 1 if in_one_process else self.cpu_actors[1]
-        self._active_feeders, self._suspect_keys = ActiveFeeders(run, feeders), SuspectKeys(run)
+        run = uuid.uuid4().hex[:12]
+        self._active_feeders, self._suspect_keys = ActiveFeeders(run), SuspectKeys(run)
         limit = self.max_model_len
         return partial(
             FeederSetup,
@@ -224,7 +224,7 @@ class VllmEngine(VllmEngineBase):
             [self._group_options() for _ in range(self.workers[1])],
             None if self._isolates else RESTARTS,
         )
-        return partial(OwnWorkerPool, self._workers.keys)
+        return partial(OwnWorkerPool, self._workers.actors, self.workers[1])
 
     @property
     def is_ready(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
+from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -25,7 +26,6 @@ logger = logging.getLogger(__name__)
 RESTARTS = (0.0, 10.0, 60.0)
 #: Deaths of a worker that lived for so long begin to count anew.
 _LONG_LIFE_SECONDS = 600.0
-_PREFIX = "ray-llm-worker "
 #: What Ray says of an actor whose constructor raised.
 _START_RAISED = "creation task"
 #: A worker that is still starting does not respond.
@@ -47,18 +47,14 @@ class OwnWorkers:
         :param options: of each worker's actor, beside those of the class.
         :param restarts: seconds before each further start; None: at once, as often as it takes.
         """
-        run = uuid.uuid4().hex[:12]
+        #: Of each worker, by its number: the name of its current actor.
+        self.actors = ClusterStore.of_kind("worker", uuid.uuid4().hex[:12])
         self._workers = [
-            _Worker(actor, arguments, own, f"{_PREFIX}{run} {number}", restarts)
+            _Worker(actor, arguments, own, self.actors, str(number), restarts)
             for number, own in enumerate(options)
         ]
         #: Of the first worker that started.
         self.startup_seconds: Mapping[str, float] = {}
-
-    @property
-    def keys(self) -> Sequence[str]:
-        """In the key-value store: each has the name of a worker's current actor."""
-        return [worker.key for worker in self._workers]
 
     @property
     def is_ready(self) -> bool:
@@ -82,7 +78,6 @@ class OwnWorkers:
 
     def stop(self) -> None:
         import ray
-        from ray.experimental.internal_kv import _internal_kv_del
 
         handles = [worker.handle for worker in self._workers if worker.handle is not None]
         stopped = [handle.stop.remote() for handle in handles]
@@ -90,8 +85,7 @@ class OwnWorkers:
             ray.wait(stopped, num_returns=len(stopped), timeout=_STOP_SECONDS)
         for handle in handles:
             ray.kill(handle)
-        for key in self.keys:
-            _internal_kv_del(key)
+        self.actors.clear()
 
 
 class _Worker:
@@ -100,10 +94,11 @@ class _Worker:
         actor: Any,
         arguments: Any,
         options: Mapping[str, Any],
-        key: str,
+        actors: ClusterStore,
+        name: str,
         restarts: Sequence[float] | None,
     ) -> None:
-        self.key = key
+        self._actors, self._name = actors, name
         self._actor, self._arguments, self._options, self._restarts = actor, arguments, options, restarts
         self.handle: ActorHandle[Any] | None = None
         self.was_ready = False
@@ -125,12 +120,10 @@ class _Worker:
         return self.error is not None and _START_RAISED in str(self.error)
 
     def _start(self) -> None:
-        from ray.experimental.internal_kv import _internal_kv_put
-
         # A name cannot be used again while a process remembers the dead actor.
-        name = f"{self.key} {uuid.uuid4().hex[:8]}"
-        self.handle = self._actor.options(**self._options, name=name).remote(self._arguments)
-        _internal_kv_put(self.key, name)
+        actor = f"{self._actors.prefix}{self._name} {uuid.uuid4().hex[:8]}"
+        self.handle = self._actor.options(**self._options, name=actor).remote(self._arguments)
+        self._actors.put(self._name, actor)
         self.error, self._ready_at = None, None
         self._ready: ObjectRef[Any] = self.handle.ready.remote()
         self._ended: ObjectRef[Any] = self.handle.wait_forever.remote()
@@ -167,7 +160,7 @@ class _Worker:
         self._next_start = time.monotonic() + pause
         what = "it is not started again" if self.is_given_up else f"it is started again in {pause:g} s"
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        logger.warning("engine worker %s died: %s: %s", self.key.rpartition(" ")[2], what, reason)
+        logger.warning("engine worker %s died: %s: %s", self._name, what, reason)
 
     def start_again(self) -> None:
         if self.error is not None and not self.is_given_up and time.monotonic() >= self._next_start:

@@ -7,13 +7,14 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime import marks
 from airflow_provider_raydatallm.processor.ray_runtime.marks import Mark, cluster_lock, try_lock
+from tests.support.key_value_store import replace_store
 
 
 class Store:
     """A cluster's key-value store and its jobs, as this job sees them."""
 
-    def __init__(self) -> None:
-        self.keys: dict[bytes, bytes] = {}
+    def __init__(self, keys: dict[str, bytes]) -> None:
+        self.keys = keys
         self.job = "01"
         self.dead = {"01": False, "02": False}
 
@@ -28,14 +29,7 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    store = Store()
-    kv = "ray.experimental.internal_kv._internal_kv_"
-    monkeypatch.setattr(f"{kv}put", store.keys.__setitem__)
-    monkeypatch.setattr(f"{kv}get", store.keys.get)
-    monkeypatch.setattr(f"{kv}del", lambda key: store.keys.pop(key, None))
-    monkeypatch.setattr(
-        f"{kv}list", lambda prefix: [key for key in store.keys if key.startswith(prefix.encode())]
-    )
+    store = Store(replace_store(monkeypatch))
     monkeypatch.setattr("ray._private.state.jobs", store.jobs)
     context = SimpleNamespace(get_job_id=lambda: store.job)
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
@@ -103,7 +97,7 @@ def test_of_two_that_lock_at_the_same_time_none_believes_to_be_alone(
 
     monkeypatch.setattr(Mark, "set", set_beside_another)
     monkeypatch.setattr(store, "set_mark", lambda name, job: store.keys.setdefault(
-        f"ray-llm-mark {name}\0{job}\0nonce".encode(), b""
+        f"ray-llm-mark {name}\0{job}\0nonce", b""
     ))  # fmt: skip
     assert try_lock("turn") is None
     assert len(store.keys) == 1  # the other's

@@ -13,7 +13,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTA
 
 def worker(restarts: Sequence[float] | None = RESTARTS) -> Any:
     made: Any = _Worker.__new__(_Worker)
-    made.key, made._restarts, made._deaths, made._process = "workers 0", restarts, 0, {}
+    made._name, made._restarts, made._deaths, made._process = "0", restarts, 0, {}
     made.error = made._ready_at = None
     return made
 

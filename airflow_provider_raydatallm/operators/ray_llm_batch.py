@@ -479,7 +479,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             raise error_of(verdict, job_id)
         if isinstance(verdict, job_verdict.EndedWithoutReport):
             self.log.warning("The job ended without a report; checking the store from the cluster")
-            status_verdict = _run_async(wait_for_job(tracker.submit_status_job(slice_job), self.log))
+            status_verdict = _run_async(wait_for_job(tracker.submit_status_job(slice_job, job_id), self.log))
             if isinstance(status_verdict, job_verdict.Finished):
                 verdict = job_verdict.Finished(status_verdict.report)
         if isinstance(verdict, job_verdict.Finished):

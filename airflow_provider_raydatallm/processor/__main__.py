@@ -68,6 +68,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     files = add("files", _files, "list the published files of a slice, and no others")
     for command in (run, retry, status, files):
         command.add_argument("--nonce", help="print everything in marked lines that carry this text")
+    status.add_argument("--name", help="only what this run published, or left as it was")
     for command in (run, retry):
         command.add_argument("--name", help="the run's name in messages of runs that wait for it")
         command.add_argument("--finish-by", type=float, metavar="EPOCH", help="warn when it will end later")
@@ -155,10 +156,14 @@ def _retry(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.published import current_report, slice_progress
+    from airflow_provider_raydatallm.processor.store.published import (
+        current_report,
+        report_of_run,
+        slice_progress,
+    )
 
     job = load_spec(args.spec)
-    report = current_report(job)
+    report = current_report(job) if args.name is None else report_of_run(job, args.name)
     progress = slice_progress(job) if args.nonce is None else None
     if progress is not None:
         print(f"{progress['when']}: {progress_text(progress)}", file=sys.stderr, flush=True)

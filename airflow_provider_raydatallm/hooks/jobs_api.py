@@ -12,6 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_raydatallm.contract.heartbeat import CONFIRMED
 from airflow_provider_raydatallm.exceptions import (
     RayClusterUnfitError,
     RayConnectionError,
@@ -173,15 +174,16 @@ def _log_request(media: str, submission_id: str, node_id: str, options: str) -> 
     )
 
 
-def send_heartbeat(owner: str) -> Flow[None]:
+def send_heartbeat(owner: str, *, confirmed: bool = False) -> Flow[None]:
     """Tells a job that a task waits for it; `processor/cluster/orphan_watch.py` reads it.
 
     The Jobs API has no heartbeat, but stores packages of code under any name in the cluster's key-value
     store, where a job can read them.
+
+    :param confirmed: whether Airflow has been asked, and the task does wait: the job may publish.
     """
-    yield from _send(
-        HttpRequest("PUT", f"/api/packages/gcs/{owner}", content=uuid.uuid4().hex.encode(), read_timeout=10)
-    )
+    beat = (CONFIRMED if confirmed else b"") + uuid.uuid4().hex.encode()
+    yield from _send(HttpRequest("PUT", f"/api/packages/gcs/{owner}", content=beat, read_timeout=10))
 
 
 def stop(submission_id: str) -> Flow[bool]:

@@ -34,7 +34,7 @@ from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, job_verdict, submission
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
+from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job_record import DeferredJob
 from airflow_provider_raydatallm.task.job_tracker import JobTracker
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
@@ -439,7 +439,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         return self._conclude(context, tracker, slice_job, job, verdict)
 
     async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> job_verdict.Verdict:
-        waiting = asyncio.ensure_future(wait_for_job(job, self.log))
+        is_awaited = partial(still_waits, job.submission_id, attempt)
+        waiting = asyncio.ensure_future(wait_for_job(job, self.log, is_awaited))
         loop = asyncio.get_running_loop()
         self._interrupt = lambda: loop.call_soon_threadsafe(waiting.cancel)
         if self._killed:
@@ -479,7 +480,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             raise error_of(verdict, job_id)
         if isinstance(verdict, job_verdict.EndedWithoutReport):
             self.log.warning("The job ended without a report; checking the store from the cluster")
-            status_verdict = _run_async(wait_for_job(tracker.submit_status_job(slice_job, job_id), self.log))
+            status_job = tracker.submit_status_job(slice_job, job_id)
+            status_verdict = _run_async(self._wait_unless_killed(status_job, tracker.task))
             if isinstance(status_verdict, job_verdict.Finished):
                 verdict = job_verdict.Finished(status_verdict.report)
         if isinstance(verdict, job_verdict.Finished):

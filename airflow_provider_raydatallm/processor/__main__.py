@@ -137,7 +137,11 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
             name=args.name,
             finish_by=args.finish_by,
             imports_s=process_seconds(),
-            before_commit=watch.wait_for_waiter if watch is not None and not args.commit_alone else None,
+            before_commit=(
+                partial(watch.wait_for_waiter, partial(_print, "progress", args.nonce, {"step": "publish"}))
+                if watch is not None and not args.commit_alone
+                else None
+            ),
         )
     except StopRequested:
         why = "the job was told to stop"

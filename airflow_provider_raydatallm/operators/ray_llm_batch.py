@@ -477,6 +477,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if isinstance(verdict, job_verdict.TimedOut):
             raise AirflowTaskTimeout(f"execution_timeout {self.execution_timeout} has passed")
         if isinstance(verdict, job_verdict.ClusterUnreachable):
+            if verdict.refused and ref is not None and ref.local_head is not None:
+                _run_async(self._stop(ref, tracker.task))  # the triggerer could not: this worker may
             raise error_of(verdict, job_id)
         if isinstance(verdict, job_verdict.EndedWithoutReport):
             self.log.warning("The job ended without a report; checking the store from the cluster")
@@ -549,7 +551,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         key = resolve_slice_key(
             slice_key=self.slice_key,
             partition_key=context.get("partition_key"),
-            param=chosen_slice(str(run.run_type), run.conf, context["params"], dag.params),
+            param=chosen_slice(run.run_type, run.conf, context["params"], dag.params),
             data_interval_start=context.get("data_interval_start"),
             logical_date=context.get("logical_date"),
             partitioned=arguments.makes_partitioned_runs(dag.timetable),
@@ -558,7 +560,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         )
         arguments.check_code_arguments(self._code_arguments, self.engine_kwargs)
         user_packages = self._user_packages(Path(dag.fileloc).parent if dag.fileloc else None)
-        scheduled = str(run.run_type) in ("scheduled", "backfill")
+        scheduled = run.run_type in ("scheduled", "backfill")
         run_fields = {
             "slice_key": key.key,
             "slice_instant": key.instant.isoformat() if key.instant is not None and scheduled else None,

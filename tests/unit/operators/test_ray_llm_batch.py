@@ -12,6 +12,7 @@ import pydantic
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, literal
+from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.log import redact
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
@@ -113,10 +114,22 @@ def test_invalid_schema_and_non_json_argument_are_refused() -> None:
 def test_key_is_in_the_schedules_timezone(schedule: Any, key: str) -> None:
     dag = DAG("d", schedule=schedule, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
     midnight_in_taipei = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
-    run = SimpleNamespace(run_type="scheduled", conf={})
+    run = SimpleNamespace(run_type=DagRunType.SCHEDULED, conf={})
     job = spec_of(operator(), dag=dag, dag_run=run, data_interval_start=midnight_in_taipei)
     assert job.slice_key == key
     assert job.slice_instant == midnight_in_taipei.isoformat()
+
+
+def test_backfill_takes_its_days_whatever_its_configuration_says() -> None:
+    """Airflow's `DagRunType` equals its name, and its `str()` does not."""
+    day, conf = dt.datetime(2026, 1, 30, tzinfo=dt.UTC), {"slice": "2026-01-01"}
+    dag = DAG("d", schedule=None, params={"slice": "2026-01-01"})
+    run = SimpleNamespace(run_type=DagRunType.BACKFILL, conf=conf)
+    job = spec_of(operator(dag=dag, task_id="a"), dag_run=run, params=conf, data_interval_start=day)
+    assert (job.slice_key, job.slice_instant) == ("2026-01-30", day.isoformat())
+    by_hand = SimpleNamespace(run_type=DagRunType.MANUAL, conf=conf)
+    job = spec_of(operator(dag=dag, task_id="b"), dag_run=by_hand, params=conf, data_interval_start=day)
+    assert (job.slice_key, job.slice_instant) == ("2026-01-01", None)
 
 
 def test_submission_id_is_safe_and_holds_what_makes_it_unique() -> None:

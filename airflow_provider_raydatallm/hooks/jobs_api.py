@@ -101,7 +101,7 @@ def upload_package(name: str, content: bytes) -> Flow[str]:
     """Uploads a zip of code unless the cluster has it already. Returns its URI for `runtime_env`."""
     path = f"/api/packages/gcs/{name}"
     response = yield from _send(HttpRequest("GET", path), accept={200, 404})
-    if response.status_code == 404:
+    if _is_unknown(response, name):
         yield from _send(HttpRequest("PUT", path, content=content, read_timeout=120))
     return f"gcs://{name}"
 
@@ -139,11 +139,8 @@ def get_status(submission_id: str) -> Flow[JobInfo | None]:
     """Returns None when the cluster has no job of that id."""
     path = f"/api/jobs/{submission_id}"
     response = yield from _send(HttpRequest("GET", path), accept={200, 404})
-    if response.status_code == 404:
-        if "does not exist" in response.text:
-            return None
-        # From a proxy in front of a cluster that is being redeployed.
-        raise RayUnreachableError(f"GET {path}: {_describe(response)}")
+    if _is_unknown(response, submission_id):
+        return None
     info = _json(response, "job")
     return JobInfo(
         status=str(info.get("status", "")),
@@ -191,7 +188,7 @@ def stop(submission_id: str) -> Flow[bool]:
     response = yield from _send(
         HttpRequest("POST", f"/api/jobs/{submission_id}/stop", read_timeout=10), accept={200, 404}
     )
-    return response.status_code == 200 and bool(_json(response, "stop").get("stopped"))
+    return not _is_unknown(response, submission_id) and bool(_json(response, "stop").get("stopped"))
 
 
 def get_resources() -> Flow[ClusterResources]:
@@ -221,7 +218,7 @@ def _send(
     for pause in (*_BACKOFF, None):
         response = yield request
         status = getattr(response, "status_code", None)
-        if status in accept:
+        if status in accept and not _is_page(response):
             return response  # type: ignore[no-any-return]
         if status is not None and not _is_transient(status):
             _raise_if_refused(response)
@@ -232,6 +229,23 @@ def _send(
     raise RayUnreachableError(
         f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(response)}"
     )
+
+
+def _is_unknown(response: httpx.Response, name: str) -> bool:
+    """Whether Ray itself says that it has no such job or package.
+
+    :raises RayUnreachableError: when a proxy says so, in front of a cluster that is being redeployed.
+    """
+    if response.status_code != 404:
+        return False
+    if name in response.text and "does not exist" in response.text:
+        return True
+    raise RayUnreachableError(f"{name}: {_describe(response)}")
+
+
+def _is_page(response: Any) -> bool:
+    """Whether something else answers in Ray's place: Ray answers in text and JSON."""
+    return str(response.text).lstrip()[:1] == "<"
 
 
 def _is_transient(status: int) -> bool:
@@ -249,8 +263,8 @@ def _raise_if_refused(response: Any) -> None:
             f"the address redirects to {response.headers.get('location')}: use the Jobs address itself, "
             "without a login page"
         )
-    if response.text.lstrip()[:1] == "<":
-        return  # a page: Ray answers in text and JSON
+    if _is_page(response):
+        return
     if status in (401, 403):
         raise RayConnectionError(
             f"the cluster refuses the token (HTTP {status}: {response.text.strip()[:200]}): put the "

@@ -91,7 +91,8 @@ async def _stop(ref: JobRef, attempt: TaskAttempt, log: TaskLog, deferred: bool)
         log.info("Leaving Ray job %s running; another attempt is waiting for it.", ref.submission_id)
         return
     log.info("Stopping Ray job %s", ref.submission_id)
-    await RayHook(ref.ray_conn_id).acall(jobs_api.stop(ref.submission_id))
+    # An embedded Ray is not started for it.
+    await RayHook(ref.ray_conn_id, ref.local_head).acall(jobs_api.stop(ref.submission_id))
 
 
 def _read_owner_and_state(attempt: TaskAttempt) -> tuple[Any, str | None]:

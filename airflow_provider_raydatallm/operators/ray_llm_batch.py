@@ -45,6 +45,7 @@ from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_sli
 if TYPE_CHECKING:
     import pydantic
     from airflow.sdk import Context, ObjectStoragePath
+    from jinja2 import Environment
 
     from airflow_provider_raydatallm.contract.spec import SliceJob
 
@@ -326,6 +327,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             raise ValueError(f"log is {log!r}: give 'brief' or 'full'")
         self.job_log = log
         self._killed = False
+        #: Why the templates could not be rendered; raised where a job would be built from them.
+        self._render_error: Exception | None = None
         #: Whether `execute` or `execute_complete` runs.
         self._executing = False
         self._tracker: JobTracker | None = None
@@ -340,6 +343,13 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         submission.check_arguments(
             self.task_id, {**submission.spec_arguments(self), "runtime_env": runtime_env}
         )
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        # A resume renders them again, and needs none of them: a Variable may be gone by now.
+        try:
+            super().render_template_fields(context, jinja_env)
+        except Exception as e:
+            self._render_error = e
 
     def execute(self, context: Context) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
@@ -514,7 +524,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
 
     def _finish(self, context: Context, slice_job: SliceJob, result: dict[str, Any]) -> dict[str, Any]:
         self.record_run(slice_job, result=result)
-        if result["outcome"] == "empty" and self.on_empty == "skip":
+        if result["outcome"] == "empty" and slice_job.on_empty == "skip":
             raise AirflowSkipException(f"slice {slice_job.slice_key!r} has no rows")
         record_asset_events(
             self.outlets, context["outlet_events"], slice_job, result,
@@ -523,6 +533,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         return result
 
     def _build_submission(self, context: Context) -> JobSubmission:
+        if self._render_error is not None:
+            raise self._render_error
         ti = context["ti"]
         job, user_packages = self.slice_job(context)
         ids = {n: str(getattr(ti, n)) for n in ("dag_id", "task_id", "run_id", "map_index", "try_number")}

@@ -101,10 +101,12 @@ def test_something_else_that_answers_for_the_cluster_at_submit(scene: Scene, ans
 def test_connection_that_is_deleted_while_the_task_is_deferred(scene: Scene) -> None:
     connection = json.loads(scene.cluster.connection)
     scene.airflow.api.call("POST", "/connections", json={"connection_id": "ray_unplugged", **connection})
+    scene.airflow.api.call("POST", "/variables", json={"key": "unplugged", "value": "Be brief."})
     scene.begin("deferred", "unplugged")
     seen = len(scene.cluster.calls)  # until the trigger has read the connection
     wait_for(lambda: len(scene.cluster.calls) > seen + 5 or None, LIMIT, "the trigger to ask for the job")
     scene.airflow.api.call("DELETE", "/connections/ray_unplugged")
+    scene.airflow.api.call("DELETE", "/variables/unplugged")
     scene.go_on()
     scene.assert_done("connection deleted while the task is deferred")
 

@@ -14,6 +14,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, literal
 from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.log import redact
+from jinja2 import UndefinedError
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -130,6 +131,20 @@ def test_backfill_takes_its_days_whatever_its_configuration_says() -> None:
     by_hand = SimpleNamespace(run_type=DagRunType.MANUAL, conf=conf)
     job = spec_of(operator(dag=dag, task_id="b"), dag_run=by_hand, params=conf, data_interval_start=day)
     assert (job.slice_key, job.slice_instant) == ("2026-01-01", None)
+
+
+def test_templates_that_cannot_be_rendered_any_more_stop_a_submission_and_no_resume() -> None:
+    task = operator(prompt="{{ gone.away }}", slice_key="k")
+    context = context_of(task)
+    task.render_template_fields(context)
+    with pytest.raises(UndefinedError, match="gone"):
+        task.execute(context)
+    job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n")
+    report = {"outcome": "published", "slice_key": "k", "output_path": "o", "fingerprint": "f",
+              "counts": {"planned": 1, "succeeded": 1}}  # fmt: skip
+    event = to_event(Finished(report))
+    assert task.execute_complete(context, event, **DeferredJob(ref, job).to_kwargs())["slice_key"] == "k"
 
 
 def test_submission_id_is_safe_and_holds_what_makes_it_unique() -> None:

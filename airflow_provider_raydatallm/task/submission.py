@@ -32,11 +32,17 @@ _MODEL_CONNECTIONS = ("huggingface", "http", "generic")
 
 
 def spec_arguments(operator: Any) -> dict[str, Any]:
-    """Returns the operator's arguments that belong to the spec, without those that are None."""
+    """Returns the operator's arguments that belong to the spec, without those that are None.
+
+    :raises RayLLMInputError: when a template rendered to nothing: all rows would be asked that.
+    """
     arguments = {name: getattr(operator, name) for name in _SPEC_ARGUMENTS}
     arguments |= {name: to_url(arguments[name]) for name in ADDRESSES}
     if isinstance(operator.max_rows, str) and operator.max_rows.strip() in ("", "None"):
         arguments["max_rows"] = None
+    for name, value in arguments.items():
+        if isinstance(value, str) and value.strip() in (("None", "") if name == "prompt" else ("None",)):
+            raise RayLLMInputError(f"{operator.task_id}: {name} rendered to {value!r}: check the template")
     return {name: v for name, v in arguments.items() if v is not None or name == "engine_idle_timeout"}
 
 

@@ -133,6 +133,23 @@ def test_backfill_takes_its_days_whatever_its_configuration_says() -> None:
     assert (job.slice_key, job.slice_instant) == ("2026-01-01", None)
 
 
+@pytest.mark.parametrize(
+    ("name", "rendered"),
+    [
+        ("prompt", "None"),
+        ("prompt", " "),
+        ("regex", "None"),
+        ("system_prompt", "None"),
+        ("output_path", "None"),
+    ],
+)
+def test_template_that_renders_to_nothing_is_refused(name: str, rendered: str) -> None:
+    task = operator(**{name: "{{ params.x }}", "slice_key": "k"})
+    task.render_template_fields({"params": {"x": rendered}})  # type: ignore[arg-type]
+    with pytest.raises(RayLLMInputError, match=f"{name} rendered to {rendered!r}"):
+        spec_of(task)
+
+
 def test_templates_that_cannot_be_rendered_any_more_stop_a_submission_and_no_resume() -> None:
     task = operator(prompt="{{ gone.away }}", slice_key="k")
     context = context_of(task)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_raydatallm.contract.heartbeat import CONFIRMED
 from airflow_provider_raydatallm.exceptions import (
     RayClusterUnfitError,
     RayConnectionError,
@@ -102,7 +103,7 @@ def upload_package(name: str, content: bytes) -> Flow[str]:
     """Uploads a zip of code unless the cluster has it already. Returns its URI for `runtime_env`."""
     path = f"/api/packages/gcs/{name}"
     response = yield from _send(HttpRequest("GET", path), accept={200, 404})
-    if response.status_code == 404:
+    if _is_unknown(response, name):
         yield from _send(HttpRequest("PUT", path, content=content, read_timeout=120))
     return f"gcs://{name}"
 
@@ -139,14 +140,8 @@ def get_status(submission_id: str) -> Flow[JobInfo | None]:
 
 
 def _find_job(submission_id: str) -> Flow[httpx.Response | None]:
-    path = f"/api/jobs/{submission_id}"
-    response = yield from _send(HttpRequest("GET", path), accept={200, 404})
-    if response.status_code == 200:
-        return response
-    if "does not exist" in response.text:
-        return None
-    # From a proxy in front of a cluster that is being redeployed.
-    raise RayUnreachableError(f"GET {path}: {_describe(response)}")
+    response = yield from _send(HttpRequest("GET", f"/api/jobs/{submission_id}"), accept={200, 404})
+    return None if _is_unknown(response, submission_id) else response
 
 
 def read_log_tail(submission_id: str, info: JobInfo, lines: int) -> Flow[str]:
@@ -169,15 +164,16 @@ def _log_request(media: str, submission_id: str, node_id: str, options: str) -> 
     )
 
 
-def send_heartbeat(owner: str) -> Flow[None]:
+def send_heartbeat(owner: str, *, confirmed: bool = False) -> Flow[None]:
     """Tells a job that a task waits for it; `processor/cluster/orphan_watch.py` reads it.
 
     The Jobs API has no heartbeat, but stores packages of code under any name in the cluster's key-value
     store, where a job can read them.
+
+    :param confirmed: whether Airflow has been asked, and the task does wait: the job may publish.
     """
-    yield from _send(
-        HttpRequest("PUT", f"/api/packages/gcs/{owner}", content=uuid.uuid4().hex.encode(), read_timeout=10)
-    )
+    beat = (CONFIRMED if confirmed else "") + uuid.uuid4().hex
+    yield from _send(HttpRequest("PUT", f"/api/packages/gcs/{owner}", content=beat.encode(), read_timeout=10))
 
 
 def stop(submission_id: str) -> Flow[bool]:
@@ -185,7 +181,7 @@ def stop(submission_id: str) -> Flow[bool]:
     response = yield from _send(
         HttpRequest("POST", f"/api/jobs/{submission_id}/stop", read_timeout=10), accept={200, 404}
     )
-    return response.status_code == 200 and bool(_json(response, "stop").get("stopped"))
+    return not _is_unknown(response, submission_id) and bool(_json(response, "stop").get("stopped"))
 
 
 def get_resources() -> Flow[ClusterResources]:
@@ -222,7 +218,7 @@ def _send(
     for pause in (*_BACKOFF, None):
         response = yield request
         status = getattr(response, "status_code", None)
-        if status in accept:
+        if status in accept and not _is_page(response):
             return response  # type: ignore[no-any-return]
         _raise_if_refused(response)
         if find_result is not None and (result := (yield from find_result())) is not None:
@@ -235,6 +231,23 @@ def _send(
     raise RayUnreachableError(
         f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(response)}"
     )
+
+
+def _is_unknown(response: httpx.Response, name: str) -> bool:
+    """Whether Ray itself says that it has no such job or package.
+
+    :raises RayUnreachableError: when a proxy says so, in front of a cluster that is being redeployed.
+    """
+    if response.status_code != 404:
+        return False
+    if name in response.text and "does not exist" in response.text:
+        return True
+    raise RayUnreachableError(f"{name}: {_describe(response)}")
+
+
+def _is_page(response: Any) -> bool:
+    """Whether something else answers in Ray's place: Ray answers in text and JSON."""
+    return str(response.text).lstrip()[:1] == "<"
 
 
 def _is_transient(status: int) -> bool:
@@ -256,8 +269,8 @@ def _raise_if_refused(response: Any) -> None:
             f"the address redirects to {response.headers.get('location')}: use the Jobs address itself, "
             "without a login page"
         )
-    if response.text.lstrip()[:1] == "<":
-        return  # a page: Ray answers in text and JSON
+    if _is_page(response):
+        return
     if status in (401, 403):
         raise RayConnectionError(
             f"the cluster refuses the token (HTTP {status}: {response.text.strip()[:200]}): put the "

@@ -35,7 +35,7 @@ from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, job_verdict, submission
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
+from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job_record import DeferredJob
 from airflow_provider_raydatallm.task.job_tracker import JobTracker
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
@@ -46,6 +46,7 @@ from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_sli
 if TYPE_CHECKING:
     import pydantic
     from airflow.sdk import DAG, Context, ObjectStoragePath, XComArg
+    from jinja2 import Environment
 
     from airflow_provider_raydatallm.contract.spec import SliceJob
     from airflow_provider_raydatallm.operators.groups import Engine, Limits, Publish, Quality, Rerun, Source
@@ -211,6 +212,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             raise ValueError(f"log is {log!r}: give 'brief' or 'full'")
         self.job_log = log
         self._killed = False
+        #: Why the templates could not be rendered; raised where a job would be built from them.
+        self._render_error: Exception | None = None
         #: Whether `execute` or `execute_complete` runs.
         self._executing = False
         self._tracker: JobTracker | None = None
@@ -224,6 +227,13 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         #: Those that decide which code runs, before anything is rendered.
         self._code = arguments.code_arguments(vars(self))
         submission.check_arguments(self.task_id, submission.job_arguments(self), runtime_env)
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        # A resume renders them again, and needs none of them: a Variable may be gone by now.
+        try:
+            super().render_template_fields(context, jinja_env)
+        except Exception as e:
+            self._render_error = e
 
     def execute(self, context: Context) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
@@ -287,6 +297,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         return JobTracker(wait_options, build, context["ti"], store, self.log, not self.cancel_on_kill)
 
     def _wait_options(self, context: Context) -> JobRef:
+        if self._render_error is not None:
+            raise self._render_error
         limits = self._wait_limits
         deadline = None
         if self.deferrable and self.execution_timeout is not None:
@@ -331,7 +343,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         return self._conclude(context, tracker, slice_job, job, verdict)
 
     async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> job_verdict.Verdict:
-        waiting = asyncio.ensure_future(wait_for_job(job, self.log))
+        is_awaited = partial(still_waits, job.submission_id, attempt)
+        waiting = asyncio.ensure_future(wait_for_job(job, self.log, is_awaited))
         loop = asyncio.get_running_loop()
         self._interrupt = lambda: loop.call_soon_threadsafe(waiting.cancel)
         if self._killed:
@@ -368,10 +381,13 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if isinstance(verdict, job_verdict.TimedOut):
             raise AirflowTaskTimeout(f"execution_timeout {self.execution_timeout} has passed")
         if isinstance(verdict, job_verdict.ClusterUnreachable):
+            if verdict.refused and ref is not None and ref.local_head is not None:
+                _run_async(self._stop(ref, tracker.task))  # the triggerer could not: this worker may
             raise error_of(verdict, job_id)
         if isinstance(verdict, job_verdict.EndedWithoutReport):
             self.log.warning("The job ended without a report; checking the store from the cluster")
-            status_verdict = _run_async(wait_for_job(tracker.submit_status_job(slice_job), self.log))
+            status_job = tracker.submit_status_job(slice_job, job_id)
+            status_verdict = _run_async(self._wait_unless_killed(status_job, tracker.task))
             if isinstance(status_verdict, job_verdict.Finished):
                 verdict = job_verdict.Finished(status_verdict.report)
         if isinstance(verdict, job_verdict.Finished):
@@ -411,6 +427,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         return result
 
     def _build_submission(self, context: Context) -> JobSubmission:
+        if self._render_error is not None:
+            raise self._render_error
         ti = context["ti"]
         job, user_packages = self.slice_job(context)
         ids = {n: str(getattr(ti, n)) for n in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
@@ -454,14 +472,14 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         key = resolve_slice_key(
             slice_key=cast("str | None", self.slice_key),
             partition_key=context.get("partition_key"),
-            param=chosen_slice(str(run.run_type), run.conf, context["params"], dag.params),
+            param=chosen_slice(run.run_type, run.conf, context["params"], dag.params),
             data_interval_start=context.get("data_interval_start"),
             logical_date=context.get("logical_date"),
             partitioned=arguments.makes_partitioned_runs(dag.timetable),
             timezone=timezone,
             slice_format=fields.get("slice_format") or SLICE_FORMAT,
         )
-        scheduled = str(run.run_type) in ("scheduled", "backfill")
+        scheduled = run.run_type in ("scheduled", "backfill")
         run_fields = {
             "slice_key": key.key,
             "slice_instant": key.instant.isoformat() if key.instant is not None and scheduled else None,

@@ -67,6 +67,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     files = add("files", _files, "list the published files of a slice, and no others")
     for command in (run, retry, status, files):
         command.add_argument("--nonce", help="print everything in marked lines that carry this text")
+    status.add_argument("--name", help="only what this run published, or left as it was")
     for command in (run, retry):
         command.add_argument("--name", help="the run's name in messages of runs that wait for it")
         command.add_argument("--finish-by", type=float, metavar="EPOCH", help="warn when it will end later")
@@ -135,7 +136,11 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
             name=args.name,
             finish_by=args.finish_by,
             imports_s=process_seconds(),
-            before_commit=watch.wait_for_waiter if watch is not None and not args.commit_alone else None,
+            before_commit=(
+                partial(watch.wait_for_waiter, partial(_print, "progress", args.nonce, {"step": "publish"}))
+                if watch is not None and not args.commit_alone
+                else None
+            ),
         )
     except StopRequested:
         why = "the job was told to stop"
@@ -154,10 +159,14 @@ def _retry(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.published import current_report, slice_progress
+    from airflow_provider_raydatallm.processor.store.published import (
+        current_report,
+        report_of_run,
+        slice_progress,
+    )
 
     job = load_spec(args.spec)
-    report = current_report(job)
+    report = current_report(job) if args.name is None else report_of_run(job, args.name)
     progress = slice_progress(job) if args.nonce is None else None
     if progress is not None:
         print(f"{progress['when']}: {progress_text(progress)}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.publish.reconcile import check_content, reconcile
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.published import answers_same_question
+from airflow_provider_raydatallm.processor.store.published import answers_same_question, needs_rerun
 from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
 
@@ -94,11 +94,6 @@ def report_if_current(
     if version.number > last_seen_version:
         return version.to_report("attached")
     return None if needs_rerun(job, version) else version.to_report("unchanged")
-
-
-def needs_rerun(job: SliceJob, version: Version) -> bool:
-    """Whether the job asks to run a finished slice again."""
-    return job.force_rerun or (job.retry_quarantined and bool(version.quarantine))
 
 
 def next_version(

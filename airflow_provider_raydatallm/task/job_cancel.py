@@ -1,4 +1,4 @@
-"""Stops an attempt's job, unless another attempt or triggerer waits for it.
+"""Asks Airflow whether an attempt still waits for its job, and stops the job when nobody does.
 
 Airflow does not order the end of one attempt before the start of the next: a trigger's `on_kill` may run
 after the next attempt has found the job, or after another triggerer has taken over the trigger.
@@ -58,6 +58,17 @@ def has_other_waiter(
     )
 
 
+async def still_waits(submission_id: str, attempt: TaskAttempt) -> bool:
+    """Whether Airflow still wants this attempt to wait for the job: not when the task was marked, cleared or
+    given up, or its run deleted, while this process, or its machine, hung."""
+    from airflow.sdk.execution_time import task_runner
+
+    if not hasattr(task_runner, "SUPERVISOR_COMMS"):
+        return True  # an operator that is run by hand: Airflow does not know of it
+    owner, state = await asyncio.to_thread(_read_owner_and_state, attempt)
+    return state in ("running", "deferred") and owner == attempt.owner_record(submission_id)
+
+
 async def stop_own_job(
     ref: JobRef, attempt: TaskAttempt, log: TaskLog, *, deferred: bool, timeout_s: float
 ) -> None:
@@ -80,7 +91,8 @@ async def _stop(ref: JobRef, attempt: TaskAttempt, log: TaskLog, deferred: bool)
         log.info("Leaving Ray job %s running; another attempt is waiting for it.", ref.submission_id)
         return
     log.info("Stopping Ray job %s", ref.submission_id)
-    await RayHook(ref.ray_conn_id).acall(jobs_api.stop(ref.submission_id))
+    # An embedded Ray is not started for it.
+    await RayHook(ref.ray_conn_id, ref.local_head).acall(jobs_api.stop(ref.submission_id))
 
 
 def _read_owner_and_state(attempt: TaskAttempt) -> tuple[Any, str | None]:

@@ -42,10 +42,12 @@ class JobRecord:
     @classmethod
     def read(cls, state_store: Any) -> JobRecord | None:
         value = state_store.get(STATE_KEY) if state_store is not None else None
+        if not isinstance(value, dict):
+            return None
         names = {f.name for f in fields(cls)}
         try:
             # Another version of the provider may have written it.
-            return cls(**{k: v for k, v in value.items() if k in names}) if value else None
+            return cls(**{k: v for k, v in value.items() if k in names})
         except TypeError:
             return None
 

@@ -180,14 +180,15 @@ class JobTracker:
             self._log.info("Its dashboard asks for a token: `airflow-ray-llm local dashboard` prints it")
         return cast("JobRef", self.job)
 
-    def submit_status_job(self, job: SliceJob) -> JobRef:
+    def submit_status_job(self, job: SliceJob, run: str) -> JobRef:
         """Submits a job that reads the store, which this machine may not be able to read.
 
         :param job: the slice, which the DAG may describe otherwise by now.
+        :param run: id of the job that ended without a report: an earlier version is not its result.
         """
         nonce = uuid.uuid4().hex
         name = make_submission_id(self.submission.metadata, f"status-{nonce[:12]}")
-        replace(self.submission, job=job).submit(self._hook, "status", name, nonce)
+        replace(self.submission, job=job).submit(self._hook, "status", name, nonce, ["--name", run])
         return replace(
             self._wait_options, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None
         )

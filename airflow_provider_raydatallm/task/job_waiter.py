@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from airflow_provider_raydatallm.contract.heartbeat import heartbeat_seconds
+from airflow_provider_raydatallm.contract.heartbeat import PUBLISHING_SECONDS, heartbeat_seconds
 from airflow_provider_raydatallm.contract.progress_text import plan_lines, progress_text
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -21,6 +22,8 @@ from airflow_provider_raydatallm.task.log_follower import LogFollower, Throttle
 
 #: A waiter that starts this long after `JobRef.since` is not the first: another one has shown the log so far.
 _TAKEN_OVER_SECONDS = 60.0
+#: How long Airflow may take to say whether the task still waits.
+_CONFIRM_SECONDS = 30.0
 #: Lines that hold the report, the error and the last progress when the log is not followed.
 _LAST_LINES = 200
 
@@ -84,24 +87,33 @@ def heartbeat_key(submission_id: str) -> str:
     return f"ray-llm-owner-{submission_id}"
 
 
-async def wait_for_job(ref: JobRef, log: TaskLog, intervals: Intervals = Intervals()) -> Verdict:
+async def wait_for_job(
+    ref: JobRef, log: TaskLog, still_waits: Callable[[], Awaitable[bool]], intervals: Intervals = Intervals()
+) -> Verdict:
     """Waits until a job reports its outcome or ends without a report; shows its log and progress meanwhile.
 
     Tolerates for `ref.reconnect_timeout` seconds a cluster that is away or refuses the token, which may be
     replaced in the connection: the job runs on meanwhile.
+
+    :param still_waits: asks Airflow whether the task still waits; a job publishes only if it does.
     """
-    return await _Waiter(ref, log, intervals).run()
+    return await _Waiter(ref, log, still_waits, intervals).run()
 
 
 class _Waiter:
-    def __init__(self, ref: JobRef, log: TaskLog, intervals: Intervals) -> None:
+    def __init__(
+        self, ref: JobRef, log: TaskLog, still_waits: Callable[[], Awaitable[bool]], intervals: Intervals
+    ) -> None:
         self._ref = ref
         self._log = log
+        self._still_waits = still_waits
         self._intervals = intervals
         self._hook = RayHook(ref.ray_conn_id, local_head=ref.local_head)
         self._watch = JobWatch(ref.nonce)
         self._throttle = Throttle()
-        self._outcome_logged = asyncio.Event()
+        #: Set by a line of the log that wants an answer at once.
+        self._wake = asyncio.Event()
+        self._is_publishing = False
         self._follower = LogFollower(
             ref.submission_id,
             from_start=time.time() - ref.since < _TAKEN_OVER_SECONDS,
@@ -135,11 +147,11 @@ class _Waiter:
                         return verdict
                 # Check short jobs often, and jobs of hours every now and then.
                 pause = min(self._ref.poll_interval, max(self._intervals.min_poll, (check_start - start) / 5))
-                if (left := self._ref.seconds_left) is not None:
-                    pause = min(pause, left)
+                limits = (self._ref.seconds_left, self._beat_interval)
+                pause = min([pause, *(seconds for seconds in limits if seconds is not None)])
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._outcome_logged.wait(), pause)
-                self._outcome_logged.clear()
+                    await asyncio.wait_for(self._wake.wait(), pause)
+                self._wake.clear()
             return job_verdict.TimedOut()
         finally:
             await self._follower.stop()
@@ -156,27 +168,48 @@ class _Waiter:
         if ended or (not self._follower.active and self._is_progress_due()):
             last_lines = await self._hook.acall(jobs_api.read_log_tail(ref.submission_id, info, _LAST_LINES))
             # Ray's message about a failed job holds the end of the log too, even when its node is gone.
-            self._show_progress(watch.read_log_end(last_lines or info.message))
+            self._take_progress(watch.read_log_end(last_lines or info.message))
         verdict = watch.decide(info.status, info.message)
         if isinstance(verdict, job_verdict.Finished):
             return replace(verdict, started_at=info.started_at)
         return verdict
 
+    @property
+    def _beat_interval(self) -> float | None:
+        interval = self._ref.heartbeat_interval
+        return min(interval, PUBLISHING_SECONDS) if interval is not None and self._is_publishing else interval
+
     async def _send_heartbeat(self) -> None:
-        interval, now = self._ref.heartbeat_interval, time.monotonic()
-        if interval is not None and now - self._last_heartbeat >= interval:
-            await self._hook.acall(jobs_api.send_heartbeat(heartbeat_key(self._ref.submission_id)))
-            self._last_heartbeat = now
+        interval, now = self._beat_interval, time.monotonic()
+        if interval is None or now - self._last_heartbeat < interval:
+            return
+        confirmed = self._is_publishing and await self._confirm()
+        key = heartbeat_key(self._ref.submission_id)
+        await self._hook.acall(jobs_api.send_heartbeat(key, confirmed=confirmed))
+        self._last_heartbeat = now
+
+    async def _confirm(self) -> bool:
+        try:
+            async with asyncio.timeout(_CONFIRM_SECONDS):
+                if await self._still_waits():
+                    return True
+            reason = "Airflow no longer wants this task to wait for it"
+        except Exception as e:  # the API server is away, or this process is cut off from it
+            reason = f"cannot ask Airflow whether the task still waits for it: {type(e).__name__}: {e}"
+        if time.monotonic() - self._last_warning >= self._intervals.warning:
+            self._log.warning("Ray job %s must not publish yet: %s", self._ref.submission_id, reason)
+            self._last_warning = time.monotonic()
+        return False
 
     def _read_lines(self, lines: list[str]) -> None:
         for item in self._watch.read_log(lines):
             if isinstance(item, dict):
-                self._show_progress(item)
+                self._take_progress(item)
             elif entry := entry_of(item) if self._ref.log == "full" else own_entry(item):
                 for level, text in self._throttle.limit([entry], time.monotonic()):
                     self._log.log(level, "%s", text)
         if self._watch.has_outcome:
-            self._outcome_logged.set()
+            self._wake.set()
 
     def _warn(self, error: Exception) -> None:
         if time.monotonic() - self._last_warning >= self._intervals.warning:
@@ -193,6 +226,13 @@ class _Waiter:
             for line in self._watch.tail:
                 self._log.log(logging.ERROR, "%s", line)
             self._log.info("::endgroup::")
+
+    def _take_progress(self, progress: dict[str, Any] | None) -> None:
+        if progress is not None and progress.get("step") == "publish" and not self._is_publishing:
+            self._is_publishing = True
+            self._last_heartbeat = -float("inf")  # the job waits for it
+            self._wake.set()
+        self._show_progress(progress)
 
     def _show_progress(self, progress: dict[str, Any] | None) -> None:
         if progress is None or (progress.get("step") == self._last_step and not self._is_progress_due()):

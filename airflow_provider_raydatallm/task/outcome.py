@@ -40,14 +40,17 @@ def error_of(verdict: Failed | EndedWithoutReport | ClusterUnreachable, job_id: 
         return exceptions.BY_KIND.get(verdict.kind, exceptions.RayLLMJobError)(verdict.message)
     if isinstance(verdict, ClusterUnreachable):
         error = exceptions.RayConnectionError if verdict.refused else exceptions.RayUnreachableError
-        return error(f"{verdict.message}. Ray job {job_id} may still be running: the next try looks for it")
+        return error(
+            f"{verdict.message}. Ray job {job_id} may still be running: the task's next run looks for it; "
+            "without one it publishes nothing, and ends after orphan_timeout"
+        )
     if verdict.why == "unknown":
         return exceptions.RayLLMJobError(
-            f"Ray job {job_id} no longer exists on the cluster, and nothing is published"
+            f"Ray job {job_id} no longer exists on the cluster, and published nothing"
         )
     status = "STOPPED" if verdict.why == "stopped" else "FAILED"
     failure = explain_failure(status, verdict.message, verdict.last_lines)
-    lines = [failure.message, f"Ray job {job_id} ended without a report, and nothing is published."]
+    lines = [failure.message, f"Ray job {job_id} ended without a report, and published nothing."]
     if verdict.last_lines:
         lines += ["Its last lines:", *verdict.last_lines]
     return exceptions.BY_KIND[failure.kind]("\n".join(lines))

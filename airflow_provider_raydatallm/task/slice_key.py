@@ -8,6 +8,7 @@ place of a run's own day.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -21,8 +22,9 @@ _RUNS_WITH_DATES = ("scheduled", "backfill", "asset_triggered")
 _LONGEST_KEY = 200
 #: Percent-encoded, in a folder's name, which has 255 bytes at most.
 _LONGEST_NAME = 240
-#: Characters that show a text in another order than it has.
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+#: Control characters, those that nobody sees or that show a text in another order than it has, halves of
+#: characters, and ends of lines.
+_UNWANTED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ def chosen_slice(
 ) -> object:
     """Returns the Param `slice` if this run's configuration sets it, and a person or a task made the run.
 
+    :param run_type: Airflow's `DagRunType`, which equals its name but whose `str()` is another text.
     :param declared: names of the DAG's Params.
     :raises RayLLMInputError: when the DAG declares no such Param, as the slice would be another one.
     """
@@ -101,8 +104,8 @@ def _validate(value: object, source: str) -> str:
         raise RayLLMInputError(
             f"{source} rendered to {value!r}, which is not a valid slice key: check the template"
         )
-    if bad := next((c for c in key if ord(c) < 32 or 127 <= ord(c) < 160 or c in _BIDI), None):
-        raise RayLLMInputError(f"{source} has a control character ({bad!r}): {value!r}")
+    if bad := next((c for c in key if unicodedata.category(c) in _UNWANTED), None):
+        raise RayLLMInputError(f"{source} has a control or invisible character ({bad!a}): {value!a}")
     if key[0] in "_.":
         raise RayLLMInputError(f"{source} is {value!r}: readers skip folders that begin with {key[0]!r}")
     if len(key) > _LONGEST_KEY or len(encode_slice_key(key)) > _LONGEST_NAME:

@@ -61,9 +61,9 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
         for name, value in [("runtime_env", runtime_env), *((n, flat.get(n)) for n in MAY_HOLD_SECRETS)]:
             check_no_secrets(label(name), value)
         WaitLimits.from_arguments(flatten(known))
+        fields = spec_fields(known)
     except ValueError as e:
         raise RayLLMInputError(f"{task_id}: {e}") from None
-    fields = spec_fields(known)
     is_engine_known = known.get("engine") == arguments["engine"]
     if not is_engine_known:
         fields.pop("on_too_long", None)  # needs a max_model_len, which it may hold
@@ -75,13 +75,18 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of the spec that arguments set.
 
     :param arguments: `job_arguments`, with the engine's profile resolved.
-    :raises ValueError: naming a group's leaf that does not exist.
+    :raises ValueError: naming a group's leaf that does not exist, or a template that rendered to nothing: all
+        rows would be asked that.
     """
     fields = {name: value for name, value in flatten(arguments).items() if name not in _TASK_LEAVES}
     fields |= {name: to_url(fields[name]) for name in ADDRESSES if name in fields}
     for name in ("max_rows", "trial"):  # a form's, which may be empty
         if str(fields.get(name)).strip() in ("", "None"):
             fields.pop(name, None)
+    for name, value in fields.items():
+        nothing = ("None", "") if name == "prompt" else ("None",)
+        if isinstance(value, str) and value.strip() in nothing:
+            raise ValueError(f"{label(name)} rendered to {value!r}: check the template")
     return {name: v for name, v in fields.items() if v is not None or name == "engine_idle_timeout"}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, stop_own_job
+from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, TimedOut, to_event
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 
@@ -40,7 +40,7 @@ class RayJobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         job = JobRef(**self.job)
         refusal = await asyncio.to_thread(_refusal_of_another_machine, job)
-        verdict = refusal or await wait_for_job(job, self.log)
+        verdict = refusal or await wait_for_job(job, self.log, self._still_waits)
         if isinstance(verdict, TimedOut):
             await self._stop(deferred=False)
         yield TriggerEvent(to_event(verdict))  # type: ignore[no-untyped-call]
@@ -52,6 +52,11 @@ class RayJobTrigger(BaseTrigger):
         _stopping.add(stopping)
         stopping.add_done_callback(_stopping.discard)
         await asyncio.shield(stopping)
+
+    async def _still_waits(self) -> bool:
+        return await still_waits(
+            self.job["submission_id"], TaskAttempt.from_task_instance(self.task_instance)
+        )
 
     async def _stop(self, *, deferred: bool) -> None:
         if not self.cancel_on_kill:

@@ -101,10 +101,12 @@ def test_something_else_that_answers_for_the_cluster_at_submit(scene: Scene, ans
 def test_connection_that_is_deleted_while_the_task_is_deferred(scene: Scene) -> None:
     connection = json.loads(scene.cluster.connection)
     scene.airflow.api.call("POST", "/connections", json={"connection_id": "ray_unplugged", **connection})
+    scene.airflow.api.call("POST", "/variables", json={"key": "unplugged", "value": "Be brief."})
     scene.begin("deferred", "unplugged")
     seen = len(scene.cluster.calls)  # until the trigger has read the connection
     wait_for(lambda: len(scene.cluster.calls) > seen + 5 or None, LIMIT, "the trigger to ask for the job")
     scene.airflow.api.call("DELETE", "/connections/ray_unplugged")
+    scene.airflow.api.call("DELETE", "/variables/unplugged")
     scene.go_on()
     scene.assert_done("connection deleted while the task is deferred")
 
@@ -144,8 +146,7 @@ def test_mark_while_no_triggerer_lives(scene: Scene) -> None:
     scene.airflow.kill(triggerer)
     try:
         scene.airflow.api.mark(task, "failed")
-        time.sleep(16)  # three beats
-        scene.go_on()
+        scene.go_on()  # at once: the last beat is fresh
         scene.wait_stopped()
         scene.assert_undone("marked failed while no triggerer lives", "failed")
     finally:

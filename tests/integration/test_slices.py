@@ -221,7 +221,7 @@ def test_command_line_runs_slices_on_the_embedded_head(ray_head: LocalHead, tmp_
 def test_driver_that_dies_without_a_word_is_no_success(ask: Ask, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
     (tmp_path / "deadly.py").write_text("import os\nos._exit(0)\n")
-    with pytest.raises(RayLLMJobError, match="ended without a report, and nothing is published"):
+    with pytest.raises(RayLLMJobError, match="ended without a report, and published nothing"):
         ask(
             input_path=f"{tmp_path}/in.parquet", prompt=None, preprocess="deadly:f",
             **{**STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "deadly.py")]},

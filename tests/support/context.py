@@ -9,6 +9,8 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
+from airflow.sdk.api.datamodels._generated import DagRunType
+
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
 
@@ -31,7 +33,7 @@ def context_of(
         try_number=try_number, max_tries=operator.retries + clears, task=operator,
         start_date=dt.datetime.now(dt.UTC), xcom_push=lambda key, value: None,
     )  # fmt: skip
-    run = SimpleNamespace(run_type="manual", conf={}, start_date=dt.datetime.now(dt.UTC))
+    run = SimpleNamespace(run_type=DagRunType.MANUAL, conf={}, start_date=dt.datetime.now(dt.UTC))
     return {
         "dag": operator.dag, "dag_run": run, "params": {}, "ti": ti, "task_state_store": store,
         "outlet_events": {},

@@ -1,9 +1,9 @@
 """Watches whether a task waits for this job: without one it publishes nothing, and ends after a while.
 
 The task that waits for a job renews a value in the cluster's key-value store, its *beat*
-(`jobs_api.send_heartbeat`). While the beat is stale, a finished job does not commit: its task may have been
-marked or cleared when no triggerer lived to stop it. If the beat stays unchanged for `orphan_timeout`, the
-job stops itself; its finished rows are kept.
+(`jobs_api.send_heartbeat`). A finished job commits when a beat confirms that its task still waits: the task
+may have been marked or cleared when no triggerer lived to stop the job. If the beat stays unchanged for
+`orphan_timeout`, the job stops itself; its finished rows are kept.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 
-from airflow_provider_raydatallm.contract.heartbeat import heartbeat_seconds
+from airflow_provider_raydatallm.contract.heartbeat import (
+    CONFIRMED,
+    MISSED_BEATS,
+    PUBLISHING_SECONDS,
+    heartbeat_seconds,
+)
 from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import UPLOADED
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 
 logger = logging.getLogger(__name__)
 
-#: A beat is stale when so many in a row did not come.
-_MISSED_BEATS = 3
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 0.2
+#: After which a job that waits to publish says so.
+_WARNING_SECONDS = 30.0
 
 
 class OrphanWatch:
@@ -41,18 +47,33 @@ class OrphanWatch:
         self.has_stopped = False
         threading.Thread(target=self._watch, name="ray-llm-orphan", daemon=True).start()
 
-    def wait_for_waiter(self) -> None:
-        """Returns when a task waits for this job: at once, unless its beat is stale."""
-        waited = False
-        while self._silent_s() > _MISSED_BEATS * heartbeat_seconds(self._timeout_s):
-            if not waited:
+    def wait_for_waiter(self, ask: Callable[[], None]) -> None:
+        """Returns when a fresh beat confirms that a task waits for this job.
+
+        :param ask: tells the waiter that the job publishes; called again and again, as it may be another one.
+        """
+        started = asked_at = time.monotonic()
+        has_warned = False
+        while True:
+            silent_s, now = self._silent_s(), time.monotonic()
+            if (self._beat or "").startswith(CONFIRMED) and silent_s <= MISSED_BEATS * self._interval_s:
+                return
+            if now - asked_at > self._interval_s:
+                ask()
+                asked_at = now
+            if not has_warned and now - started > _WARNING_SECONDS:
                 logger.warning(
-                    "the slice is ready to be published, and waits until a task waits for it: there was no "
-                    "sign of one for %.0f s",
-                    self._silent_s(),
+                    "the slice is ready to be published, and waits until a task waits for it: the last sign "
+                    "of one was %.0f s ago",
+                    silent_s,
                 )
-                waited = True
+                has_warned = True
             time.sleep(_POLL_SECONDS)
+
+    @property
+    def _interval_s(self) -> float:
+        """Between two beats while this job publishes."""
+        return min(heartbeat_seconds(self._timeout_s), PUBLISHING_SECONDS)
 
     def close(self) -> None:
         """Removes the beat from the cluster's store, where it would stay."""

@@ -111,6 +111,7 @@ class Publication:
             "model_source": self.job.model_source,
             "output_column": self.job.output_column,
             "epoch": self.lease.epoch,
+            "run": self.lease.name,
             "files": [asdict(p.data) for p in parts],
             "quarantine": [asdict(p.quarantine) for p in parts if p.quarantine],
             "plan": plan_name,

@@ -77,9 +77,8 @@ class Lease:
 
     def __init__(self, store: Store, epoch: int, me: str, content: bytes) -> None:
         """:param content: what this lease wrote into its epoch's file."""
-        self.epoch = epoch
+        self.epoch, self.name = epoch, me
         self._store = store
-        self._me = me
         self._content = content
         self._progress: dict[str, Any] = {}
         self._lost = False
@@ -195,7 +194,7 @@ class Lease:
                 return
 
     def _write_beat(self, **more: Any) -> None:
-        beat = {"holder": self._me, "beat": uuid.uuid4().hex, **self._progress, **more}
+        beat = {"holder": self.name, "beat": uuid.uuid4().hex, **self._progress, **more}
         self._store.put(_beat(self.epoch), json.dumps(beat).encode())
 
 

@@ -35,6 +35,27 @@ _READ_SECONDS = 15.0
 def current_report(job: SliceJob) -> Report | None:
     """Returns the published report for this job and the input as it is now, or None: also when the table does
     not show the published version yet."""
+    version = _current_version(job)
+    return None if version is None else version.to_report(version.body["report"]["outcome"])
+
+
+def report_of_run(job: SliceJob, run: str) -> Report | None:
+    """Returns the report of a run that ended without one: of the version that it published, or of an earlier
+    one that it had nothing to add to."""
+    version = _current_version(job)
+    if version is None:
+        return None
+    if version.body.get("run") == run:
+        return version.to_report(version.body["report"]["outcome"])
+    return None if needs_rerun(job, version) else version.to_report("unchanged")
+
+
+def needs_rerun(job: SliceJob, version: Version) -> bool:
+    """Whether the job asks to run a finished slice again."""
+    return job.force_rerun or (job.retry_quarantined and bool(version.quarantine))
+
+
+def _current_version(job: SliceJob) -> Version | None:
     folders = SliceFolders.open(job.paths)
     version = versions.newest_version(folders.metadata)
     if version is None or version.fingerprint != fingerprint(job):
@@ -44,7 +65,7 @@ def current_report(job: SliceJob) -> Report | None:
         return None
     if not (is_shown(folders, version) and answers_same_question(version, job, list_input(job))):
         return None
-    return version.to_report(version.body["report"]["outcome"])
+    return version
 
 
 def is_shown(folders: SliceFolders, version: Version) -> bool:

@@ -31,7 +31,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "kept": {"cancel_on_kill": False},
     # Time enough for a job to start and answer a batch, on a busy machine too.
     "timed": {"execution_timeout": pendulum.duration(seconds=40), "retries": 0},
-    "unplugged": {"ray_conn_id": "ray_unplugged"},  # a test makes this connection, and deletes it
+    # A test makes this connection and this Variable, and deletes them.
+    "unplugged": {"ray_conn_id": "ray_unplugged", "system_prompt": "{{ var.value.unplugged }}"},
     "watched": {"limits": {"orphan": 60}},
     "once": {"retries": 0, "limits": {"orphan": 60, "reconnect": 5}},
 }

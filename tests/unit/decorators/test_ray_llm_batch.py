@@ -138,7 +138,7 @@ def test_identity_is_the_same_in_any_process_folder_and_layout(tmp_path: Path) -
     for old, new in [
         ("# a comment", '"""A docstring."""\n\n        # another comment'),
         ("def helper(text) -> Context:", 'def helper(\n    text: str\n) -> "str":\n    """Docs."""\n'),
-        ('slice_key="k")', 'slice_key="k", concurrency=(1, 4), retries=5,\n    )'),
+        ('slice_key="k")', 'slice_key="k", engine={"workers": (1, 4)}, retries=5,\n    )'),
         ('{"one", "two", "three"}', "{'three', 'two', 'one'}"),
         ("times = 2", "unused = times = 2"),
     ]:

@@ -62,7 +62,8 @@ def test_refusal_of_ray_itself_is_final(status: int, says: str) -> None:
 @pytest.mark.parametrize(
     ("status", "text", "says"),
     [
-        (200, "<html>hello", "does not speak the Ray Jobs API"), (302, "", "redirects"),
+        (200, "<html>hello", "HTTP 200: <html>hello"), (200, "hello", "does not speak the Ray Jobs API"),
+        (302, "", "redirects"),
         (403, "<html>no", "403"), (404, "default backend - 404", "404"), (409, "in maintenance", "409"),
         (400, "\n<!doctype html>", "400"),
     ],
@@ -73,8 +74,9 @@ def test_something_else_at_the_address_may_be_ray_again(status: int, text: str, 
 
 
 def test_page_in_place_of_an_answer_is_no_submission() -> None:
-    with pytest.raises(RayUnreachableError, match="does not speak the Ray Jobs API"):
-        step(jobs_api.submit(**SUBMISSION), answer(200, "<html>hello"))
+    unknown = answer(404, "Job id-1 does not exist")
+    with pytest.raises(RayUnreachableError, match="HTTP 200: <html>hello"):
+        step(jobs_api.submit(**SUBMISSION), answer(200, "<html>hello"), unknown)
 
 
 def test_fresh_head_is_waited_for_and_a_dead_one_is_not_for_ever() -> None:
@@ -115,8 +117,19 @@ def test_submission_that_was_taken_is_never_sent_again() -> None:
 
 def test_package_is_uploaded_once() -> None:
     assert [s.method for s in step(jobs_api.upload_package("p.zip", b"x"), answer(200))[1]] == ["GET"]
-    uri, sent = step(jobs_api.upload_package("p.zip", b"x"), answer(404), answer(200))
+    gone = answer(404, "Package gcs://p.zip does not exist")
+    uri, sent = step(jobs_api.upload_package("p.zip", b"x"), gone, answer(200))
     assert (uri, [s.method for s in sent]) == ("gcs://p.zip", ["GET", "PUT"])
+
+
+@pytest.mark.parametrize(
+    "reply", [answer(200, "<html>soon back"), answer(404, "no route"), answer(404, "<h1>p does not exist")]
+)
+def test_page_of_a_proxy_says_nothing_of_a_package_or_a_job(reply: httpx.Response) -> None:
+    """Neither that the package is there, nor that the job is over or unknown."""
+    for flow in (jobs_api.upload_package("p", b"x"), jobs_api.stop("p"), jobs_api.get_status("p")):
+        with pytest.raises(RayUnreachableError):
+            step(flow, reply)
 
 
 def test_unknown_job_is_none() -> None:

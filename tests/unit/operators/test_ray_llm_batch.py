@@ -13,7 +13,9 @@ import pydantic
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, literal
+from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.log import redact
+from jinja2 import UndefinedError
 
 from airflow_provider_raydatallm.contract.groups import GROUPS
 from airflow_provider_raydatallm.contract.spec import SliceJob
@@ -137,10 +139,53 @@ def test_invalid_schema_and_non_json_argument_are_refused() -> None:
 def test_key_is_in_the_schedules_timezone(schedule: Any, key: str) -> None:
     dag = DAG("d", schedule=schedule, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
     midnight_in_taipei = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
-    run = SimpleNamespace(run_type="scheduled", conf={})
+    run = SimpleNamespace(run_type=DagRunType.SCHEDULED, conf={})
     job = spec_of(operator(), dag=dag, dag_run=run, data_interval_start=midnight_in_taipei)
     assert job.slice_key == key
     assert job.slice_instant == midnight_in_taipei.isoformat()
+
+
+def test_backfill_takes_its_days_whatever_its_configuration_says() -> None:
+    """Airflow's `DagRunType` equals its name, and its `str()` does not."""
+    day, conf = dt.datetime(2026, 1, 30, tzinfo=dt.UTC), {"slice": "2026-01-01"}
+    dag = DAG("d", schedule=None, params={"slice": "2026-01-01"})
+    run = SimpleNamespace(run_type=DagRunType.BACKFILL, conf=conf)
+    job = spec_of(operator(dag=dag, task_id="a"), dag_run=run, params=conf, data_interval_start=day)
+    assert (job.slice_key, job.slice_instant) == ("2026-01-30", day.isoformat())
+    by_hand = SimpleNamespace(run_type=DagRunType.MANUAL, conf=conf)
+    job = spec_of(operator(dag=dag, task_id="b"), dag_run=by_hand, params=conf, data_interval_start=day)
+    assert (job.slice_key, job.slice_instant) == ("2026-01-01", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "rendered"),
+    [
+        ("prompt", "None"),
+        ("prompt", " "),
+        ("regex", "None"),
+        ("system_prompt", "None"),
+        ("output_path", "None"),
+    ],
+)
+def test_template_that_renders_to_nothing_is_refused(name: str, rendered: str) -> None:
+    task = operator(**{name: "{{ params.x }}", "slice_key": "k"})
+    task.render_template_fields({"params": {"x": rendered}})  # type: ignore[arg-type]
+    with pytest.raises(RayLLMInputError, match=f"{name} rendered to {rendered!r}"):
+        spec_of(task)
+
+
+def test_templates_that_cannot_be_rendered_any_more_stop_a_submission_and_no_resume() -> None:
+    task = operator(prompt="{{ gone.away }}", slice_key="k")
+    context = context_of(task)
+    task.render_template_fields(context)
+    with pytest.raises(UndefinedError, match="gone"):
+        task.execute(context)
+    job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n")
+    report = {"outcome": "published", "slice_key": "k", "output_path": "o", "fingerprint": "f",
+              "counts": {"planned": 1, "succeeded": 1}}  # fmt: skip
+    event = to_event(Finished(report))
+    assert task.execute_complete(context, event, **DeferredJob(ref, job).to_kwargs())["slice_key"] == "k"
 
 
 def test_submission_id_is_safe_and_holds_what_makes_it_unique() -> None:

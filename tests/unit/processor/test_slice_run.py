@@ -12,9 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import load_spec, main
-from airflow_provider_raydatallm.processor.store.published import current_report, finished_report
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.store.published import (
+    current_report,
+    finished_report,
+    report_of_run,
+)
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import answers, metadata, parts, shown
@@ -66,6 +72,22 @@ def test_forced_run_answers_a_finished_slice_again(job: SliceJob) -> None:
     for times in (1, 2):
         assert run(forced, cluster).outcome == "published"
         assert cluster.answered == 2 * times
+
+
+def test_earlier_version_is_not_the_result_of_a_forced_run_that_died(job: SliceJob) -> None:
+    """A driver that is killed reports nothing: what it published is asked of the store."""
+
+    def named(job: SliceJob, name: str) -> Report:
+        return run_slice(job, lambda progress: None, InProcess(), name=name)
+
+    forced = changed(job, force_rerun=True)
+    first = named(forced, "first")
+    assert report_of_run(forced, "first") == first
+    assert report_of_run(forced, "killed") is None
+    second = named(forced, "second")
+    assert (report_of_run(forced, "second"), report_of_run(forced, "first")) == (second, None)
+    # A run that would have left the version as it is had nothing to add to it.
+    assert report_of_run(job, "killed") == second.model_copy(update={"outcome": "unchanged"})
 
 
 def test_changed_configuration_follows_the_policy(job: SliceJob) -> None:

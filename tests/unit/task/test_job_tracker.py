@@ -32,7 +32,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         with DAG("d", schedule=None):
             operator = RayLLMBatchOperator(
                 task_id="t", slice_key="s", input_path=f"{tmp_path}/in.parquet", prompt="{name}",
-                output_path=f"{tmp_path}/out", model_source="m", reconnect_timeout=reconnect_timeout,
+                output_path=f"{tmp_path}/out", model_source="m", limits={"reconnect": reconnect_timeout},
                 poll_interval=1,
             )  # fmt: skip
         operator.execute(context_of(operator))

@@ -7,12 +7,13 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.contract.heartbeat import CONFIRMED
 from airflow_provider_raydatallm.contract.log_lines import encode_line
 from airflow_provider_raydatallm.contract.own_lines import format_lines
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -59,6 +60,7 @@ class FakeCluster(ThreadingHTTPServer):
         self.log: list[str] = []
         self.cut = False
         self.calls: list[tuple[float, str]] = []
+        self.beats: list[str] = []
 
     def count(self, part: str) -> int:
         return sum(part in call for _, call in self.calls)
@@ -90,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps({"status": server.status, "driver_node_id": "n1"}))
 
     def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.beats.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
         self.server.calls.append((time.monotonic(), f"PUT {self.path}"))
         self._answer(self.server.http or 200, "")
 
@@ -116,7 +118,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     server.server_close()
 
 
-def wait(log: Log | None = None, /, **given: Any) -> Verdict:
+async def yes() -> bool:
+    return True
+
+
+def wait(
+    log: Log | None = None, /, still_waits: Callable[[], Awaitable[bool]] = yes, **given: Any
+) -> Verdict:
     ref = {
         "ray_conn_id": "ray_default", "poll_interval": 0.05, "reconnect_timeout": 60.0,
         "orphan_timeout": None,
@@ -125,7 +133,7 @@ def wait(log: Log | None = None, /, **given: Any) -> Verdict:
 
     async def waited() -> Verdict:
         try:
-            return await wait_for_job(JobRef(**ref), log or Log(), INTERVALS)
+            return await wait_for_job(JobRef(**ref), log or Log(), still_waits, INTERVALS)
         finally:
             await close_clients()
 
@@ -270,3 +278,35 @@ def test_waiter_sends_heartbeats(cluster: FakeCluster) -> None:
 def test_job_unknown_to_the_cluster_ended_without_a_report(cluster: FakeCluster) -> None:
     cluster.status = None
     assert wait() == EndedWithoutReport("unknown")
+
+
+def test_job_that_publishes_hears_at_once_that_its_task_waits(cluster: FakeCluster) -> None:
+    cluster.log = [encode_line("progress", "n", {"step": "publish"})]
+    once(lambda: any(b.startswith(CONFIRMED) for b in cluster.beats), lambda: cluster.log.append(REPORT))
+    once(lambda: REPORT in cluster.log, lambda: setattr(cluster, "cut", True))
+    assert isinstance(wait(orphan_timeout=3600.0, poll_interval=30.0), Finished)
+    assert not cluster.beats[0].startswith(CONFIRMED)  # before there was anything to publish
+
+
+@pytest.mark.parametrize("why", ["Airflow no longer wants", "cannot ask Airflow"])
+def test_job_does_not_publish_for_a_task_that_was_marked_while_its_waiter_hung(
+    cluster: FakeCluster, why: str
+) -> None:
+    async def no() -> bool:
+        if why == "cannot ask Airflow":
+            raise BrokenPipeError
+        return False
+
+    cluster.log = [encode_line("progress", "n", {"step": "publish"})]
+    log = Log()
+    assert wait(log, no, orphan_timeout=12.0, deadline=time.time() + 2) == TimedOut()
+    assert len(cluster.beats) > 1
+    assert not any(b.startswith(CONFIRMED) for b in cluster.beats)
+    assert any(why in line for line in log.lines)
+
+
+def test_beats_come_as_often_as_the_job_expects_them_however_seldom_its_status_is_checked(
+    cluster: FakeCluster,
+) -> None:
+    assert wait(poll_interval=30.0, orphan_timeout=1.2, deadline=time.time() + 1) == TimedOut()
+    assert len(cluster.beats) >= 5

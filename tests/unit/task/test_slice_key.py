@@ -50,7 +50,23 @@ def test_partitioned_run_without_a_key_is_never_now() -> None:
 
 @pytest.mark.parametrize(
     "rendered",
-    ["None", "", "  ", "null", "a\nb", 7, "a\x7fb", "a\u202eb", "_SUCCESS", ".hidden", "x" * 201, "é" * 41],
+    [
+        "None",
+        "",
+        "  ",
+        "null",
+        "a\nb",
+        7,
+        "a\x7fb",
+        "a\u202eb",
+        "_SUCCESS",
+        ".hidden",
+        "x" * 201,
+        "é" * 41,
+        "a\ud800",
+        "2026-01-01\u200b",
+        "a\u2028b",
+    ],
 )
 def test_invalid_rendered_key_is_refused(rendered: object) -> None:
     with pytest.raises(RayLLMInputError, match="slice_key"):

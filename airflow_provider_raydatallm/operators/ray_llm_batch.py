@@ -41,6 +41,8 @@ from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 from airflow_provider_raydatallm.task.log_entries import clean
 from airflow_provider_raydatallm.task.outcome import build_result, error_of
 from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_slice_key
+from airflow_provider_raydatallm.task.submission_gate import SubmissionGate
+from airflow_provider_raydatallm.task.submission_queue import QueuePlace, raise_error_of
 
 if TYPE_CHECKING:
     import pydantic
@@ -52,6 +54,8 @@ T = TypeVar("T")
 
 #: Airflow kills a task's process 5 seconds after SIGTERM.
 _STOP_SECONDS = 4.0
+#: A job that was held for longer is built anew: its lent credentials are to last for the job.
+_CREDENTIALS_SECONDS = 60.0
 
 
 class RayLLMBatchOperator(SliceLineage, BaseOperator):
@@ -342,6 +346,19 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         )
 
     def execute(self, context: Context) -> dict[str, Any]:
+        return self._find_or_submit(context)
+
+    def execute_in_turn(
+        self, context: Context, event: dict[str, Any], place: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Continues `execute` when it is this task's turn to submit its job, or it waited for too long.
+
+        :param place: the `QueuePlace` of the task.
+        """
+        raise_error_of(event)
+        return self._find_or_submit(context, QueuePlace(**place))
+
+    def _find_or_submit(self, context: Context, place: QueuePlace | None = None) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
             job = tracker.submission.job
             self._name_mapped_task(context, job)
@@ -354,7 +371,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
                 return self._wait(context, tracker, running_job)
             if (report := submission.read_finished_report(tracker.submission)) is not None:
                 return self._succeed(context, tracker, job, None, report)
-            return self._wait(context, tracker, tracker.submit())
+            return self._submit(context, tracker, place)
 
     def execute_complete(
         self,
@@ -421,6 +438,29 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             label = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
             cast("dict[str, Any]", context).update(label)
 
+    def _submit(
+        self, context: Context, tracker: JobTracker, place: QueuePlace | None = None
+    ) -> dict[str, Any]:
+        """Submits the job once few others wait for room on the cluster, and waits for it.
+
+        :param place: of a task that has waited for that in the triggerer.
+        """
+        has_turn = place is not None
+        place = place or tracker.queue_place(self.queue_timeout)
+        defers = self.deferrable and not self._killed
+        with contextlib.closing(SubmissionGate(place, self.log)) as gate:
+            if not _run_async(self._unless_killed(gate.enter(has_turn=has_turn, holds=not defers))):
+                from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
+
+                kwargs = {"place": asdict(replace(place, local_head=RayHook(place.ray_conn_id).local_head))}
+                self.defer(
+                    trigger=SubmissionTurnTrigger(**kwargs), method_name="execute_in_turn", kwargs=kwargs
+                )
+            if gate.held_s > _CREDENTIALS_SECONDS:
+                tracker.renew_submission()
+            job = tracker.submit(place.waited_s)
+        return self._wait(context, tracker, job)
+
     def _wait(self, context: Context, tracker: JobTracker, job: JobRef) -> dict[str, Any]:
         slice_job = tracker.submission.job
         self.record_run(slice_job, ray_job_id=job.submission_id)
@@ -435,11 +475,17 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
             kwargs = DeferredJob(job, slice_job).to_kwargs()
             self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
-        verdict = _run_async(self._wait_unless_killed(job, tracker.task))
+        stop = partial(self._stop, job, tracker.task)
+        verdict = _run_async(self._unless_killed(wait_for_job(job, self.log), stop))
         return self._conclude(context, tracker, slice_job, job, verdict)
 
-    async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> job_verdict.Verdict:
-        waiting = asyncio.ensure_future(wait_for_job(job, self.log))
+    async def _unless_killed(
+        self, work: Coroutine[Any, Any, T], stop: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> T:
+        """
+        :param stop: called when the task is killed.
+        """
+        waiting = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
         self._interrupt = lambda: loop.call_soon_threadsafe(waiting.cancel)
         if self._killed:
@@ -449,7 +495,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         except asyncio.CancelledError:
             if not self._killed:
                 raise
-            await self._stop(job, attempt)
+            if stop is not None:
+                await stop()
             raise RayJobStoppedError("the task was killed") from None
         finally:
             self._interrupt = None
@@ -488,7 +535,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         cause = verdict.kind if isinstance(verdict, job_verdict.Failed) else verdict.why
         if cause in ("stopped", "unknown") and tracker.can_resubmit(stopped=cause == "stopped"):
             self.log.warning("The job was lost; submitting another one for the missing rows")
-            return self._wait(context, tracker, tracker.submit())
+            return self._submit(context, tracker)
         tracker.mark_ended()
         raise error_of(verdict, job_id)
 

@@ -187,7 +187,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         would need; it is not stopped.
     :param log: what the task's log shows of the job's: `brief`, the provider's own lines, with the cause when
         the job fails; or `full`, also all that Ray, vLLM and your code print.
-    :param queue_timeout: how long the job may wait until all resources of its engine are free at once.
+    :param queue_timeout: how long the slice may wait until all resources of its engine are free at once,
+        before its job is submitted and after.
     :param emit_partition: set the slice key as partition on the events of `outlets` when the run has no
         partition key.
     """

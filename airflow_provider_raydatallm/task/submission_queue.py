@@ -102,7 +102,7 @@ class QueueLog:
         """:param ahead: tasks that wait for longer, as far as this process knows."""
         text = f"{waiting} jobs wait for room on the cluster (max_waiting_jobs is {max_waiting_jobs()})"
         if ahead is not None:
-            text += f", and {ahead} tasks before this one"
+            text += f"; tasks before this one: {ahead}"
         now = time.monotonic()
         if text != self._last_text and now - self._last_time >= _LOG_SECONDS:
             self._log.info("Waiting to submit the job: %s", text)

@@ -33,6 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "timed": {"execution_timeout": pendulum.duration(seconds=40), "retries": 0},
     "unplugged": {"ray_conn_id": "ray_unplugged"},  # a test makes this connection, and deletes it
     "watched": {"orphan_timeout": 60},
+    "crowded": {"engine_kwargs": {"ask_cpus": 20}},  # the cluster has room for one of these at a time
     "once": {"retries": 0, "orphan_timeout": 60, "reconnect_timeout": 5},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")

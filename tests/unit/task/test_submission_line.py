@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.task.submission_line import Line
@@ -67,6 +67,7 @@ def test_task_that_leaves_is_passed_over() -> None:
     assert line.ahead("b") is None
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=30))
 def test_jobs_that_wait_never_exceed_the_limit_and_every_task_has_its_turn(
     places: int, ended: list[tuple[int, bool]]

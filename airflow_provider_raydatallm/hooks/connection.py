@@ -28,7 +28,7 @@ EXTRAS = _PLAIN | {"headers", "proxy"}
 #: Of `driver_resources`, and how each must be written.
 _DRIVER_RESOURCES = {
     "num_cpus": "a number",
-    "memory": "a number of bytes",
+    "memory": "a whole number of bytes",
     "resources": 'an object of numbers, such as {"driver": 1}',
     "label_selector": 'an object of texts, such as {"ray.io/market-type": "on-demand"}',
 }
@@ -182,7 +182,7 @@ class _Extra:
         for name, amount in value.items():
             if name not in _DRIVER_RESOURCES:
                 raise RayConnectionError(f"{where}: {name!r} is none of {', '.join(_DRIVER_RESOURCES)}")
-            kind = str if name == "label_selector" else (int, float)
+            kind = {"label_selector": str, "memory": int}.get(name, (int, float))
             amounts = amount.values() if isinstance(amount, dict) else [amount]
             is_object = name in ("resources", "label_selector")
             if isinstance(amount, dict) != is_object or not all(

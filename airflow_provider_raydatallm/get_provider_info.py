@@ -17,7 +17,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": _modules("operators.ray_llm_batch"),
         "hooks": _modules("hooks.ray"),
-        "triggers": _modules("triggers.ray_job"),
+        "triggers": _modules("triggers.ray_job", "triggers.submission_turn"),
         "config": {
             "ray_llm": {
                 "description": "Settings of the Ray Data LLM provider.",
@@ -31,6 +31,16 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "integer",
                         "example": None,
                         "default": "20",
+                    },
+                    "max_waiting_jobs": {
+                        "description": (
+                            "How many jobs may wait for room on one Ray cluster, each as a process on its "
+                            "head. Further tasks hold their submission until one of them has had its turn."
+                        ),
+                        "version_added": None,
+                        "type": "integer",
+                        "example": None,
+                        "default": "8",
                     },
                     "token_folder": {
                         "description": (
@@ -92,6 +102,15 @@ def get_provider_info() -> dict[str, Any]:
                         "http://[USER:PASSWORD@]HOST:PORT, instead of the proxies of the environment",
                         format="password",
                     ),
+                    "driver_resources": {
+                        "label": "Driver resources",
+                        "description": (
+                            "JSON object of what Ray reserves for a job's own process: num_cpus, memory "
+                            "(bytes), resources, label_selector. Ray then places it on any node that has "
+                            "them, else on the head"
+                        ),
+                        "schema": {"type": ["object", "null"]},
+                    },
                     "dashboard_url": _text(
                         "Dashboard address",
                         "Address of the Ray Dashboard in links, if it differs from the Jobs address",
@@ -116,8 +135,9 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
-def _modules(name: str) -> list[dict[str, Any]]:
-    return [{"integration-name": _NAME, "python-modules": [f"airflow_provider_raydatallm.{name}"]}]
+def _modules(*names: str) -> list[dict[str, Any]]:
+    modules = [f"airflow_provider_raydatallm.{name}" for name in names]
+    return [{"integration-name": _NAME, "python-modules": modules}]
 
 
 def _text(label: str, description: str, **schema: str) -> dict[str, Any]:

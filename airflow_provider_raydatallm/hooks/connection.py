@@ -23,9 +23,25 @@ if TYPE_CHECKING:
 #: Extras that are not secret. `auth_file` has no "token" in its name because Airflow masks the values of
 #: extras that do, and errors have to show the path.
 _PLAIN = frozenset(
-    {"auth_file", "verify", "ca_file", "client_cert", "client_key", "dashboard_url", "engines"}
+    {
+        "auth_file",
+        "verify",
+        "ca_file",
+        "client_cert",
+        "client_key",
+        "dashboard_url",
+        "engines",
+        "driver_resources",
+    }
 )
 EXTRAS = _PLAIN | {"headers", "proxy"}
+#: Of `driver_resources`, and how each must be written.
+_DRIVER_RESOURCES = {
+    "num_cpus": "a number",
+    "memory": "a whole number of bytes",
+    "resources": 'an object of numbers, such as {"driver": 1}',
+    "label_selector": 'an object of texts, such as {"ray.io/market-type": "on-demand"}',
+}
 
 CONNECT_TIMEOUT_S = 10.0
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -48,6 +64,8 @@ class RaySettings:
     dashboard_url: str | None = None
     #: Engine profiles: the operator's `engine` group by name.
     engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: What Ray reserves for a job's own process (`jobs_api.submit`).
+    driver_resources: Mapping[str, Any] = field(default_factory=dict)
     #: Use the environment's proxies and token; False for an embedded head, which has its own token and
     #: listens on loopback.
     use_environment: bool = True
@@ -95,6 +113,7 @@ class RaySettings:
             if dashboard_url
             else None,
             engines=extra.engines(),
+            driver_resources=extra.driver_resources(),
             label=label,
         )
 
@@ -166,6 +185,24 @@ class _Extra:
                 "ca_file"
             )
         return verify
+
+    def driver_resources(self) -> dict[str, Any]:
+        value, where = self.values.get("driver_resources"), f"{self.label}: driver_resources"
+        if value is None or value == "":
+            return {}
+        if not isinstance(value, dict):
+            raise RayConnectionError(f'{where} must be a JSON object, such as {{"memory": 500000000}}')
+        for name, amount in value.items():
+            if name not in _DRIVER_RESOURCES:
+                raise RayConnectionError(f"{where}: {name!r} is none of {', '.join(_DRIVER_RESOURCES)}")
+            kind = {"label_selector": str, "memory": int}.get(name, (int, float))
+            amounts = amount.values() if isinstance(amount, dict) else [amount]
+            is_object = name in ("resources", "label_selector")
+            if isinstance(amount, dict) != is_object or not all(
+                isinstance(a, kind) and not isinstance(a, bool) for a in amounts
+            ):
+                raise RayConnectionError(f"{where}: {name} must be {_DRIVER_RESOURCES[name]}, got {amount!r}")
+        return value
 
     def headers(self) -> dict[str, str]:
         headers, where = self.values.get("headers"), f"{self.label}: headers"

@@ -7,10 +7,12 @@ Each call is a *flow*: a generator that yields `HttpRequest` (and receives the `
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_raydatallm.contract.heartbeat import CONFIRMED
@@ -109,10 +111,20 @@ def upload_package(name: str, content: bytes) -> Flow[str]:
 
 
 def submit(
-    *, submission_id: str, entrypoint: str, runtime_env: dict[str, Any], metadata: dict[str, str]
+    *,
+    submission_id: str,
+    entrypoint: str,
+    runtime_env: dict[str, Any],
+    metadata: dict[str, str],
+    driver_resources: Mapping[str, Any] = MappingProxyType({}),
 ) -> Flow[str]:
-    """Submits a job and returns its id. A job whose response was lost is not submitted twice."""
+    """Submits a job and returns its id. A job whose response was lost is not submitted twice.
+
+    :param driver_resources: what Ray reserves for the job's process: `num_cpus`, `memory` (bytes),
+        `resources`, `label_selector`. With any of them Ray places it on any node, else on the head.
+    """
     body = {
+        **{f"entrypoint_{name}": value for name, value in driver_resources.items()},
         "submission_id": submission_id,
         "entrypoint": entrypoint,
         "runtime_env": runtime_env,
@@ -142,6 +154,27 @@ def get_status(submission_id: str) -> Flow[JobInfo | None]:
 def _find_job(submission_id: str) -> Flow[httpx.Response | None]:
     response = yield from _send(HttpRequest("GET", f"/api/jobs/{submission_id}"), accept={200, 404})
     return None if _is_unknown(response, submission_id) else response
+
+
+@dataclass(frozen=True)
+class LiveJobs:
+    """Metadata of the jobs that have not ended, and the seconds that the cluster took to list them: it reads
+    all jobs that it ever ran."""
+
+    metadata: list[dict[str, str]]
+    seconds: float
+
+
+def list_live_jobs() -> Flow[LiveJobs]:
+    began = time.monotonic()
+    filters = "".join(
+        f"&filter_keys=status&filter_predicates=!%3D&filter_values={status}" for status in sorted(TERMINAL)
+    )
+    path = f"/api/v0/jobs?detail=1&limit=10000{filters}"
+    response = yield from _send(HttpRequest("GET", path, read_timeout=60))
+    jobs = _json(response, "jobs")["data"]["result"]["result"]
+    metadata = [job.get("metadata") or {} for job in jobs if job.get("status") not in TERMINAL]
+    return LiveJobs(metadata, time.monotonic() - began)
 
 
 def read_log_tail(submission_id: str, info: JobInfo, lines: int) -> Flow[str]:

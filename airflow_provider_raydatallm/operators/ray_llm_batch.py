@@ -42,6 +42,8 @@ from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 from airflow_provider_raydatallm.task.log_entries import clean
 from airflow_provider_raydatallm.task.outcome import build_result, error_of
 from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_slice_key
+from airflow_provider_raydatallm.task.submission_gate import SubmissionGate
+from airflow_provider_raydatallm.task.submission_queue import QueuePlace, raise_error_of
 
 if TYPE_CHECKING:
     import pydantic
@@ -55,6 +57,8 @@ T = TypeVar("T")
 
 #: Airflow kills a task's process 5 seconds after SIGTERM.
 _STOP_SECONDS = 4.0
+#: A job that was held for longer is built anew: its lent credentials are to last for the job.
+_CREDENTIALS_SECONDS = 60.0
 
 
 class RayLLMBatchOperator(SliceLineage, BaseOperator):
@@ -236,6 +240,19 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             self._render_error = e
 
     def execute(self, context: Context) -> dict[str, Any]:
+        return self._find_or_submit(context)
+
+    def execute_in_turn(
+        self, context: Context, event: dict[str, Any], place: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Continues `execute` when it is this task's turn to submit its job, or it waited for too long.
+
+        :param place: the `QueuePlace` of the task.
+        """
+        raise_error_of(event)
+        return self._find_or_submit(context, QueuePlace.from_kwargs(place))
+
+    def _find_or_submit(self, context: Context, place: QueuePlace | None = None) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
             job = tracker.submission.job
             self._name_mapped_task(context, job)
@@ -248,7 +265,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
                 return self._wait(context, tracker, running_job)
             if (report := submission.read_finished_report(tracker.submission)) is not None:
                 return self._succeed(context, tracker, job, None, report)
-            return self._wait(context, tracker, tracker.submit())
+            return self._submit(context, tracker, place)
 
     def execute_complete(
         self,
@@ -325,6 +342,29 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             label = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
             cast("dict[str, Any]", context).update(label)
 
+    def _submit(
+        self, context: Context, tracker: JobTracker, place: QueuePlace | None = None
+    ) -> dict[str, Any]:
+        """Submits the job once few others wait for room on the cluster, and waits for it.
+
+        :param place: of a task that has waited for that in the triggerer.
+        """
+        has_turn = place is not None
+        place = place or tracker.queue_place(tracker.submission.job.queue_timeout)
+        defers = self.deferrable and not self._killed
+        with contextlib.closing(SubmissionGate(place, self.log)) as gate:
+            if not _run_async(self._unless_killed(gate.enter(has_turn=has_turn, holds=not defers))):
+                from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
+
+                kwargs = {"place": asdict(replace(place, local_head=RayHook(place.ray_conn_id).local_head))}
+                self.defer(
+                    trigger=SubmissionTurnTrigger(**kwargs), method_name="execute_in_turn", kwargs=kwargs
+                )
+            if gate.held_s > _CREDENTIALS_SECONDS:
+                tracker.renew_submission()
+            job = tracker.submit(place.waited_s)
+        return self._wait(context, tracker, job)
+
     def _wait(self, context: Context, tracker: JobTracker, job: JobRef) -> dict[str, Any]:
         slice_job = tracker.submission.job
         self.record_run(slice_job, ray_job_id=job.submission_id)
@@ -343,8 +383,16 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         return self._conclude(context, tracker, slice_job, job, verdict)
 
     async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> job_verdict.Verdict:
-        is_awaited = partial(still_waits, job.submission_id, attempt)
-        waiting = asyncio.ensure_future(wait_for_job(job, self.log, is_awaited))
+        waiting = wait_for_job(job, self.log, partial(still_waits, job.submission_id, attempt))
+        return await self._unless_killed(waiting, partial(self._stop, job, attempt))
+
+    async def _unless_killed(
+        self, work: Coroutine[Any, Any, T], stop: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> T:
+        """
+        :param stop: called when the task is killed.
+        """
+        waiting = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
         self._interrupt = lambda: loop.call_soon_threadsafe(waiting.cancel)
         if self._killed:
@@ -354,7 +402,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         except asyncio.CancelledError:
             if not self._killed:
                 raise
-            await self._stop(job, attempt)
+            if stop is not None:
+                await stop()
             raise RayJobStoppedError("the task was killed") from None
         finally:
             self._interrupt = None
@@ -396,7 +445,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         cause = verdict.kind if isinstance(verdict, job_verdict.Failed) else verdict.why
         if cause in ("stopped", "unknown") and tracker.can_resubmit(stopped=cause == "stopped"):
             self.log.warning("The job was lost; submitting another one for the missing rows")
-            return self._wait(context, tracker, tracker.submit())
+            return self._submit(context, tracker)
         tracker.mark_ended()
         raise error_of(verdict, job_id)
 

@@ -74,6 +74,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument("--heartbeat-key", help="stop when this key of Ray's store is no longer renewed")
         command.add_argument("--orphan-timeout", type=float, default=1800, help="for this many seconds")
         command.add_argument("--commit-alone", action="store_true", help="publish also without")
+        command.add_argument(
+            "--waited", type=float, default=0, metavar="SECONDS", help="of queue_timeout that have passed"
+        )
     plan = add("plan", _plan, "show what a run would do, and what is wrong with it; starts nothing")
     plan.add_argument("--gpu-hour-price", type=float, help="price of a GPU hour, to estimate the cost")
     add("versions", _versions, "list the versions of a slice that can be read or restored, the newest first")
@@ -117,6 +120,7 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     from airflow_provider_raydatallm.processor.cluster.orphan_watch import OrphanWatch
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
     from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
+    from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admitted
     from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
     from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
     from airflow_provider_raydatallm.processor.slice_run import run_slice
@@ -125,14 +129,21 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
         os.environ.setdefault("RAY_LOG_TO_DRIVER", "0")
     stop_on_sigterm()
     watch = OrphanWatch(args.heartbeat_key, args.orphan_timeout) if args.heartbeat_key else None
+
+    def on_progress(progress: dict[str, Any]) -> None:
+        if progress["step"] in ("attach", "publish"):  # it waits for no room
+            say_admitted()
+        _print("progress", args.nonce, progress)
+
     try:
-        job = load_spec(args.spec).model_copy(update=changes)
+        job = load_spec(args.spec)
+        job = job.model_copy(update={"queue_timeout": max(job.queue_timeout - args.waited, 1.0), **changes})
         start_log(job.slice_key)
         if not job.runs_user_code:
             keep_pandas_from_pyarrow()
         report = run_slice(
             job,
-            partial(_print, "progress", args.nonce),
+            on_progress,
             name=args.name,
             finish_by=args.finish_by,
             imports_s=process_seconds(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_raydatallm.contract import addresses
+from airflow_provider_raydatallm.contract.job_phase import PHASE, WAITING
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.submit import packages
 
@@ -62,7 +63,8 @@ class JobSubmission:
                 runtime_env=packages.merge_runtime_env(
                     self.runtime_env, py_modules=uris, env_vars={**addresses.environment(), **self.env_vars}
                 ),
-                metadata=dict(self.metadata),
+                metadata={**self.metadata, **({PHASE: WAITING} if command == "run" else {})},
+                driver_resources=hook.settings.driver_resources,
             )
         )
 

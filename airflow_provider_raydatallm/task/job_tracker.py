@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.task.job_cancel import OWNER_KEY, TaskAttempt
 from airflow_provider_raydatallm.task.job_record import STATE_KEY, JobRecord
 from airflow_provider_raydatallm.task.job_verdict import Finished, JobWatch
 from airflow_provider_raydatallm.task.job_waiter import JobRef, TaskLog, heartbeat_key
+from airflow_provider_raydatallm.task.submission_queue import QueuePlace, task_key
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.contract.spec import SliceJob
@@ -141,8 +142,22 @@ class JobTracker:
         watch.read_log_end(hook.call(jobs_api.read_log_tail(job_id, info, 200)))
         return isinstance(watch.decide(info.status), Finished)
 
-    def submit(self) -> JobRef:
-        """:raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before any job starts."""
+    def queue_place(self, queue_timeout: float) -> QueuePlace:
+        options = self._wait_options
+        return QueuePlace(
+            options.ray_conn_id, task_key(asdict(self.task)), time.time(), queue_timeout, options.deadline,
+            options.reconnect_timeout,
+        )  # fmt: skip
+
+    def renew_submission(self) -> None:
+        """Builds it again before it is sent: credentials that were lent for it may end meanwhile."""
+        self.__dict__.pop("submission", None)
+
+    def submit(self, waited_s: float = 0) -> JobRef:
+        """
+        :param waited_s: seconds of queue_timeout that have passed.
+        :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before any job starts.
+        """
         name = make_submission_id(self.submission.metadata, str(self._ti.id))
         if self._record is not None and self._record.submission_id.startswith(name):
             # An id must never be used twice.
@@ -164,6 +179,8 @@ class JobTracker:
         if orphan_timeout is not None:
             arguments += ["--heartbeat-key", key, "--orphan-timeout", f"{orphan_timeout:g}"]
             arguments += ["--commit-alone"] if self._commits_alone else []
+        if waited_s >= 1:
+            arguments += ["--waited", f"{waited_s:.0f}"]
         if self.submission.finish_by is not None:
             arguments += ["--finish-by", f"{self.submission.finish_by:.0f}"]
 

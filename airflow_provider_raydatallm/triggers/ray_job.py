@@ -8,8 +8,9 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, still_waits, stop_own_job
-from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, TimedOut, to_event
+from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, TimedOut, Verdict, to_event
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
 
 #: A triggerer's first call to Airflow can be slow: it loads the API.
@@ -39,8 +40,13 @@ class RayJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         job = JobRef(**self.job)
-        refusal = await asyncio.to_thread(_refusal_of_another_machine, job)
-        verdict = refusal or await wait_for_job(job, self.log, self._still_waits)
+        verdict: Verdict
+        try:
+            await asyncio.to_thread(refuse_another_machine, job.ray_conn_id, job.local_head)
+        except RayConnectionError as e:
+            verdict = ClusterUnreachable(str(e), refused=True)
+        else:
+            verdict = await wait_for_job(job, self.log, self._still_waits)
         if isinstance(verdict, TimedOut):
             await self._stop(deferred=False)
         yield TriggerEvent(to_event(verdict))  # type: ignore[no-untyped-call]
@@ -65,16 +71,17 @@ class RayJobTrigger(BaseTrigger):
         await stop_own_job(job, attempt, self.log, deferred=deferred, timeout_s=_STOP_SECONDS)
 
 
-def _refusal_of_another_machine(job: JobRef) -> ClusterUnreachable | None:
-    """A job on the embedded Ray of one machine cannot be seen from another."""
-    if job.local_head is None:
-        return None
+def refuse_another_machine(ray_conn_id: str, local_head: str | None) -> None:
+    """
+    :raises RayConnectionError: for the embedded Ray of another machine, which cannot be seen from this one.
+    """
+    if local_head is None:
+        return
     from airflow_provider_raydatallm.local_ray.head import head_identity
 
-    if head_identity() == job.local_head:
-        return None
-    return ClusterUnreachable(
-        f"connection {job.ray_conn_id!r} is the embedded Ray of the worker's machine, user and folder, which "
-        "this triggerer does not share. Run both on one machine, set deferrable=False, or use a Ray cluster",
-        refused=True,
-    )
+    if head_identity() != local_head:
+        raise RayConnectionError(
+            f"connection {ray_conn_id!r} is the embedded Ray of the worker's machine, user and folder, which "
+            "this triggerer does not share. Run both on one machine, set deferrable=False, or use a Ray "
+            "cluster"
+        )

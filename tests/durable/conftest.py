@@ -17,6 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.ray_door import Cluster
 from tests.support.tables import Table
 
+MAX_WAITING_JOBS = 2
 _HERE = Path(__file__).parent
 _ENGINES = (ROOT / "tests" / "support" / "stub_engine.py", ROOT / "tests" / "support" / "held_engine.py")
 
@@ -42,6 +43,7 @@ def airflow(cluster: Cluster, data: Path) -> Iterator[Airflow]:
     environment = {
         "AIRFLOW_CONN_RAY_DEFAULT": cluster.connection,
         "DURABLE_ROOT": str(data),
+        "AIRFLOW__RAY_LLM__MAX_WAITING_JOBS": str(MAX_WAITING_JOBS),
         "DURABLE_ENGINES": os.pathsep.join(map(str, _ENGINES)),
     }
     airflow = Airflow(_HERE / "dags", environment)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class StubEngine(Engine):
     """`engine_kwargs`, beside those of `answer`: `delivered`, a file that gets the number of rows of each
     group that was delivered; `stop_gate`, a file that `stop` waits for; `stalls_from`, a file before which
-    no stall is counted; `ask_cpus`.
+    no stall is counted; `ask_cpus`, which it waits for and holds.
     """
 
     def __init__(self, job: SliceJob, rows: int) -> None:
@@ -48,7 +48,7 @@ class StubEngine(Engine):
         pause, gate = float(self.job.engine_kwargs.get("pause", 0)), self.job.engine_kwargs.get("gate")
         answers = requests.map_batches(
             partial(answer, pause=pause, gate=gate), batch_size=self.batch_size, batch_format="pyarrow",
-            compute=TaskPoolStrategy(1),
+            compute=TaskPoolStrategy(1), num_cpus=self.job.engine_kwargs.get("ask_cpus", 1),
         )  # fmt: skip
         delivered = deliver.deliver_blocks(answers)
         if file := self.job.engine_kwargs.get("delivered"):

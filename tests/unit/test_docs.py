@@ -54,7 +54,8 @@ def test_page_of_guarantees_names_a_test_for_each() -> None:
 
 def test_page_of_events_names_every_test_of_events() -> None:
     page = (ROOT / "docs" / "what-happens.md").read_text(encoding="utf-8")
-    tests = (ROOT / "tests/durable/test_events.py").read_text(encoding="utf-8")
+    files = ("test_events.py", "test_held_submissions.py")
+    tests = "".join((ROOT / "tests" / "durable" / name).read_text(encoding="utf-8") for name in files)
     unnamed = {"test_deferred_task_keeps_its_slot_of_a_pool_that_includes_deferred"}
     assert (
         set(re.findall(r"`(test_\w+)`", page)) == set(re.findall(r"^def (test_\w+)\(", tests, re.M)) - unnamed

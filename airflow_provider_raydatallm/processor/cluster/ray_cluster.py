@@ -31,6 +31,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
+from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admitted
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe
@@ -151,6 +152,7 @@ class RayCluster:
             engine.stop()
             raise
         try:
+            say_admitted()
             engine.on_admitted()
             _answer(run, slot, on_update)
         finally:

@@ -34,6 +34,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     # A test makes this connection and this Variable, and deletes them.
     "unplugged": {"ray_conn_id": "ray_unplugged", "system_prompt": "{{ var.value.unplugged }}"},
     "watched": {"limits": {"orphan": 60}},
+    # The cluster has room for one of these at a time.
+    "crowded": {
+        "engine": {"kind": "held_engine:HeldEngine", "batch_size": 10, "kwargs": {"ask_cpus": 20}},
+    },
     "once": {"retries": 0, "limits": {"orphan": 60, "reconnect": 5}},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")

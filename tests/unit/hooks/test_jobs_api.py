@@ -140,3 +140,22 @@ def test_unknown_job_is_none() -> None:
         step(jobs_api.get_status("x"), answer(404, "default backend"))
     info = step(jobs_api.get_status("x"), answer(200, {"status": "RUNNING", "start_time": 1500}))[0]
     assert (info.status, info.started_at, info.message) == ("RUNNING", 1.5, "")
+
+
+def test_driver_gets_the_resources_that_the_connection_names_and_else_stays_on_the_head() -> None:
+    resources = {"memory": 500_000_000, "label_selector": {"pool": "drivers"}}
+    for given, reserved in (
+        ({}, {}),
+        (resources, {"entrypoint_memory": 500_000_000, "entrypoint_label_selector": {"pool": "drivers"}}),
+    ):
+        _, [request] = step(jobs_api.submit(**SUBMISSION, driver_resources=given), answer(200, {}))
+        assert {n: v for n, v in request.json.items() if n.startswith("entrypoint_")} == reserved
+
+
+def test_only_live_jobs_are_listed() -> None:
+    jobs = [{"status": "PENDING", "metadata": {"a": "1"}}, {"status": "RUNNING", "metadata": None}]
+    ended = {"status": "STOPPED", "metadata": {"a": "2"}}
+    body = {"data": {"result": {"result": [*jobs, ended]}}}
+    live, [request] = step(jobs_api.list_live_jobs(), answer(200, body))
+    assert live.metadata == [{"a": "1"}, {}]
+    assert all(f"filter_values={status}" in request.path for status in jobs_api.TERMINAL)

@@ -60,6 +60,8 @@ class RayJobTrigger(BaseTrigger):
         await asyncio.shield(stopping)
 
     async def _still_waits(self) -> bool:
+        if self.task_instance is None:
+            return True  # `dag.test()` runs it in the task's own process
         return await still_waits(
             self.job["submission_id"], TaskAttempt.from_task_instance(self.task_instance)
         )

@@ -242,7 +242,7 @@ def test_job_publishes_only_while_a_task_waits_for_it(
     shipment = operator._build_submission(context_of(operator))
     hook, name = RayHook(), f"unwatched-{uuid.uuid4().hex[:8]}"
     hook.call(jobs_api.send_heartbeat(heartbeat_key(name)))
-    beats = ["--heartbeat-key", heartbeat_key(name), "--orphan-timeout", "48"]  # every 4 s, three of which
+    beats = ["--heartbeat-key", heartbeat_key(name), "--orphan-timeout", "600"]
     shipment.submit(hook, "run", name, "n", beats)
     waits = "waits until a task waits for it"
 
@@ -250,12 +250,12 @@ def test_job_publishes_only_while_a_task_waits_for_it(
         info = hook.call(jobs_api.get_status(name))
         return hook.call(jobs_api.read_log_tail(name, info, 200)) if info is not None else ""
 
-    wait_for(lambda: status(name) == "RUNNING")
-    time.sleep(13)  # do not come
     gate.touch()
+    wait_for(lambda: '"step":"publish"' in log())
+    hook.call(jobs_api.send_heartbeat(heartbeat_key(name)))  # of a waiter that may have hung
     wait_for(lambda: waits in log())
     assert not list((tmp_path / "unwatched").rglob("*.parquet"))
-    hook.call(jobs_api.send_heartbeat(heartbeat_key(name)))
+    hook.call(jobs_api.send_heartbeat(heartbeat_key(name), confirmed=True))
     wait_for(lambda: status(name) == "SUCCEEDED")
     assert pq.read_table(tmp_path / "unwatched").num_rows == N
     beat = f"{ray_head.address}/api/packages/gcs/{heartbeat_key(name)}"

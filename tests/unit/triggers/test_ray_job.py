@@ -39,6 +39,11 @@ def test_embedded_ray_of_another_machine_is_refused_at_once_and_none_is_started(
     assert not (tmp_path / "head").exists()
 
 
+def test_trigger_that_dag_test_runs_in_the_tasks_process_lets_the_job_publish() -> None:
+    job = JobRef("ray_default", 5.0, 600.0, 1800.0, None, 0.0, "j", "n")
+    assert asyncio.run(RayJobTrigger(asdict(job), True)._still_waits())
+
+
 def test_embedded_ray_that_does_not_run_is_not_started_by_a_waiter(tmp_path: Path) -> None:
     with pytest.raises(RayUnreachableError, match="does not run"):
         RayHook("ray_default", local_head="x").call(jobs_api.get_version())

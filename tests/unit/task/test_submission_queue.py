@@ -204,7 +204,7 @@ def test_deferred_tasks_are_called_in_the_order_in_which_they_came_and_share_the
 
 def test_wait_that_is_too_long_fails_the_task_as_it_does_on_the_cluster(cluster: Cluster) -> None:
     cluster.phases = [WAITING] * LIMIT
-    with pytest.raises(RayQueueTimeoutError, match="no room on the cluster within limits.queue"):
+    with pytest.raises(RayQueueTimeoutError, match=r"no room on the cluster within limits.queue"):
         raise_error_of(run(fire(place(queue_timeout=0.3))))
     with pytest.raises(AirflowTaskTimeout, match="execution_timeout"):
         raise_error_of(run(fire(place(deadline=time.time() + 0.3))))

@@ -32,7 +32,7 @@ class RayLLMJobError(AirflowException):
 
 
 class RayQueueTimeoutError(RayLLMJobError):
-    """The cluster had no room within `queue_timeout`. No engine was started."""
+    """The cluster had no room within `limits.queue`. No engine was started."""
 
 
 class RayOutOfMemoryError(RayLLMJobError):

@@ -75,7 +75,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument("--orphan-timeout", type=float, default=1800, help="for this many seconds")
         command.add_argument("--commit-alone", action="store_true", help="publish also without")
         command.add_argument(
-            "--waited", type=float, default=0, metavar="SECONDS", help="of queue_timeout that have passed"
+            "--waited", type=float, default=0, metavar="SECONDS", help="of limits.queue that have passed"
         )
     plan = add("plan", _plan, "show what a run would do, and what is wrong with it; starts nothing")
     plan.add_argument("--gpu-hour-price", type=float, help="price of a GPU hour, to estimate the cost")

@@ -42,7 +42,7 @@ def error_of(verdict: Failed | EndedWithoutReport | ClusterUnreachable, job_id: 
         error = exceptions.RayConnectionError if verdict.refused else exceptions.RayUnreachableError
         return error(
             f"{verdict.message}. Ray job {job_id} may still be running: the task's next run looks for it; "
-            "without one it publishes nothing, and ends after orphan_timeout"
+            "without one it publishes nothing, and ends after limits.orphan"
         )
     if verdict.why == "unknown":
         return exceptions.RayLLMJobError(

@@ -1,11 +1,10 @@
 """Answers a year of days:
 
-    airflow pools set ray_llm 2 "Slices that run on the Ray cluster at once" --include-deferred
     airflow backfill create --dag-id customers_backfill --from-date 2026-01-01 --to-date 2026-12-31
 
-As many days run in parallel as the pool has slots. The tasks wait in the triggerer, where they take no
-worker slot; without `--include-deferred` they would take no slot of the pool either. A published day is
-left as it is and costs no engine start. If the prompt changes, new answers replace the old ones day by
+The tasks wait in the triggerer, where they take no worker slot, and a handful of their jobs wait on the
+cluster; as many days run at once as it has room for. A published day is left as it is and costs no engine
+start. If the prompt changes, new answers replace the old ones day by
 day (`rerun.on_config_change`).
 """
 
@@ -39,7 +38,6 @@ INDUSTRIES = [
 def customers_backfill() -> None:
     RayLLMBatchOperator(
         task_id="infer_industry",
-        pool="ray_llm",
         deferrable=True,
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched"),

@@ -105,7 +105,7 @@ def upload_package(name: str, content: bytes) -> Flow[str]:
     """Uploads a zip of code unless the cluster has it already. Returns its URI for `runtime_env`."""
     path = f"/api/packages/gcs/{name}"
     response = yield from _send(HttpRequest("GET", path), accept={200, 404})
-    if _is_unknown(response, name):
+    if _is_unknown(response, name, path):
         yield from _send(HttpRequest("PUT", path, content=content, read_timeout=120))
     return f"gcs://{name}"
 
@@ -152,8 +152,9 @@ def get_status(submission_id: str) -> Flow[JobInfo | None]:
 
 
 def _find_job(submission_id: str) -> Flow[httpx.Response | None]:
-    response = yield from _send(HttpRequest("GET", f"/api/jobs/{submission_id}"), accept={200, 404})
-    return None if _is_unknown(response, submission_id) else response
+    path = f"/api/jobs/{submission_id}"
+    response = yield from _send(HttpRequest("GET", path), accept={200, 404})
+    return None if _is_unknown(response, submission_id, path) else response
 
 
 @dataclass(frozen=True)
@@ -211,10 +212,9 @@ def send_heartbeat(owner: str, *, confirmed: bool = False) -> Flow[None]:
 
 def stop(submission_id: str) -> Flow[bool]:
     """Stops a job by SIGTERM, then SIGKILL. Returns False when it has ended already or does not exist."""
-    response = yield from _send(
-        HttpRequest("POST", f"/api/jobs/{submission_id}/stop", read_timeout=10), accept={200, 404}
-    )
-    return not _is_unknown(response, submission_id) and bool(_json(response, "stop").get("stopped"))
+    path = f"/api/jobs/{submission_id}/stop"
+    response = yield from _send(HttpRequest("POST", path, read_timeout=10), accept={200, 404})
+    return not _is_unknown(response, submission_id, path) and bool(_json(response, "stop").get("stopped"))
 
 
 def get_resources() -> Flow[ClusterResources]:
@@ -266,7 +266,7 @@ def _send(
     )
 
 
-def _is_unknown(response: httpx.Response, name: str) -> bool:
+def _is_unknown(response: httpx.Response, name: str, path: str) -> bool:
     """Whether Ray itself says that it has no such job or package.
 
     :raises RayUnreachableError: when a proxy says so, in front of a cluster that is being redeployed.
@@ -275,7 +275,7 @@ def _is_unknown(response: httpx.Response, name: str) -> bool:
         return False
     if name in response.text and "does not exist" in response.text:
         return True
-    raise RayUnreachableError(f"{name}: {_describe(response)}")
+    raise RayUnreachableError(f"{path}: {_describe(response)}")
 
 
 def _is_page(response: Any) -> bool:

@@ -223,9 +223,9 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         self._tracker: JobTracker | None = None
         #: Interrupts the waiting.
         self._interrupt: Callable[[], object] | None = None
-        if not isinstance(allow_static_credentials, bool):
-            # The text "false" would allow them.
-            raise ValueError(f"allow_static_credentials is {allow_static_credentials!r}: give True or False")
+        arguments.check_bools(
+            self, "allow_static_credentials", "deferrable", "cancel_on_kill", "emit_partition"
+        )
         # A schema's patterns may have braces of their own.
         arguments.check_not_templates(self, _OWN_ARGUMENTS - {*self.template_fields, "output_schema"})
         #: Those that decide which code runs, before anything is rendered.

@@ -139,6 +139,13 @@ def check_not_moved(others: Collection[str]) -> None:
             raise TypeError(f"{name} stands in a group: write {group}")
 
 
+def check_bools(operator: Any, *names: str) -> None:
+    """:raises ValueError: when one of these is another value: the text "false" would count as true."""
+    for name in names:
+        if not isinstance(value := getattr(operator, name), bool):
+            raise ValueError(f"{name} is {value!r}: give True or False")
+
+
 def check_not_templates(operator: Any, names: Collection[str]) -> None:
     """:raises ValueError: when one of these arguments holds a template, which nobody would render."""
     for name in sorted(names):

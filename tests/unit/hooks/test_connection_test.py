@@ -83,7 +83,7 @@ def test_connection_test_says_what_a_cluster_lacks(monkeypatch: pytest.MonkeyPat
         assert "fewer than" not in hook.test_connection()[1]
         missing[0] = "404: Not Found"  # a dashboard without the Jobs API
         usable, says = hook.test_connection()
-        assert (usable, "airflow-connection-test: HTTP 404" in says) == (False, True)
+        assert (usable, "/api/jobs/airflow-connection-test: HTTP 404" in says) == (False, True)
         answers["/api/version"] = {"ray_version": "2.40.0"}
         assert hook.test_connection() == (
             False,

@@ -48,7 +48,7 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"engine": {"workers": 0}}, "engine.workers.*got 0"), ({"source": {"on_empty": "x"}}, "on_empty"),
     ({"prompt": None}, "prompt is missing"), ({"choices": ["a"]}, "choices"),
     ({"source": {"format": "avro"}}, "source.format"), ({"poll_interval": 0.5}, "poll_interval"),
-    ({"source": {"max_rows": -1}}, "source.max_rows"),
+    ({"source": {"max_rows": -1}}, "source.max_rows"), ({"cancel_on_kill": "false"}, "give True or False"),
     ({"limits": {"reconnect": 0}}, "limits.reconnect is 0: it must be at least 1 second"),
     ({"limits": {"queue": dt.timedelta(seconds=-5)}}, "limits.queue: .* greater than 0"),
     ({"limits": {"orphan": 5}}, "limits.orphan is 5: it must be at least 60 second"),

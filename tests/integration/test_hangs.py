@@ -143,7 +143,7 @@ def test_feeder_that_died_for_good_while_it_had_nothing_to_do_ends_the_job(
     thread.join(300)
     [error] = results
     assert isinstance(error, RayEngineDiedError)
-    assert "no row finished for 5 s (stall_timeout) while 40 rows wait" in str(error)
+    assert "no row finished for 5 s (limits.stall) while 40 rows wait" in str(error)
 
 
 def feeders_of(head: LocalHead) -> Iterator[psutil.Process]:

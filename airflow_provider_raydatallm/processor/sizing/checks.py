@@ -159,7 +159,7 @@ def _check_batches(sizes: Sizes, rows: int) -> Iterator[Finding]:
             f"blocks of {sizes.block_rows:,} rows are larger than engine.batch_size {sizes.batch_size}: a "
         )
         message += "worker takes, retries and releases a whole block"
-        fix = f"Raise blocks to {math.ceil(rows / sizes.batch_size)}, or omit it"
+        fix = f"Raise engine.blocks to {math.ceil(rows / sizes.batch_size)}, or omit it"
         yield Finding("blocks_over_batch_size", "warning", message, fix)
     tasks = -(-rows // max(sizes.batch_size, sizes.block_rows))
     if 0 < tasks < workers:

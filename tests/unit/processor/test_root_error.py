@@ -48,7 +48,7 @@ def raised(name: str) -> Exception:
             "vllm_max_model_len.txt",
             "input",
             "ModelConfig: Value error, User-specified max_model_len (10000000) is greater than the derived",
-            "check engine_kwargs",
+            "check engine.kwargs",
         ),
         ("vllm_unknown_argument.txt", "input", "TypeError: AsyncEngineArgs.__init__() got", "check engine"),
         ("hub_out_of_reach.txt", "transient", "OSError: We couldn't connect to 'https", "do not reach"),

@@ -55,13 +55,13 @@ def test_unmeasured_run_gets_no_advice() -> None:
         ),
         (
             {"late_s": 200.0},
-            "finished_late", "finished 200 s after", "concurrency to 6, with batch_size 85",
+            "finished_late", "finished 200 s after", "engine.workers to 6, with engine.batch_size 85",
         ),
         ({"late_s": 601.0}, "finished_late", "finished 601 s after", "start the run earlier"),
         ({"too_long_rows": 500}, "prompts_too_long", "500 of 10,000 prompts (5.0%)", "raise max_model_len"),
         (
             {"seconds": Seconds(engine_start=66.0, inference=10.0)},
-            "start_longer_than_work", "4 engines took 66 s to start for 10 s", "lower concurrency",
+            "start_longer_than_work", "4 engines took 66 s to start for 10 s", "lower engine.workers",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else None,

@@ -92,7 +92,7 @@ def test_what_cannot_work_is_an_error_with_its_numbers(
         ({"data_parallel_size": 2}, "data_parallel_without_experts", "2 for a model without experts"),
         (
             {"block_rows": 2500, "batches": 64},
-            "blocks_over_batch_size", "blocks of 2,500 rows are larger than batch_size 128",
+            "blocks_over_batch_size", "blocks of 2,500 rows are larger than engine.batch_size 128",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and "_" in value else None,

@@ -48,7 +48,7 @@ def test_slice_continues_without_a_cache_if_model_files_cannot_be_read(
 
     monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.engine.model_files", gone)
     assert engine()._next_cache_namespace() is None
-    assert "answer_cache: the node is gone. The slice continues without it" in caplog.text
+    assert "engine.cache: the node is gone. The slice continues without it" in caplog.text
 
 
 @pytest.mark.parametrize(("actors", "waiting"), [((2, 2), 2), ((2, 8), 16)])

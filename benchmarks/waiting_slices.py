@@ -100,7 +100,11 @@ async def _run_slice(folder: str, cpus: int, key: str) -> str:
             if entered := await gate.enter(has_turn=True, holds=False):
                 await asyncio.to_thread(submission.submit, RayHook("ray_default"), "run", name, nonce)
     ref = JobRef("ray_default", 5, 600, None, None, time.time(), submission_id=name, nonce=nonce)
-    verdict = await wait_for_job(ref, log)
+
+    async def still_waits() -> bool:
+        return True
+
+    verdict = await wait_for_job(ref, log, still_waits)
     if not isinstance(verdict, Finished):
         say(f"{key}: {verdict}")
         return "failed"

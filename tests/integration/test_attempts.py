@@ -275,10 +275,10 @@ def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
     never = {"engine_kwargs": {"gate": f"{tmp_path}/never"}}
     with DAG("attempts", schedule=None):
-        operator = RayLLMBatchOperator(
+        operator = RayLLMBatchOperator(**grouped(
             task_id="ask", slice_key="k", prompt="{name}", input_path=f"{tmp_path}/in.parquet",
             output_path=f"{tmp_path}/out", **STUB, batch_size=10, **never,
-        )  # fmt: skip
+        ))  # fmt: skip
     shipment = operator._build_submission(context_of(operator))
     hook, name = RayHook(), f"orphan-{uuid.uuid4().hex[:8]}"
 

@@ -25,3 +25,12 @@ RECORD: dict[str, Any] = {
 def test_record_that_cannot_be_read_is_none(value: Any, job: str | None) -> None:
     record = JobRecord.read(StateStore({STATE_KEY: value}))
     assert (record and record.submission_id) == job
+
+
+def test_result_of_an_earlier_try_is_lost_to_a_clear_and_to_another_question() -> None:
+    record = JobRecord(**RECORD).conclude({"outcome": "published"}, 2)
+    assert record.is_over
+    assert record.lost_result("h", first_try=1, try_number=3) == {"outcome": "published"}
+    assert record.lost_result("h", first_try=3, try_number=3) is None  # cleared after the second try
+    assert record.lost_result("h", first_try=1, try_number=2) is None  # its own
+    assert record.lost_result("another", first_try=1, try_number=3) is None

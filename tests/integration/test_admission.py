@@ -167,7 +167,7 @@ def test_job_that_finds_no_room_in_time_says_what_it_waited_for(send: Send, tmp_
     verdict = late.end()
     assert isinstance(verdict, Failed)
     assert verdict.kind == "queue"
-    said = r"no room on the cluster within queue_timeout: waited (\d+) s for 7 CPUs at once"
+    said = r"no room on the cluster within limits\.queue: waited (\d+) s for 7 CPUs at once"
     waited = re.search(said, verdict.message)
     assert waited, verdict.message
     assert int(waited[1]) >= 4

@@ -111,4 +111,4 @@ def test_second_run_waits_for_the_first_and_starts_nothing(
     assert waited["counts"] == made["counts"]
     assert made["counts"]["resumed"] == 0
     assert isinstance(refused, RayLLMJobError)
-    assert re.search(r"-ask-2026-01-31-[\w-]+ is at work on .*on_running='attach'", str(refused))
+    assert re.search(r"-ask-2026-01-31-[\w-]+ is at work on .*set 'attach'", str(refused))

@@ -190,7 +190,7 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
     ),
     (
         {"concurrency": 1000}, RayClusterUnfitError,
-        r"needs 2002 CPUs where the cluster has 8 .*lower concurrency",
+        r"needs 2002 CPUs where the cluster has 8 .*lower engine.workers",
     ),
     ({"prompt": "Who is {nam}?"}, RayLLMInputError, r"'nam'.*Columns: 'name'"),
 ])  # fmt: skip

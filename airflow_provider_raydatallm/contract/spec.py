@@ -41,7 +41,7 @@ from airflow_provider_raydatallm.contract.slice_paths import (
 SLICE_FORMAT = "%Y-%m-%d"
 
 _ASCII = r"^[\x01-\x7f]$"
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.@+-]{0,79}$"
+_NAME = r"^[^\W_][\w .@+-]{0,79}$"
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 #: An address or an absolute path: every process on every node has to find the same folder.
 _FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")

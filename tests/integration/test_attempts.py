@@ -85,8 +85,11 @@ def status(submission_id: str) -> str | None:
 def run_until_submitted(task: Any, submitted: list[str]) -> StateStore:
     """An attempt whose process is gone as soon as its job runs: deferring ends it at just that point."""
     store, operator = StateStore(), task(deferrable=True)
-    with pytest.raises(TaskDeferred):
+    with pytest.raises(TaskDeferred) as deferred:
         operator.execute(context_of(operator, store))
+    if deferred.value.method_name == "execute_in_turn":  # the job of a test before counts for some seconds
+        with pytest.raises(TaskDeferred):
+            operator.execute_in_turn(context_of(operator, store), {}, **(deferred.value.kwargs or {}))
     wait_for(lambda: status(submitted[-1]) == "RUNNING")
     return store
 

@@ -26,6 +26,8 @@ def paths(**given: Any) -> SlicePaths:
      "/out.trial/first-7.ray_llm/ds=2026-01-31", "/out.trial/first-7.quarantine/ds=2026-01-31"),
     ({"output_path": "/out", "max_rows": 7, "trial": "j.doe@x"}, "/out.trial/j.doe@x/ds=2026-01-31",
      "/out.trial/j.doe@x.ray_llm/ds=2026-01-31", "/out.trial/j.doe@x.quarantine/ds=2026-01-31"),
+    ({"output_path": "/out", "max_rows": 7, "trial": "Jürgen Doe"}, "/out.trial/Jürgen Doe/ds=2026-01-31",
+     "/out.trial/Jürgen Doe.ray_llm/ds=2026-01-31", "/out.trial/Jürgen Doe.quarantine/ds=2026-01-31"),
     ({"output_path": "/out", "trial": "mine"}, "/out/ds=2026-01-31", "/out.ray_llm/ds=2026-01-31",
      "/out.quarantine/ds=2026-01-31"),
     ({"output_path": "/out", "metadata_path": "/meta/"}, "/out/ds=2026-01-31", "/meta/ds=2026-01-31",

@@ -92,7 +92,7 @@ def flatten(arguments: Mapping[str, Any]) -> dict[str, Any]:
     :raises ValueError: naming the group and the leaf that it does not have, with the nearest one it has.
     """
     flat = {name: value for name, value in arguments.items() if name not in GROUPS}
-    for group in GROUPS.keys() & arguments.keys():
+    for group in (name for name in GROUPS if name in arguments):
         for leaf, value in _leaves(group, arguments[group]).items():
             field = GROUPS[group].get(leaf)
             if field is None:

@@ -242,15 +242,14 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         return self._find_or_submit(context)
 
-    def execute_in_turn(
-        self, context: Context, event: dict[str, Any], place: dict[str, Any]
-    ) -> dict[str, Any]:
+    def execute_in_turn(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Continues `execute` when it is this task's turn to submit its job, or it waited for too long.
 
-        :param place: the `QueuePlace` of the task.
+        :param event: of `SubmissionTurnTrigger`.
         """
+        # The place comes in the event: `dag.test()` drops what a task keeps for its resume.
         raise_error_of(event)
-        return self._find_or_submit(context, QueuePlace.from_kwargs(place))
+        return self._find_or_submit(context, QueuePlace.from_kwargs(event["place"]))
 
     def _find_or_submit(self, context: Context, place: QueuePlace | None = None) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
@@ -356,10 +355,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             if not _run_async(self._unless_killed(gate.enter(has_turn=has_turn, holds=not defers))):
                 from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
 
-                kwargs = {"place": asdict(replace(place, local_head=RayHook(place.ray_conn_id).local_head))}
-                self.defer(
-                    trigger=SubmissionTurnTrigger(**kwargs), method_name="execute_in_turn", kwargs=kwargs
-                )
+                place = replace(place, local_head=RayHook(place.ray_conn_id).local_head)
+                self.defer(trigger=SubmissionTurnTrigger(asdict(place)), method_name="execute_in_turn")
             if gate.held_s > _CREDENTIALS_SECONDS:
                 tracker.renew_submission()
             job = tracker.submit(place.waited_s)

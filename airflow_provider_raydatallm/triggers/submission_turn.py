@@ -14,8 +14,8 @@ from airflow_provider_raydatallm.triggers.ray_job import refuse_another_machine
 
 
 class SubmissionTurnTrigger(BaseTrigger):
-    """Fires once, when it is the task's turn to submit its job, or it waited for too long
-    (`submission_queue.to_event`).
+    """Fires once, when it is the task's turn to submit its job, or it waited for too long. The event holds
+    the place, and the error if there is one (`submission_queue.to_event`).
 
     Whatever becomes of the task or the triggerer, there is nothing to stop: no job was submitted.
 
@@ -38,4 +38,4 @@ class SubmissionTurnTrigger(BaseTrigger):
                 await wait_in_line(place, self.log)
         except QUEUE_ERRORS as e:
             error = e
-        yield TriggerEvent(to_event(error))  # type: ignore[no-untyped-call]
+        yield TriggerEvent({"place": self.place, **to_event(error)})  # type: ignore[no-untyped-call]

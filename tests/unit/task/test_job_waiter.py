@@ -73,9 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server
         server.calls.append((time.monotonic(), self.path))
         if server.http is not None:
-            self._answer(server.http, "no")
+            self._answer(server.http, "Missing authentication token" if server.http == 401 else "no")
         elif server.token is not None and self.headers["Authorization"] != f"Bearer {server.token}":
-            self._answer(401, "no")
+            self._answer(401, "Missing authentication token")
         elif "/logs/stream" in self.path:
             self.send_response(200)
             self.end_headers()

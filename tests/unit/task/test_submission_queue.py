@@ -46,6 +46,8 @@ class Cluster:
         jobs = [{"status": "RUNNING", "metadata": {PHASE: phase}} for phase in self.phases]
         ended = {"status": "SUCCEEDED", "metadata": {PHASE: WAITING}}
         others = {"status": "RUNNING", "metadata": None}
+        if self.status == 401:
+            return 401, "Unauthorized: Missing authentication token"
         return self.status, {"data": {"result": {"result": [*jobs, ended, others]}}}
 
 

@@ -31,8 +31,8 @@ T = TypeVar("T")
 #: Final job states.
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 OLDEST_RAY = (2, 58)
-#: By which Ray's own refusals are told from those of a proxy: its token check says this, and a request that it
-#: cannot read is answered with the traceback.
+#: By which Ray's own refusals are told from a proxy's: its token check says the former, and it answers a
+#: request that it cannot read with the latter.
 _TOKEN_REFUSAL, _REQUEST_REFUSAL = "authentication token", "Traceback"
 #: Seconds between tries. A new head answers "No available agent" for some seconds; a failover takes longer.
 _BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -260,7 +260,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             if (result := tracker.lost_result()) is not None:
                 self.log.info("An earlier try finished the slice, and ended before Airflow knew")
                 return self._finish(context, job, result)
-            if (running_job := tracker.find_job()) is not None:
+            if (running_job := tracker.find_job(may_list=place is None)) is not None:
                 return self._wait(context, tracker, running_job)
             if (report := submission.read_finished_report(tracker.submission)) is not None:
                 return self._succeed(context, tracker, job, None, report)
@@ -272,12 +272,13 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         event: dict[str, Any],
         job: dict[str, Any] | None = None,
         spec: dict[str, Any] | None = None,
+        record: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Continues `execute` after the waiting in the triggerer.
 
-        :param job, spec: the job that the task waited for (`DeferredJob.to_kwargs`).
+        :param job, spec, record: the job that the task waited for (`DeferredJob.to_kwargs`).
         """
-        deferred = DeferredJob.from_kwargs(job, spec)
+        deferred = DeferredJob.from_kwargs(job, spec, record)
         with self._start_attempt(context, deferred) as tracker:
             slice_job = deferred.slice_job if deferred is not None else tracker.submission.job
             ref = deferred.ref if deferred is not None else tracker.job
@@ -310,7 +311,10 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             wait_options = self._wait_options(context)
         store = context.get("task_state_store")
         build = partial(self._build_submission, context)
-        return JobTracker(wait_options, build, context["ti"], store, self.log, not self.cancel_on_kill)
+        record = deferred.record if deferred is not None else None
+        return JobTracker(
+            wait_options, build, context["ti"], store, self.log, not self.cancel_on_kill, record
+        )
 
     def _wait_options(self, context: Context) -> JobRef:
         if self._render_error is not None:
@@ -374,7 +378,7 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             # The triggerer may run on another machine, and must not start a Ray of its own there.
             job = replace(job, local_head=hook.local_head)
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
-            kwargs = DeferredJob(job, slice_job).to_kwargs()
+            kwargs = DeferredJob(job, slice_job, tracker.record).to_kwargs()
             self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
         verdict = _run_async(self._wait_unless_killed(job, tracker.task))
         return self._conclude(context, tracker, slice_job, job, verdict)
@@ -478,6 +482,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         ti = context["ti"]
         job, user_packages = self.slice_job(context)
         ids = {n: str(getattr(ti, n)) for n in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
+        ids["dag_version_id"] = str(getattr(ti, "dag_version_id", None) or "")
+        ids["run_start"] = str(context["dag_run"].start_date or "")
         return JobSubmission(
             job=job,
             packages=user_packages,

@@ -211,15 +211,14 @@ class JobTracker:
                 f"try {newer.try_number} of the task has Ray job {newer.submission_id}; this one, "
                 f"{self.task.try_number}, submits no other"
             )
-        name = make_submission_id(self.submission.metadata, str(self._ti.id))
-        if self._record is not None and self._record.submission_id.startswith(name):
-            # An id must never be used twice.
-            name = f"{name}-{uuid.uuid4().hex[:6]}"
+        nonce = uuid.uuid4().hex
+        # A try may submit several jobs, and an id must never be used twice.
+        name = make_submission_id(self.submission.metadata, f"{self._ti.id}-{nonce[:6]}")
         record = JobRecord(
             phase="intent",
             ray_conn_id=self._hook.ray_conn_id,
             submission_id=name,
-            nonce=uuid.uuid4().hex,
+            nonce=nonce,
             spec_hash=self._spec_hash,
             fingerprint=fingerprint(self.submission.job),
             try_number=self.task.try_number,

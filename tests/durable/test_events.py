@@ -48,6 +48,29 @@ def test_killed_worker(scene: Scene, who: str) -> None:
     assert scene.airflow.api.state_store(task)["ray_llm_job"]["phase"] == "concluded"
 
 
+@pytest.mark.long
+def test_try_that_was_thought_dead_concludes_beside_the_next_one(scene: Scene) -> None:
+    task = scene.begin("waiting", "announced")
+    worker = scene.airflow.worker(task)
+    processes = [worker.supervisor, worker.runner]
+    try:
+        for process in processes:
+            process.suspend()
+        scene.airflow.api.wait(task, "running", try_number=2)
+        scene.wait_logged("of an earlier attempt")
+        scene.go_on()
+    finally:
+        for process in processes:
+            process.resume()
+    scene.assert_done("worker hangs, and wakes up when its slice is ready")
+    wait_for(lambda: not worker.runner.is_running() or None, LIMIT, "the first try to end")
+    record = scene.airflow.api.state_store(task)["ray_llm_job"]
+    assert (record["phase"], record["try_number"]) == ("concluded", 2)
+    found = scene.airflow.api.call("GET", "/assets/events", params={"source_dag_id": "announced_waiting"})
+    events = [(e["extra"]["outcome"], e["extra"]["published_version"]) for e in found["asset_events"]]
+    assert events == [("published", 1)]
+
+
 def test_killed_triggerer(scene: Scene) -> None:
     task = scene.begin("deferred")
     scene.airflow.restart(scene.airflow.triggerer_of(task))

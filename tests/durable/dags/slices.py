@@ -28,6 +28,7 @@ MODES: dict[str, dict[str, Any]] = {"waiting": {"deferrable": False}, "deferred"
 VARIANTS: dict[str, dict[str, Any]] = {
     "manual": {},
     "pooled": {"pool": "one_slice", "outlets": [Asset("pooled_slices")], "emit_partition": True},
+    "announced": {"outlets": [Asset("announced_slices")]},
     "kept": {"cancel_on_kill": False},
     # Time enough for a job to start and answer a batch, on a busy machine too.
     "timed": {"execution_timeout": pendulum.duration(seconds=40), "retries": 0},

@@ -41,9 +41,8 @@ async def _stop(record: JobRecord, task: TaskAttempt) -> None:
     job_id = record.submission_id
     if not re.fullmatch(r"[\w.-]+", job_id, re.ASCII):
         return
-    # An embedded Ray is not started for it.
-    local_head = await asyncio.to_thread(lambda: RayHook(record.ray_conn_id).local_head)
-    hook = RayHook(record.ray_conn_id, local_head)
+    # Not None: it starts no embedded Ray. That of another machine is left alone: its job is not here.
+    hook = RayHook(record.ray_conn_id, local_head="")
     info = await hook.acall(jobs_api.get_status(job_id))
     if info is None or info.status in jobs_api.TERMINAL:
         return

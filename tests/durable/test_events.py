@@ -239,6 +239,7 @@ def test_clear_of_a_task_that_keeps_its_job(scene: Scene, mode: str) -> None:
     scene.airflow.api.wait(task, "running", "deferred", try_number=2)
     scene.go_on()
     scene.assert_done("cleared, cancel_on_kill=False")
+    assert scene.airflow.api.state_store(task)["ray_llm_job"]["commits_alone"]  # a mark leaves it, too
 
 
 # --- The job is stopped, its rows are kept ---

@@ -11,6 +11,7 @@ import functools
 import logging
 import sys
 import threading
+from importlib.util import find_spec
 from typing import Any
 
 from airflow.listeners import hookimpl
@@ -36,8 +37,10 @@ class MarkListener:
 class RayLLMPlugin(AirflowPlugin):
     name = "ray_llm"
     # In the API server only: wherever DAGs are parsed, any listener makes Airflow refuse tasks with
-    # `end_from_trigger`.
-    listeners = [MarkListener()] if "airflow.api_fastapi.main" in sys.modules else []
+    # `end_from_trigger`. Before 3.3 Airflow keeps no state of tasks, which names their jobs.
+    listeners = (
+        [MarkListener()] if "airflow.api_fastapi.main" in sys.modules and find_spec("airflow.state") else []
+    )
 
 
 def _on_end(previous_state: Any, task_instance: Any) -> None:

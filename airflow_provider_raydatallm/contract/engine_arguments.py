@@ -1,7 +1,8 @@
-"""Which of vLLM's engine arguments affect answers."""
+"""Which of vLLM's engine arguments affect answers, and which of its arguments are texts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,3 +38,34 @@ _NO_EFFECT_ON_ANSWERS = frozenset({
 
 def answer_affecting_kwargs(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in engine_kwargs.items() if name not in _NO_EFFECT_ON_ANSWERS}
+
+
+#: Arguments that are texts, also where they read as numbers.
+_TEXTS = frozenset({
+    "model", "served_model_name", "tokenizer", "hf_config_path", "download_dir", "revision", "code_revision",
+    "tokenizer_revision", "hf_token", "show_hidden_metrics_for_version", "data_parallel_address",
+    "master_addr", "stop", "bad_words",
+})  # fmt: skip
+_NUMBER = re.compile(r"[+-]?(\d+|(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?)")
+
+
+def with_scalars(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments with "true" and "0.5" as vLLM needs them: templates render texts, and to vLLM the
+    text "false" is true.
+
+    :raises ValueError: naming the argument that rendered to "None".
+    """
+    return {name: v if name in _TEXTS else _to_scalar(name, v) for name, v in arguments.items()}
+
+
+def _to_scalar(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text == "None":
+        raise ValueError(f"{name!r} rendered to {value!r}: check the template")
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if (number := _NUMBER.fullmatch(text)) is not None:
+        return float(text) if number[2] else int(text)
+    return value

@@ -25,6 +25,7 @@ from pydantic import (
 
 from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
+from airflow_provider_raydatallm.contract.engine_arguments import with_scalars
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
 from airflow_provider_raydatallm.contract.redaction import check_no_secrets
@@ -251,14 +252,17 @@ class SliceJob(Contract):
             raise ValueError(f"{value!r}: names that begin with __ are reserved; choose another")
         return value
 
+    @field_validator("engine_kwargs", "sampling_params")
+    @classmethod
+    def _to_scalars(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return with_scalars(value)
+
     @field_validator("engine_kwargs")
     @classmethod
-    def _parse_max_model_len(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _check_max_model_len(cls, value: dict[str, Any]) -> dict[str, Any]:
         if value.get("max_model_len", 0) is None:
             return {name: v for name, v in value.items() if name != "max_model_len"}
         length = value.get("max_model_len", "auto")
-        if isinstance(length, str) and length.isdecimal():  # templates render numbers as text
-            return {**value, "max_model_len": int(length)}
         if length != "auto" and (type(length) is not int or length < -1 or length == 0):
             raise ValueError(f"engine.kwargs['max_model_len'] is {length!r}: a number of tokens, or 'auto'")
         return value

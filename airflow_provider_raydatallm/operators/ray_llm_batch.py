@@ -1,49 +1,31 @@
 """`RayLLMBatchOperator`: runs an LLM over one slice of a table on a Ray cluster and publishes Parquet.
 
-The operator resolves the slice and builds the job (`task.submission`), finds or submits it
-(`task.job_tracker`), waits for it here or in the triggerer (`task.job_waiter`), and turns its verdict into
-the task's outcome (`task.outcome`).
+Its arguments, and the slice and the job that they say. What then becomes of the job: `operators.slice_task`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, with_profile
-from airflow_provider_raydatallm.contract.progress_text import result_lines
-from airflow_provider_raydatallm.contract.report import Report
 from airflow_provider_raydatallm.contract.spec import SLICE_FORMAT
-from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMInputError
-from airflow_provider_raydatallm.hooks.http_clients import close_clients
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events
-from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
+from airflow_provider_raydatallm.lineage.assets import check_emit_partition
 from airflow_provider_raydatallm.links.ray import RayJobLink
+from airflow_provider_raydatallm.operators.slice_task import SliceTask
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
-from airflow_provider_raydatallm.task import arguments, job_verdict, submission
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, still_waits, stop_own_job
-from airflow_provider_raydatallm.task.job_record import DeferredJob
-from airflow_provider_raydatallm.task.job_tracker import JobTracker
-from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
-from airflow_provider_raydatallm.task.log_entries import clean
-from airflow_provider_raydatallm.task.outcome import build_result, error_of
+from airflow_provider_raydatallm.task import arguments, submission
+from airflow_provider_raydatallm.task.job_waiter import JobRef
 from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_slice_key
-from airflow_provider_raydatallm.task.submission_gate import SubmissionGate
-from airflow_provider_raydatallm.task.submission_queue import QueuePlace, raise_error_of
 
 if TYPE_CHECKING:
     import pydantic
@@ -53,15 +35,8 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.contract.spec import SliceJob
     from airflow_provider_raydatallm.operators.groups import Engine, Limits, Publish, Quality, Rerun, Source
 
-T = TypeVar("T")
 
-#: Airflow kills a task's process 5 seconds after SIGTERM.
-_STOP_SECONDS = 4.0
-#: A job that was held for longer is built anew: its lent credentials are to last for the job.
-_CREDENTIALS_SECONDS = 60.0
-
-
-class RayLLMBatchOperator(SliceLineage, BaseOperator):
+class RayLLMBatchOperator(SliceTask):
     """Run an LLM over one slice of a table on a Ray cluster and publish the answers as Parquet.
 
     The slice key is the first of: `slice_key`; the run's partition key; the Param `slice`, if a person's run
@@ -215,14 +190,8 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
         if log not in ("brief", "full"):
             raise ValueError(f"log is {log!r}: give 'brief' or 'full'")
         self.job_log = log
-        self._killed = False
         #: Why the templates could not be rendered; raised where a job would be built from them.
         self._render_error: Exception | None = None
-        #: Whether `execute` or `execute_complete` runs.
-        self._executing = False
-        self._tracker: JobTracker | None = None
-        #: Interrupts the waiting.
-        self._interrupt: Callable[[], object] | None = None
         arguments.check_bools(
             self, "allow_static_credentials", "deferrable", "cancel_on_kill", "emit_partition"
         )
@@ -238,79 +207,6 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             super().render_template_fields(context, jinja_env)
         except Exception as e:
             self._render_error = e
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        return self._find_or_submit(context)
-
-    def execute_in_turn(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Continues `execute` when it is this task's turn to submit its job, or it waited for too long.
-
-        :param event: of `SubmissionTurnTrigger`.
-        """
-        # The place comes in the event: `dag.test()` drops what a task keeps for its resume.
-        raise_error_of(event)
-        return self._find_or_submit(context, QueuePlace.from_kwargs(event["place"]))
-
-    def _find_or_submit(self, context: Context, place: QueuePlace | None = None) -> dict[str, Any]:
-        with self._start_attempt(context) as tracker:
-            job = tracker.submission.job
-            self._name_mapped_task(context, job)
-            self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
-            self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
-            if (result := tracker.lost_result()) is not None:
-                self.log.info("An earlier try finished the slice, and ended before Airflow knew")
-                return self._finish(context, job, result)
-            if (running_job := tracker.find_job()) is not None:
-                return self._wait(context, tracker, running_job)
-            if (report := submission.read_finished_report(tracker.submission)) is not None:
-                return self._succeed(context, tracker, job, None, report)
-            return self._submit(context, tracker, place)
-
-    def execute_complete(
-        self,
-        context: Context,
-        event: dict[str, Any],
-        job: dict[str, Any] | None = None,
-        spec: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Continues `execute` after the waiting in the triggerer.
-
-        :param job, spec: the job that the task waited for (`DeferredJob.to_kwargs`).
-        """
-        deferred = DeferredJob.from_kwargs(job, spec)
-        with self._start_attempt(context, deferred) as tracker:
-            slice_job = deferred.slice_job if deferred is not None else tracker.submission.job
-            ref = deferred.ref if deferred is not None else tracker.job
-            self._name_mapped_task(context, slice_job)
-            self.record_run(slice_job, ray_job_id=ref.submission_id if ref else None)
-            return self._conclude(context, tracker, slice_job, ref, job_verdict.from_event(event))
-
-    def on_kill(self) -> None:
-        # Airflow calls this from a signal handler, in the middle of `execute`, which continues afterwards; or
-        # on a timeout, after it has left `execute`.
-        self._killed = True
-        if self._interrupt is not None:
-            self._interrupt()
-        elif not self._executing and self._tracker is not None and self._tracker.job is not None:
-            _run_async(self._stop(self._tracker.job, self._tracker.task))
-
-    @contextlib.contextmanager
-    def _start_attempt(self, context: Context, deferred: DeferredJob | None = None) -> Iterator[JobTracker]:
-        self._executing = True
-        try:
-            self._tracker = self._build_tracker(context, deferred)
-            yield self._tracker
-        finally:
-            self._executing = False
-
-    def _build_tracker(self, context: Context, deferred: DeferredJob | None) -> JobTracker:
-        if deferred is not None:  # whatever the DAG says by now
-            wait_options = replace(deferred.ref, submission_id="", nonce="", url="", since=time.time())
-        else:
-            wait_options = self._wait_options(context)
-        store = context.get("task_state_store")
-        build = partial(self._build_submission, context)
-        return JobTracker(wait_options, build, context["ti"], store, self.log, not self.cancel_on_kill)
 
     def _wait_options(self, context: Context) -> JobRef:
         if self._render_error is not None:
@@ -332,145 +228,6 @@ class RayLLMBatchOperator(SliceLineage, BaseOperator):
             return arguments.WaitLimits.from_arguments(flatten({"limits": self.limits}))
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
-
-    @staticmethod
-    def _name_mapped_task(context: Context, job: SliceJob) -> None:
-        """Mapped tasks show their slice instead of a number."""
-        map_index = context["ti"].map_index
-        if map_index is not None and map_index >= 0 and not context.get("map_index_template"):
-            label = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
-            cast("dict[str, Any]", context).update(label)
-
-    def _submit(
-        self, context: Context, tracker: JobTracker, place: QueuePlace | None = None
-    ) -> dict[str, Any]:
-        """Submits the job once few others wait for room on the cluster, and waits for it.
-
-        :param place: of a task that has waited for that in the triggerer.
-        """
-        has_turn = place is not None
-        place = place or tracker.queue_place(tracker.submission.job.queue_timeout)
-        defers = self.deferrable and not self._killed
-        with contextlib.closing(SubmissionGate(place, self.log)) as gate:
-            if not _run_async(self._unless_killed(gate.enter(has_turn=has_turn, holds=not defers))):
-                from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
-
-                place = replace(place, local_head=RayHook(place.ray_conn_id).local_head)
-                self.defer(trigger=SubmissionTurnTrigger(asdict(place)), method_name="execute_in_turn")
-            if gate.held_s > _CREDENTIALS_SECONDS:
-                tracker.renew_submission()
-            job = tracker.submit(place.waited_s)
-        return self._wait(context, tracker, job)
-
-    def _wait(self, context: Context, tracker: JobTracker, job: JobRef) -> dict[str, Any]:
-        slice_job = tracker.submission.job
-        self.record_run(slice_job, ray_job_id=job.submission_id)
-        hook = RayHook(job.ray_conn_id)
-        job = replace(job, url=hook.job_url(job.submission_id))
-        context["ti"].xcom_push(RayJobLink.xcom_key, job.url)
-        if self.deferrable and not self._killed:
-            from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
-
-            # The triggerer may run on another machine, and must not start a Ray of its own there.
-            job = replace(job, local_head=hook.local_head)
-            trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
-            kwargs = DeferredJob(job, slice_job).to_kwargs()
-            self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
-        verdict = _run_async(self._wait_unless_killed(job, tracker.task))
-        return self._conclude(context, tracker, slice_job, job, verdict)
-
-    async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> job_verdict.Verdict:
-        waiting = wait_for_job(job, self.log, partial(still_waits, job.submission_id, attempt))
-        return await self._unless_killed(waiting, partial(self._stop, job, attempt))
-
-    async def _unless_killed(
-        self, work: Coroutine[Any, Any, T], stop: Callable[[], Coroutine[Any, Any, None]] | None = None
-    ) -> T:
-        """
-        :param stop: called when the task is killed.
-        """
-        waiting = asyncio.ensure_future(work)
-        loop = asyncio.get_running_loop()
-        self._interrupt = lambda: loop.call_soon_threadsafe(waiting.cancel)
-        if self._killed:
-            waiting.cancel()  # the signal came while the job was being submitted
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            if not self._killed:
-                raise
-            if stop is not None:
-                await stop()
-            raise RayJobStoppedError("the task was killed") from None
-        finally:
-            self._interrupt = None
-
-    async def _stop(self, job: JobRef, attempt: TaskAttempt) -> None:
-        if not self.cancel_on_kill:
-            self.log.info("Leaving Ray job %s running; the task's next try waits for it.", job.submission_id)
-            return
-        await stop_own_job(job, attempt, self.log, deferred=False, timeout_s=_STOP_SECONDS)
-
-    def _conclude(
-        self,
-        context: Context,
-        tracker: JobTracker,
-        slice_job: SliceJob,
-        ref: JobRef | None,
-        verdict: job_verdict.Verdict,
-    ) -> dict[str, Any]:
-        """Turns a verdict into the task's result; replaces a job that was lost.
-
-        :raises RayLLMInputError, RayLLMJobError, AirflowTaskTimeout: for a job without a result.
-        """
-        job_id = ref.submission_id if ref is not None else "?"
-        if isinstance(verdict, job_verdict.TimedOut):
-            raise AirflowTaskTimeout(f"execution_timeout {self.execution_timeout} has passed")
-        if isinstance(verdict, job_verdict.ClusterUnreachable):
-            if verdict.refused and ref is not None and ref.local_head is not None:
-                _run_async(self._stop(ref, tracker.task))  # the triggerer could not: this worker may
-            raise error_of(verdict, job_id)
-        if isinstance(verdict, job_verdict.EndedWithoutReport):
-            self.log.warning("The job ended without a report; checking the store from the cluster")
-            status_job = tracker.submit_status_job(slice_job, job_id)
-            status_verdict = _run_async(self._wait_unless_killed(status_job, tracker.task))
-            if isinstance(status_verdict, job_verdict.Finished):
-                verdict = job_verdict.Finished(status_verdict.report)
-        if isinstance(verdict, job_verdict.Finished):
-            report = Report.model_validate(verdict.report)
-            return self._succeed(context, tracker, slice_job, ref, report, verdict.started_at)
-        cause = verdict.kind if isinstance(verdict, job_verdict.Failed) else verdict.why
-        if cause in ("stopped", "unknown") and tracker.can_resubmit(stopped=cause == "stopped"):
-            self.log.warning("The job was lost; submitting another one for the missing rows")
-            return self._submit(context, tracker)
-        tracker.mark_ended()
-        raise error_of(verdict, job_id)
-
-    def _succeed(
-        self,
-        context: Context,
-        tracker: JobTracker,
-        slice_job: SliceJob,
-        ref: JobRef | None,
-        report: Report,
-        job_start: float | None = None,
-    ) -> dict[str, Any]:
-        task_start = context["ti"].start_date.timestamp()
-        result = build_result(report, slice_job.paths, ref, task_start=task_start, job_start=job_start)
-        tracker.conclude(result)
-        for line in result_lines(report):
-            self.log.info("%s", clean(line))
-        return self._finish(context, slice_job, result)
-
-    def _finish(self, context: Context, slice_job: SliceJob, result: dict[str, Any]) -> dict[str, Any]:
-        self.record_run(slice_job, result=result)
-        if result["outcome"] == "empty" and slice_job.on_empty == "skip":
-            raise AirflowSkipException(f"slice {slice_job.slice_key!r} has no rows")
-        record_asset_events(
-            self.outlets, context["outlet_events"], slice_job, result,
-            partition_key=context.get("partition_key"), emit_partition=self.emit_partition,
-        )  # fmt: skip
-        return result
 
     def _build_submission(self, context: Context) -> JobSubmission:
         if self._render_error is not None:
@@ -578,13 +335,3 @@ _OWN_ARGUMENTS = {
     for name, p in inspect.signature(RayLLMBatchOperator.__init__).parameters.items()
     if p.kind is p.KEYWORD_ONLY
 }
-
-
-def _run_async(work: Coroutine[Any, Any, T]) -> T:
-    async def run_and_close_clients() -> T:
-        try:
-            return await work
-        finally:
-            await close_clients()
-
-    return asyncio.run(run_and_close_clients())

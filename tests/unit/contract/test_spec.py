@@ -39,6 +39,7 @@ from tests.support.slice_jobs import slice_job
         ({"answer_cache_max_bytes": 1}, "greater than or equal to 1048576"),
         ({"answer_cache_max_days": 0}, "greater than 0"),
         ({"engine_kwargs": {"max_model_len": "2k"}}, "'2k': a number of tokens, or 'auto'"),
+        ({"sampling_params": {"top_k": "None"}}, "'top_k' rendered to 'None': check the"),
         ({"engine_kwargs": {"max_model_len": 0}}, "is 0: a number of tokens"),
         ({"on_too_long": "truncate"}, "needs engine.kwargs['max_model_len']"),
         (
@@ -74,6 +75,18 @@ def test_slice_path_is_the_output_path_with_the_encoded_key() -> None:
     assert encode_slice_key("..") == "%2E%2E"
 
 
-def test_templated_max_model_len_is_a_number() -> None:
-    assert slice_job(engine_kwargs={"max_model_len": "4096"}).engine_kwargs == {"max_model_len": 4096}
+def test_rendered_arguments_of_vllm_are_numbers_and_booleans() -> None:
+    kwargs = {"max_model_len": "4096", "enforce_eager": "false", "revision": "1234567", "dtype": "bfloat16"}
+    engine = slice_job(engine_kwargs=kwargs).engine_kwargs
+    assert engine == {**kwargs, "max_model_len": 4096, "enforce_eager": False}
+    params = {
+        "temperature": " 0.5",
+        "top_k": "-1",
+        "seed": "{seed}",
+        "min_p": "1e-3",
+        "stop": "7",
+        "skip": "1.2.3",
+    }
+    sampling = slice_job(sampling_params=params).sampling_params
+    assert sampling == {**params, "temperature": 0.5, "top_k": -1, "min_p": 0.001}
     assert slice_job(engine_kwargs={"max_model_len": None}).engine_kwargs == {}

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,9 +17,11 @@ from airflow_provider_raydatallm.local_ray.folder import FOLDER_VARIABLE
 from tests.durable.conftest import HUB_TOKEN, WAREHOUSE_PASSWORD
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for
-from tests.support.ray_door import Cluster
 from tests.support.s3 import moto_server
 from tests.support.scene import DAY, Scene
+from tests.support.tables import Table
+
+MakeTable = Callable[..., Table]
 
 _ROLE = {"role_arn": "arn:aws:iam::123456789012:role/ray", "region_name": "eu-west-1"}
 
@@ -124,6 +126,20 @@ def assert_log_is_the_providers_own(scene: Scene) -> None:
 
 
 @pytest.fixture
+def embedded(airflow: Airflow) -> Iterator[Path]:
+    """The folder of the embedded Ray of all tasks; stops it."""
+    folder = Path(airflow.environment[FOLDER_VARIABLE])
+    yield folder
+    stop_embedded(airflow)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def stop_embedded(airflow: Airflow) -> None:
+    program = Path(sys.executable).parent / "airflow-ray-llm"
+    subprocess.run([str(program), "local", "stop"], env=airflow.environment, check=True, capture_output=True)
+
+
+@pytest.fixture
 def triggerer_of_another_machine(airflow: Airflow, tmp_path: Path) -> Iterator[Path]:
     """Airflow's only one; yields the folder in which it would look for an embedded Ray."""
     folder = tmp_path / "t"
@@ -135,23 +151,33 @@ def triggerer_of_another_machine(airflow: Airflow, tmp_path: Path) -> Iterator[P
 
 
 def test_triggerer_of_another_machine_refuses_the_embedded_ray_and_starts_none(
-    scene: Scene, cluster: Cluster, triggerer_of_another_machine: Path
+    scene: Scene, embedded: Path, triggerer_of_another_machine: Path
 ) -> None:
-    api, environment = scene.airflow.api, scene.airflow.environment
-    folder = Path(environment[FOLDER_VARIABLE])
-    try:
-        scene.trigger("deferred", "embedded")
-        assert api.finish(scene.task) == "failed"
-        assert "deferrable=False" in api.log(scene.task)
-        assert not triggerer_of_another_machine.exists()
-        # The worker, which may, has stopped the job.
-        head = json.loads((folder / "head.json").read_text())
-        assert not scene.table.has_output(DAY)
-        # The head of a worker knows nothing of what the worker knows.
-        names = psutil.Process(head["head"]["pid"]).environ()
-        assert "PATH" in names
-        assert not {"DATABASE_URL", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW_CONN_HUB"} & names.keys()
-    finally:
-        program = Path(sys.executable).parent / "airflow-ray-llm"
-        subprocess.run([str(program), "local", "stop"], env=environment, check=True, capture_output=True)
-        shutil.rmtree(folder, ignore_errors=True)
+    api = scene.airflow.api
+    scene.trigger("deferred", "embedded")
+    assert api.finish(scene.task) == "failed"
+    assert "deferrable=False" in api.log(scene.task)
+    assert not triggerer_of_another_machine.exists()
+    assert not scene.table.has_output(DAY)
+    # The head of a worker knows nothing of what the worker knows.
+    head = json.loads((embedded / "head.json").read_text())["head"]
+    names = psutil.Process(head["pid"]).environ()
+    assert "PATH" in names
+    assert not {"DATABASE_URL", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW_CONN_HUB"} & names.keys()
+
+
+@pytest.mark.long
+def test_embedded_ray_that_is_stopped_and_started_by_another_task_continues_the_slice_in_the_same_try(
+    scene: Scene, embedded: Path, make_table: MakeTable
+) -> None:
+    api = scene.airflow.api
+    scene.begin("deferred", "embedded")
+    stop_embedded(scene.airflow)
+    scene.wait_logged("Waiting for the cluster")
+    other = make_table(DAY)
+    starter = api.trigger("embedded_deferred", conf={"table": other.name, "slice": DAY})
+    scene.go_on()
+    assert [api.finish(starter), api.finish(scene.task)] == ["success", "success"]
+    assert api.get(scene.task)["try_number"] == 1
+    assert scene.table.rows_right(DAY)
+    assert len(scene.table.working_jobs(DAY)) == 2

@@ -28,8 +28,8 @@ UV = Path(sys.executable).parent / "uv"
 
 @dataclass(frozen=True)
 class Cell:
-    """:param as_of: the day whose packages stand beside it, as in the constraints that Airflow publishes with a
-    release: an old Airflow does not run with every newer FastAPI."""
+    """:param as_of: the day whose packages stand beside it, as in the constraints that Airflow publishes with
+    a release: an old Airflow does not run with every newer FastAPI."""
 
     airflow: str
     python: str

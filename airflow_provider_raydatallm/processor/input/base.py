@@ -125,7 +125,7 @@ class FileFormat(ABC):
     ) -> tuple[pa.NativeFile, Callable[[], InputFile]]:
         """Returns the opened file, and what tells which one it is."""
         if isinstance(self.fs, LocalFileSystem):
-            # A decompressing stream closes what it reads from; not every pyarrow tells an OSFile's descriptor.
+            # A decompressing stream closes what it reads from, and not every OSFile tells its descriptor.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             opened.callback(os.close, descriptor)
             handle = opened.enter_context(pa.OSFile(f"/proc/self/fd/{descriptor}", "rb"))

@@ -11,9 +11,9 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, overload
 
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
@@ -21,16 +21,31 @@ from airflow_provider_raydatallm.processor.request.row_function import ROW
 from airflow_provider_raydatallm.submit import packages
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG
+    from airflow.sdk import DAG, XComArg
 
 _TEMPLATE_FIELDS = RayLLMBatchOperator.template_fields
 #: The operator's arguments that the task's call may pass too.
 _OPERATOR_ARGUMENTS = tuple(name for name in _TEMPLATE_FIELDS if name != "prompt")
 
 
+class RowTask(Protocol):
+    """A decorated function as a DAG calls it. Rows set the parameters that the call leaves out."""
+
+    def __call__(self, **arguments: Any) -> XComArg: ...
+    def partial(self, **arguments: Any) -> RowTask: ...
+    def expand(self, **arguments: Any) -> XComArg: ...
+    def override(self, **arguments: Any) -> RowTask: ...
+
+
+@overload
+def ray_llm_batch_task(python_callable: Callable[..., Any]) -> RowTask: ...
+@overload
+def ray_llm_batch_task(
+    *, multiple_outputs: bool = False, **kwargs: Any
+) -> Callable[[Callable[..., Any]], RowTask]: ...
 def ray_llm_batch_task(
     python_callable: Callable[..., Any] | None = None, *, multiple_outputs: bool = False, **kwargs: Any
-) -> TaskDecorator:
+) -> RowTask | Callable[[Callable[..., Any]], RowTask]:
     """Turns a function into a task that asks an LLM about every row of a slice.
 
     The function returns a prompt (text), or a dict with either `prompt` or `messages`, and optionally
@@ -39,20 +54,24 @@ def ray_llm_batch_task(
     The task's call, `.partial` and `.expand` take parameters of the function and templated arguments of the
     operator, by name; `.override` takes any argument of the operator.
 
+    `@task.ray_llm_batch` is the same. Type checkers, which know no decorators of providers, then take the
+    function's parameters for the call's: import this one where they shall be content.
+
     :param multiple_outputs: push each key of the result to XCom under its own name too.
     :param kwargs: arguments of `RayLLMBatchOperator`, without `prompt` and `preprocess`.
     :raises TypeError: when the decorated object cannot build requests.
     """
-    if python_callable is None:
-        return functools.partial(  # type: ignore[return-value]
-            ray_llm_batch_task, multiple_outputs=multiple_outputs, **kwargs
+
+    def decorate(function: Callable[..., Any]) -> RowTask:
+        decorated = task_decorator_factory(
+            _with_call_signature(function),
+            multiple_outputs=multiple_outputs,
+            decorated_operator_class=_RayLLMBatchDecoratedOperator,
+            **kwargs,
         )
-    return task_decorator_factory(
-        _with_call_signature(python_callable),
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=_RayLLMBatchDecoratedOperator,
-        **kwargs,
-    )
+        return cast("RowTask", decorated)
+
+    return decorate if python_callable is None else decorate(python_callable)
 
 
 class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):

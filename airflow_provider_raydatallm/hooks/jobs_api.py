@@ -31,6 +31,9 @@ T = TypeVar("T")
 #: Final job states.
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 OLDEST_RAY = (2, 58)
+#: By which Ray's own refusals are told from a proxy's: its token check says the former, and it answers a
+#: request that it cannot read with the latter.
+_TOKEN_REFUSAL, _REQUEST_REFUSAL = "authentication token", "Traceback"
 #: Seconds between tries. A new head answers "No available agent" for some seconds; a failover takes longer.
 _BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -178,6 +181,30 @@ def list_live_jobs() -> Flow[LiveJobs]:
     return LiveJobs(metadata, time.monotonic() - began)
 
 
+@dataclass(frozen=True)
+class ListedJob:
+    submission_id: str
+    status: str
+    metadata: dict[str, str]
+    started_at: float | None = None
+
+
+def list_jobs() -> Flow[list[ListedJob]]:
+    """Returns all jobs that were submitted to the cluster and that it still knows, ended ones too."""
+    path = "/api/jobs/"
+    response = yield from _send(HttpRequest("GET", path, read_timeout=60))
+    return [
+        ListedJob(
+            str(job["submission_id"]),
+            str(job.get("status", "")),
+            job.get("metadata") or {},
+            _seconds(job.get("start_time")),
+        )
+        for job in _json(response, path, list)
+        if job.get("submission_id")
+    ]
+
+
 def read_log_tail(submission_id: str, info: JobInfo, lines: int) -> Flow[str]:
     """Returns the end of the driver's log; "" while it has no log, or its node does not answer."""
     if info.node_id is None:
@@ -302,14 +329,12 @@ def _raise_if_refused(response: Any) -> None:
             f"the address redirects to {response.headers.get('location')}: use the Jobs address itself, "
             "without a login page"
         )
-    if _is_page(response):
-        return
-    if status in (401, 403):
+    if status in (401, 403) and _TOKEN_REFUSAL in response.text:
         raise RayConnectionError(
             f"the cluster refuses the token (HTTP {status}: {response.text.strip()[:200]}): put the "
             "cluster's token (`ray get-auth-token` on its head) into the connection's password or auth_file"
         )
-    if status in (400, 422):
+    if status == 400 and response.text.startswith(_REQUEST_REFUSAL):
         raise RayConnectionError(f"the cluster refuses the request: {_describe(response)}")
 
 
@@ -322,12 +347,12 @@ def _describe(response: Any) -> str:
     return f"HTTP {status}: {(lines[-1] if lines else '')[:500]}"
 
 
-def _json(response: httpx.Response, what: str) -> dict[str, Any]:
+def _json(response: httpx.Response, what: str, kind: type[Any] = dict) -> Any:
     try:
         body = response.json()
     except ValueError:
         body = None
-    if not isinstance(body, dict):
+    if not isinstance(body, kind):
         raise RayUnreachableError(
             f"the address does not speak the Ray Jobs API ({what} answered {response.text.strip()[:100]!r}): "
             "the connection needs the dashboard's address, such as http://ray-head:8265"

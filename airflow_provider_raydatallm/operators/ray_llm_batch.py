@@ -236,6 +236,8 @@ class RayLLMBatchOperator(SliceTask):
         ti = context["ti"]
         job, user_packages = self.slice_job(context)
         ids = {n: str(getattr(ti, n)) for n in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
+        ids["dag_version_id"] = str(getattr(ti, "dag_version_id", None) or "")
+        ids["run_start"] = str(context["dag_run"].start_date or "")
         return JobSubmission(
             job=job,
             packages=user_packages,

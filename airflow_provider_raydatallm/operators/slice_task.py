@@ -96,7 +96,7 @@ class SliceTask(SliceLineage, BaseOperator):
             if (result := tracker.lost_result()) is not None:
                 self.log.info("An earlier try finished the slice, and ended before Airflow knew")
                 return self._finish(context, job, result)
-            if (running_job := tracker.find_job()) is not None:
+            if (running_job := tracker.find_job(may_list=place is None)) is not None:
                 return self._wait(context, tracker, running_job)
             if (report := submission.read_finished_report(tracker.submission)) is not None:
                 return self._succeed(context, tracker, job, None, report)
@@ -108,12 +108,13 @@ class SliceTask(SliceLineage, BaseOperator):
         event: dict[str, Any],
         job: dict[str, Any] | None = None,
         spec: dict[str, Any] | None = None,
+        record: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Continues `execute` after the waiting in the triggerer.
 
-        :param job, spec: the job that the task waited for (`DeferredJob.to_kwargs`).
+        :param job, spec, record: the job that the task waited for (`DeferredJob.to_kwargs`).
         """
-        deferred = DeferredJob.from_kwargs(job, spec)
+        deferred = DeferredJob.from_kwargs(job, spec, record)
         with self._start_attempt(context, deferred) as tracker:
             slice_job = deferred.slice_job if deferred is not None else tracker.submission.job
             ref = deferred.ref if deferred is not None else tracker.job
@@ -146,7 +147,9 @@ class SliceTask(SliceLineage, BaseOperator):
             wait_options = self._wait_options(context)
         store = context.get("task_state_store")
         build = partial(self._build_submission, context)
-        return JobTracker(wait_options, build, context["ti"], store, self.log, not self.cancel_on_kill)
+        record = deferred.record if deferred is not None else None
+        commits_alone = not self.cancel_on_kill
+        return JobTracker(wait_options, build, context["ti"], store, self.log, commits_alone, record)
 
     @staticmethod
     def _name_mapped_task(context: Context, job: SliceJob) -> None:
@@ -189,7 +192,7 @@ class SliceTask(SliceLineage, BaseOperator):
             # The triggerer may run on another machine, and must not start a Ray of its own there.
             job = replace(job, local_head=hook.local_head)
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
-            kwargs = DeferredJob(job, slice_job).to_kwargs()
+            kwargs = DeferredJob(job, slice_job, tracker.record).to_kwargs()
             self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
         verdict = _run_async(self._wait_unless_killed(job, tracker.task))
         return self._conclude(context, tracker, slice_job, job, verdict)

@@ -10,19 +10,22 @@ from __future__ import annotations
 import functools
 import io
 import json
+import marshal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.processor.request.row_function import PYTHON, make_cached
+from airflow_provider_raydatallm.processor.request.row_code import PYTHON, restore_code
+from airflow_provider_raydatallm.processor.request.row_function import make_cached
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.function_hash import CannotSendError, hash_function, is_sent_by_value
+from airflow_provider_raydatallm.submit.source_ast import SourceFiles
 
 _LOADER = b"""from airflow_provider_raydatallm.processor.request.row_function import load_row_function
 
@@ -53,7 +56,7 @@ def pickle_function(
     name = function.__name__
     try:
         function_hash = hash_function(function, arguments)
-        pickled = _pickle(function, arguments)
+        pickled, python = _pickle(function, arguments)
     except CannotSendError as e:
         raise RayLLMInputError(
             f"the function {name!r} cannot be sent to the cluster: {e}. Create it inside the function, or "
@@ -64,22 +67,24 @@ def pickle_function(
             f"the function {name!r} cannot be sent to the cluster: {type(e).__name__}: {e}"
         ) from e
     module = f"ray_llm_function_{function_hash.digest[:16]}"
-    header = json.dumps({"name": name, "python": PYTHON, "row_parameters": list(row_parameters)})
+    header = json.dumps({"name": name, "python": python, "row_parameters": list(row_parameters)})
     files = {"__init__.py": _LOADER, "function.json": header.encode(), "function.pickle": pickled}
     package = packages.zip_files(
         ((f"{module}/{file}", data) for file, data in files.items()), "what the task's function uses"
     )
     # Pickled bytes of equal functions may differ: the package's digest is the function's.
-    package = replace(package, digest=function_hash.digest, python=PYTHON)
+    package = replace(package, digest=function_hash.digest, python=python)
     top_level_modules = dict.fromkeys(m.split(".")[0] for m in function_hash.modules)
     return PickledFunction(f"{module}:function", package, [m for m in top_level_modules if _is_users(m)])
 
 
-def _pickle(function: FunctionType, arguments: Mapping[str, Any]) -> bytes:
+def _pickle(function: FunctionType, arguments: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Returns the pickle, and the minor version of Python that it needs; empty for any."""
     buffer = io.BytesIO()
     with _pickled_by_value(function.__module__):
-        _Pickler(buffer, function.__module__).dump((function, dict(arguments)))
-    return buffer.getvalue()
+        pickler = _Pickler(buffer, function.__module__)
+        pickler.dump((function, dict(arguments)))
+    return buffer.getvalue(), "" if pickler.has_all_sources else PYTHON
 
 
 @contextmanager
@@ -99,8 +104,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO, home: str) -> None:
         super().__init__(file)
         self._home = home
+        self._sources = SourceFiles()
+        self.has_all_sources = True
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):
+            if (source := self._sources.find_source(obj)) is not None:
+                return restore_code, (PYTHON, marshal.dumps(obj), source)
+            self.has_all_sources = False
         if isinstance(obj, functools._lru_cache_wrapper) and is_sent_by_value(obj, self._home):
             return make_cached, (obj.__wrapped__, obj.cache_parameters())
         reduced = super().reducer_override(obj)

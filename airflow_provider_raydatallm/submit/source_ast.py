@@ -1,11 +1,13 @@
-"""Canonical form of a definition in a source file, without positions, comments, docstrings, annotations of
-functions and the definition's own decorators (their effect is in the object already).
+"""Source and canonical form of a definition in a source file, without the definition's own decorators (their
+effect is in the object already).
 
-Values are lists and strings. Unlike the output of `ast.dump`, `ast.unparse` (f-strings) and the compiler,
+The canonical form has no positions, comments, docstrings, and annotations of functions. Its values are lists
+and strings. Unlike the output of `ast.dump`, `ast.unparse` (f-strings) and the compiler,
 they are equal for equal definitions in every minor version of Python.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import dis
@@ -14,9 +16,12 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from airflow_provider_raydatallm.processor.request.row_code import CodeSource
+
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _STATEMENTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: Fields of AST nodes that do not affect what the code does.
+_FUTURE_FLAGS = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 _IGNORED_FIELDS = frozenset({"ctx", "kind", "returns", "type_comment", "type_params"})
 
 
@@ -45,6 +50,29 @@ class SourceFiles:
             return None
         nodes = self._find_definitions(cls, line)
         return [_describe(node) for node in nodes if isinstance(node, ast.ClassDef)] or None
+
+    def find_source(self, code: CodeType) -> CodeSource | None:
+        """The source that gives this code; None where it is not there, or is one of several in its line."""
+        nodes = [
+            node
+            for node in self._find_definitions(code, code.co_firstlineno)
+            if isinstance(node, _FUNCTIONS) and getattr(node, "name", "<lambda>") == code.co_name
+        ]
+        if len(nodes) != 1:
+            return None
+        [node], tree = nodes, self._parse(code)
+        text = ast.get_source_segment("".join(inspect.findsource(code)[0]), node, padded=True) or ""
+        if node.col_offset and not text[:1].isspace():
+            text = " " * node.col_offset + text  # which is a single line
+        classes = (c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef) and node in c.body)
+        source = CodeSource(
+            text, node.lineno, code.co_filename, code.co_name, next(classes, None),
+            code.co_freevars, code.co_flags & _FUTURE_FLAGS,
+        )  # fmt: skip
+        try:
+            return source if source.compile().co_code == code.co_code else None
+        except (SyntaxError, ValueError):
+            return None
 
     def _find_definitions(self, definition: Any, line: int) -> Iterator[ast.AST]:
         """Definitions that begin, with their first decorator, in this line of the definition's file."""

@@ -4,6 +4,9 @@ The job's record (`job_record`) is written as an intent before the job is submit
 earlier attempt's job is taken over when its configuration is the same and it runs or has published; it is
 stopped when its configuration differs. When the slice is finished, the record keeps the task's result: an
 attempt that dies before Airflow takes note of it has not lost it.
+
+Where Airflow keeps no state, or has lost it, the jobs that the cluster lists tell by their metadata which one
+is the task's. An attempt that was thought dead and wakes up leaves record and cluster to the newer one.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task.job_cancel import OWNER_KEY, TaskAttempt
-from airflow_provider_raydatallm.task.job_record import STATE_KEY, JobRecord
+from airflow_provider_raydatallm.task.job_record import STATE_KEY, JobRecord, find_listed_job
 from airflow_provider_raydatallm.task.job_verdict import Finished, JobWatch
 from airflow_provider_raydatallm.task.job_waiter import JobRef, TaskLog, heartbeat_key
 from airflow_provider_raydatallm.task.submission_queue import QueuePlace, task_key
@@ -49,8 +52,9 @@ class JobTracker:
     :param wait_options: how to wait for a job; without the job's ids.
     :param build_submission: what a job would be; needs connections that only submitting needs.
     :param ti: the running task instance.
-    :param state_store: `context["task_state_store"]`; without one no earlier job is found.
+    :param state_store: `context["task_state_store"]`, if this Airflow has one.
     :param commits_alone: whether a job publishes while no task waits for it.
+    :param record: of the job that this attempt waited for in the triggerer.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class JobTracker:
         state_store: Any,
         log: TaskLog,
         commits_alone: bool = False,
+        record: JobRecord | None = None,
     ) -> None:
         self._build_submission = build_submission
         self.task = TaskAttempt.from_task_instance(ti)
@@ -70,7 +75,10 @@ class JobTracker:
         self._ti = ti
         self._store = state_store
         self._log = log
-        self._record = JobRecord.read(state_store)
+        stored = self._read_store() if record is None else None
+        self._record = record or JobRecord.from_json(stored)
+        #: Whether the store names no job, but holds something.
+        self._is_unreadable = self._record is None and stored is not None
 
     @cached_property
     def submission(self) -> JobSubmission:
@@ -89,16 +97,30 @@ class JobTracker:
         ids = {n: getattr(record, n) for n in ("ray_conn_id", "submission_id", "nonce")}
         return replace(self._wait_options, **ids)
 
+    @property
+    def record(self) -> JobRecord:
+        """Of the job that this attempt waits for."""
+        assert self._record is not None
+        return self._record
+
+    @property
+    def _first_try(self) -> int:
+        """Since somebody cleared the task, as Airflow computes it: a clear raises max_tries."""
+        return int(self._ti.max_tries - (self._ti.task.retries or 0) + 1)
+
     def lost_result(self) -> dict[str, Any] | None:
         """Returns the task's result where the attempt before had it, and died before Airflow took note."""
         if self._record is None or self._record.result is None:
             return None
-        # As Airflow computes it: clearing a task raises max_tries.
-        first_try = self._ti.max_tries - (self._ti.task.retries or 0) + 1
-        return self._record.lost_result(self._spec_hash, first_try, self.task.try_number)
+        return self._record.lost_result(self._spec_hash, self._first_try, self.task.try_number)
 
-    def find_job(self) -> JobRef | None:
-        """Takes over the job of an earlier attempt, if there is one that this attempt can use."""
+    def find_job(self, *, may_list: bool = True) -> JobRef | None:
+        """Takes over the job of an earlier attempt, if there is one that this attempt can use.
+
+        :param may_list: whether to ask the cluster for its jobs where no record is left.
+        """
+        if self._record is None and may_list and (self.task.try_number > 1 or self._is_unreadable):
+            self._record = self._find_listed_record()
         record = self._record
         if record is None or record.is_over:
             return None
@@ -109,6 +131,26 @@ class JobTracker:
         taken_over = replace(record, phase="submitted", submission_count=0, taken_over_at=time.time())
         self._save(replace(taken_over, try_number=self.task.try_number))
         return self.job
+
+    def _find_listed_record(self) -> JobRecord | None:
+        """
+        :raises RayLLMJobError: when the cluster does not list its jobs, of which one may be this task's.
+        """
+        hook = self._hook
+        self._keep_trying(hook, lambda: hook.call(jobs_api.get_version()))
+        try:
+            jobs = hook.call(jobs_api.list_jobs())
+        except (RayConnectionError, RayUnreachableError) as e:
+            if self._is_unreadable:
+                raise RayLLMJobError(
+                    "another version of the provider wrote the record of the task's job, this one cannot "
+                    f"read it, and the cluster does not list its jobs ({e}). Stop the task's job, if it "
+                    f"runs, and clear the key {STATE_KEY!r} of the task's state"
+                ) from e
+            self._log.warning("Cannot look for a Ray job of an earlier try: the cluster lists none: %s", e)
+            return None
+        job = find_listed_job(jobs, self.submission.metadata, self._first_try)
+        return JobRecord.of_listed_job(job, hook.ray_conn_id) if job is not None else None
 
     def _is_usable(self, record: JobRecord) -> bool:
         hook, job_id = RayHook(record.ray_conn_id), record.submission_id
@@ -132,12 +174,17 @@ class JobTracker:
         if info is None:
             self._log.info("Ray job %s no longer exists on the cluster", job_id)
             return False
-        if record.spec_hash != self._spec_hash:
-            self._log.info("Stopping Ray job %s: the task's configuration has changed", job_id)
-            _stop_and_wait(hook, job_id)
-            return False
+        is_same = record.spec_hash == self._spec_hash
         if info.status not in jobs_api.TERMINAL:
-            return True
+            if not is_same:
+                reason = "the task's configuration has changed"
+                if not record.spec_hash:
+                    reason = "another version of the provider wrote its record, which this one cannot read"
+                self._log.info("Stopping Ray job %s: %s", job_id, reason)
+                self._keep_trying(hook, lambda: _stop_and_wait(hook, job_id))
+            return is_same
+        if not is_same:
+            return False
         watch = JobWatch(record.nonce)
         watch.read_log_end(hook.call(jobs_api.read_log_tail(job_id, info, 200)))
         return isinstance(watch.decide(info.status), Finished)
@@ -157,16 +204,21 @@ class JobTracker:
         """
         :param waited_s: seconds of queue_timeout that have passed.
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before any job starts.
+        :raises RayLLMJobError: when a newer attempt of the task has a job.
         """
-        name = make_submission_id(self.submission.metadata, str(self._ti.id))
-        if self._record is not None and self._record.submission_id.startswith(name):
-            # An id must never be used twice.
-            name = f"{name}-{uuid.uuid4().hex[:6]}"
+        if (newer := self._newer_record()) is not None:
+            raise RayLLMJobError(
+                f"try {newer.try_number} of the task has Ray job {newer.submission_id}; this one, "
+                f"{self.task.try_number}, submits no other"
+            )
+        nonce = uuid.uuid4().hex
+        # A try may submit several jobs, and an id must never be used twice.
+        name = make_submission_id(self.submission.metadata, f"{self._ti.id}-{nonce[:6]}")
         record = JobRecord(
             phase="intent",
             ray_conn_id=self._hook.ray_conn_id,
             submission_id=name,
-            nonce=uuid.uuid4().hex,
+            nonce=nonce,
             spec_hash=self._spec_hash,
             fingerprint=fingerprint(self.submission.job),
             try_number=self.task.try_number,
@@ -184,11 +236,14 @@ class JobTracker:
         if self.submission.finish_by is not None:
             arguments += ["--finish-by", f"{self.submission.finish_by:.0f}"]
 
+        metadata = {**self.submission.metadata, **record.to_metadata()}
+        submission = replace(self.submission, metadata=metadata)
+
         def send() -> None:
             if orphan_timeout is not None:
                 self._hook.call(jobs_api.send_heartbeat(key))
             # A job of this name is not started twice.
-            self.submission.submit(self._hook, "run", name, record.nonce, arguments)
+            submission.submit(self._hook, "run", name, record.nonce, arguments)
 
         self._keep_trying(self._hook, send)
         self._save(replace(record, phase="submitted"))
@@ -205,7 +260,10 @@ class JobTracker:
         """
         nonce = uuid.uuid4().hex
         name = make_submission_id(self.submission.metadata, f"status-{nonce[:12]}")
-        replace(self.submission, job=job).submit(self._hook, "status", name, nonce, ["--name", run])
+        submission = replace(self.submission, job=job)
+        self._keep_trying(
+            self._hook, lambda: submission.submit(self._hook, "status", name, nonce, ["--name", run])
+        )
         return replace(
             self._wait_options, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None
         )
@@ -244,13 +302,21 @@ class JobTracker:
 
     def mark_ended(self) -> None:
         """Records that the job ended without a published slice, so that no attempt waits for it again."""
-        if self._record is not None:
+        if self._record is not None and self._newer_record() is None:
             self._save(replace(self._record, phase="ended"))
 
     def conclude(self, result: dict[str, Any]) -> None:
         """Records that the slice is finished, and the task's result."""
-        if self._record is not None and not self._record.is_over:
+        if self._record is not None and not self._record.is_over and self._newer_record() is None:
             self._save(self._record.conclude(result, self.task.try_number))
+
+    def _newer_record(self) -> JobRecord | None:
+        """Returns the record of a newer attempt: this one was thought dead, and woke up."""
+        record = JobRecord.from_json(self._read_store())
+        return record if record is not None and record.try_number > self.task.try_number else None
+
+    def _read_store(self) -> Any:
+        return self._store.get(STATE_KEY) if self._store is not None else None
 
     def _save(self, record: JobRecord) -> None:
         self._record = record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import tempfile
 import threading
@@ -15,9 +16,11 @@ from tests.support.airflow_processes import Airflow
 from tests.support.outcomes import Outcomes, table_of
 from tests.support.paths import ROOT
 from tests.support.ray_door import Cluster
+from tests.support.scene import Scene
 from tests.support.tables import Table
 
 MAX_WAITING_JOBS = 2
+HUB_TOKEN, WAREHOUSE_PASSWORD = "hf_open/sesame%+1", "warehouse-sesame"
 _HERE = Path(__file__).parent
 _ENGINES = (ROOT / "tests" / "support" / "stub_engine.py", ROOT / "tests" / "support" / "held_engine.py")
 
@@ -42,6 +45,11 @@ def airflow(cluster: Cluster, data: Path) -> Iterator[Airflow]:
     """All of Airflow, and the cluster, running."""
     environment = {
         "AIRFLOW_CONN_RAY_DEFAULT": cluster.connection,
+        "AIRFLOW_CONN_RAY_EMBEDDED": "ray://local",
+        "AIRFLOW_CONN_HUB": json.dumps({"conn_type": "huggingface", "password": HUB_TOKEN}),
+        "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "postgres", "password": WAREHOUSE_PASSWORD}),
+        "DATABASE_URL": f"postgresql://warehouse:{WAREHOUSE_PASSWORD}@warehouse/data",
+        "AIRFLOW_RAY_LLM_LOCAL_DIR": str(data / "w"),
         "DURABLE_ROOT": str(data),
         "AIRFLOW__RAY_LLM__MAX_WAITING_JOBS": str(MAX_WAITING_JOBS),
         "DURABLE_ENGINES": os.pathsep.join(map(str, _ENGINES)),
@@ -77,6 +85,15 @@ def make_table(data: Path, request: pytest.FixtureRequest) -> Callable[..., Tabl
 def mode(request: pytest.FixtureRequest) -> str:
     """How the task waits for its Ray job; the last part of each DAG's name."""
     return str(request.param)
+
+
+@pytest.fixture
+def scene(
+    airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: Callable[..., Table]
+) -> Iterator[Scene]:
+    scene = Scene(airflow, cluster, outcomes, make_table)
+    yield scene
+    scene.clean()
 
 
 _OUTCOMES = pytest.StashKey[Outcomes]()

@@ -3,87 +3,18 @@ has a line for each."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 from airflow.sdk.execution_time import comms
 
-from tests.support.airflow_processes import Airflow
-from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.airflow_rest import LIMIT, wait_for
 from tests.support.marks import long
-from tests.support.outcomes import Line, Outcomes
-from tests.support.ray_door import Cluster
-from tests.support.tables import Table
-
-DAY = "2025-01-01"
-
-
-class Scene:
-    """A task whose job has answered one batch of four and is held there."""
-
-    def __init__(
-        self, airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make: Callable[..., Table]
-    ) -> None:
-        self.airflow, self.cluster = airflow, cluster
-        self._outcomes, self._make = outcomes, make
-
-    def begin(self, mode: str, dag: str = "manual") -> Task:
-        self.trigger(mode, dag)
-        self.table.wait_answered(DAY, 1)
-        if mode == "deferred":
-            self.airflow.api.wait(self.task, "deferred")
-        return self.task
-
-    def trigger(self, mode: str, dag: str = "manual") -> None:
-        self.mode, self.table = mode, self._make(DAY)
-        self.table.hold(DAY, 1)
-        conf = {"table": self.table.name, "slice": DAY}
-        self.task = self.airflow.api.trigger(f"{dag}_{mode}", conf=conf)
-
-    @property
-    def jobs(self) -> list[str]:
-        return self.cluster.running(run_id=self.task.run_id)
-
-    def wait_stopped(self) -> None:
-        wait_for(lambda: not self.jobs or None, LIMIT, "the job to end", lambda: self.jobs)
-
-    def go_on(self) -> None:
-        self.table.release(DAY)
-
-    def clean(self) -> None:
-        """What a test that failed left must not fail the others."""
-        self.cluster.back()
-        self.cluster.grant()
-        for job in self.jobs:
-            self.cluster.stop_job(job)
-
-    def wait_logged(self, text: str) -> None:
-        api, task, what = self.airflow.api, self.task, f"the log to say {text!r}"
-        wait_for(lambda: text in api.log(task) or None, LIMIT, what, lambda: api.log(task)[-3000:])
-
-    def see(self, event: str) -> Line:
-        return self._outcomes.see(event, self.mode, self.task, self.table, DAY)
-
-    def assert_done(self, event: str, jobs: int = 1) -> None:
-        assert self.see(event) == Line(event, self.mode, "published", jobs, 0, "right", "success")
-
-    def assert_undone(self, event: str, state: str) -> None:
-        assert self.see(event) == Line(event, self.mode, "-", 1, 0, "none", state)
-
-
-@pytest.fixture
-def scene(
-    airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: Callable[..., Table]
-) -> Iterator[Scene]:
-    scene = Scene(airflow, cluster, outcomes, make_table)
-    yield scene
-    scene.clean()
-
+from tests.support.outcomes import Line
+from tests.support.scene import DAY, Scene
 
 # --- The job goes on, and is found again ---
 
@@ -97,19 +28,6 @@ def test_something_else_that_answers_for_the_cluster_at_submit(scene: Scene, ans
     scene.go_on()
     scene.assert_done(f"HTTP {answer[0]} of an ingress at submit")
     assert scene.airflow.api.get(scene.task)["try_number"] == 1
-
-
-def test_connection_that_is_deleted_while_the_task_is_deferred(scene: Scene) -> None:
-    connection = json.loads(scene.cluster.connection)
-    scene.airflow.api.call("POST", "/connections", json={"connection_id": "ray_unplugged", **connection})
-    scene.airflow.api.call("POST", "/variables", json={"key": "unplugged", "value": "Be brief."})
-    scene.begin("deferred", "unplugged")
-    seen = len(scene.cluster.calls)  # until the trigger has read the connection
-    wait_for(lambda: len(scene.cluster.calls) > seen + 5 or None, LIMIT, "the trigger to ask for the job")
-    scene.airflow.api.call("DELETE", "/connections/ray_unplugged")
-    scene.airflow.api.call("DELETE", "/variables/unplugged")
-    scene.go_on()
-    scene.assert_done("connection deleted while the task is deferred")
 
 
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
@@ -130,6 +48,29 @@ def test_killed_worker(scene: Scene, who: str) -> None:
     scene.assert_done(f"{who} killed")
     if hasattr(comms, "GetTaskStateStore"):  # from Airflow 3.3
         assert scene.airflow.api.state_store(task)["ray_llm_job"]["phase"] == "concluded"
+
+
+@pytest.mark.long
+def test_try_that_was_thought_dead_concludes_beside_the_next_one(scene: Scene) -> None:
+    task = scene.begin("waiting", "announced")
+    worker = scene.airflow.worker(task)
+    processes = [worker.supervisor, worker.runner]
+    try:
+        for process in processes:
+            process.suspend()
+        scene.airflow.api.wait(task, "running", try_number=2)
+        scene.wait_logged("of an earlier attempt")
+        scene.go_on()
+    finally:
+        for process in processes:
+            process.resume()
+    scene.assert_done("worker hangs, and wakes up when its slice is ready")
+    wait_for(lambda: not worker.runner.is_running() or None, LIMIT, "the first try to end")
+    record = scene.airflow.api.state_store(task)["ray_llm_job"]
+    assert (record["phase"], record["try_number"]) == ("concluded", 2)
+    found = scene.airflow.api.call("GET", "/assets/events", params={"source_dag_id": "announced_waiting"})
+    events = [(e["extra"]["outcome"], e["extra"]["published_version"]) for e in found["asset_events"]]
+    assert events == [("published", 1)]
 
 
 def test_killed_triggerer(scene: Scene) -> None:

@@ -64,12 +64,12 @@ def task(ray_head: LocalHead, tmp_path: Path, gate: Path) -> Iterator[Any]:
     gate.touch()  # for a job that nobody stopped
 
 
-def in_background(operator: RayLLMBatchOperator, store: StateStore) -> list[Any]:
+def in_background(operator: RayLLMBatchOperator, store: StateStore | None, try_number: int = 1) -> list[Any]:
     results: list[Any] = []
 
     def run() -> None:
         try:
-            results.append(operator.execute(context_of(operator, store)))
+            results.append(operator.execute(context_of(operator, store, try_number=try_number)))
         except BaseException as e:
             results.append(e)
 
@@ -118,6 +118,23 @@ def test_next_attempt_finds_the_job_and_has_its_report(task: Any, gate: Path, su
     assert again.execute(context_of(again, store, try_number=2, clears=1))["outcome"] == "unchanged"
     changed = task(sampling_params={"max_tokens": 3}, on_config_change="recompute")
     assert changed.execute(context_of(changed, store, try_number=3))["published_version"] == 2
+
+
+def test_next_attempt_finds_the_job_where_airflow_keeps_no_record_of_it(
+    task: Any, gate: Path, submitted: list[str]
+) -> None:
+    run_until_submitted(task, submitted)
+    operator = task()
+    results = in_background(operator, None, try_number=2)
+    wait_for(lambda: operator._tracker is not None and operator._tracker.job)
+    gate.touch()
+    [result] = wait_for(lambda: results)
+    assert (result["outcome"], result["ray_job_id"], len(submitted)) == ("published", submitted[0], 1)
+    wait_for(lambda: status(submitted[0]) == "SUCCEEDED")
+    # As if this attempt had died before Airflow took note of its result; and after somebody cleared the task.
+    again = operator.execute(context_of(operator, try_number=3))
+    assert (again["outcome"], again["ray_job_id"]) == ("published", submitted[0])
+    assert operator.execute(context_of(operator, try_number=3, clears=1))["outcome"] == "unchanged"
 
 
 def test_job_that_was_done_before_the_next_attempt_counts_as_its_work(

@@ -91,7 +91,7 @@ def test_other_python_is_refused_before_submission_and_by_the_job(
     assert hook.call(jobs_api.get_python_version()) == row_function.PYTHON
 
     monkeypatch.setattr(pickled_function, "PYTHON", "3.9")  # of another worker
-    made = pickled_function.pickle_function(lambda name: name, ["name"], {})  # type: ignore[arg-type]
+    made = pickled_function.pickle_function(eval("lambda name: name"), ["name"], {})
     job = job_of(input_path=f"{tmp_path}/in", output_path=f"{tmp_path}/out", preprocess=made.reference)
     metadata = {"dag_id": "d", "task_id": "t", "slice_key": "k"}
     with pytest.raises(RayLLMInputError, match=r"compiled by Python 3\.9"):

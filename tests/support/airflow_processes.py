@@ -144,14 +144,15 @@ class Airflow:
 
     # --- Components ---
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, **environment: str) -> None:
         """Start a component and wait until Airflow hears of it. "triggerer-2" and so on are further
         triggerers.
 
+        :param environment: of this component alone, as on a machine of its own.
         :raises RuntimeError: when it ends by itself, with the end of its output.
         """
         began = datetime.now(UTC)
-        self._launch(name)
+        self._launch(name, environment)
         self._wait_alive(name, began)
 
     def stop(self, name: str, timeout: float = 60) -> None:
@@ -233,13 +234,14 @@ class Airflow:
 
     # --- Processes ---
 
-    def _launch(self, name: str) -> None:
+    def _launch(self, name: str, environment: Mapping[str, str] | None = None) -> None:
         if name in self._processes:
             raise RuntimeError(f"{name} runs already")
         command, _ = _COMPONENTS[name.partition("-")[0]]
         with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "airflow", *command], env=self.environment, cwd=self.home,
+                [sys.executable, "-m", "airflow", *command],
+                env={**self.environment, **(environment or {})}, cwd=self.home,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self._processes[name] = process

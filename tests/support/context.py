@@ -13,6 +13,8 @@ from airflow.sdk.api.datamodels._generated import DagRunType
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
+_RUN_START = dt.datetime.now(dt.UTC)
+
 
 class StateStore(dict[str, Any]):
     """Airflow's task state store, in memory."""
@@ -33,7 +35,7 @@ def context_of(
         try_number=try_number, max_tries=operator.retries + clears, task=operator,
         start_date=dt.datetime.now(dt.UTC), xcom_push=lambda key, value: None,
     )  # fmt: skip
-    run = SimpleNamespace(run_type=DagRunType.MANUAL, conf={}, start_date=dt.datetime.now(dt.UTC))
+    run = SimpleNamespace(run_type=DagRunType.MANUAL, conf={}, start_date=_RUN_START)
     return {
         "dag": operator.dag, "dag_run": run, "params": {}, "ti": ti, "task_state_store": store,
         "outlet_events": {},

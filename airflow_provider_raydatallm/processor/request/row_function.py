@@ -1,6 +1,7 @@
 """A pickled function that came with the job and returns a row's request.
 
-Its pickle holds compiled code, which only the same minor version of Python can run.
+Its pickle holds compiled code, which only the same minor version of Python can run, with its source
+(`row_code`); where all of it has a source, any version can.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ import importlib.resources
 import io
 import json
 import pickle
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.processor.request.row_code import PYTHON
 
-#: The minor version of this Python.
-PYTHON = "{}.{}".format(*sys.version_info)
 #: The parameter that gets the whole row.
 ROW = "row"
 
@@ -73,7 +72,7 @@ def load_row_function(package: str) -> RowFunction:
     """
     files = importlib.resources.files(package)
     header = json.loads(files.joinpath("function.json").read_text())
-    if header["python"] != PYTHON:
+    if header["python"] not in ("", PYTHON):
         raise SliceError(describe_python_mismatch(header["python"], PYTHON), kind="input")
     return RowFunction(
         header["name"], header["row_parameters"], files.joinpath("function.pickle").read_bytes()
@@ -88,9 +87,9 @@ def make_cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> 
 def describe_python_mismatch(sender: str, cluster: str) -> str:
     """The error's text: why the cluster cannot run a function, and what to do."""
     return (
-        f"the task's function was compiled by Python {sender}, which the Airflow worker runs; the cluster "
-        f"runs Python {cluster}, which cannot run that. Put the function into a module and set "
-        "preprocess='package.module:function', which ships its source; or run both sides on the same Python"
+        f"the task's function was compiled by Python {sender}, which the Airflow worker runs, and uses code "
+        f"that has no source; the cluster runs Python {cluster}, which cannot run that. Put the function "
+        "into a module and set preprocess='package.module:function', or run both sides on the same Python"
     )
 
 

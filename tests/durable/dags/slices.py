@@ -33,11 +33,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "outlets": [Asset("pooled_slices")],
         "emit_partition": HAS_EVENT_PARTITIONS,
     },
+    "announced": {"outlets": [Asset("announced_slices")]},
     "kept": {"cancel_on_kill": False},
     # Time enough for a job to start and answer a batch, on a busy machine too.
     "timed": {"execution_timeout": pendulum.duration(seconds=40), "retries": 0},
-    # A test makes this connection and this Variable, and deletes them.
-    "unplugged": {"ray_conn_id": "ray_unplugged", "system_prompt": "{{ var.value.unplugged }}"},
+    # A test makes these connections and this Variable, deletes them, and edits this DAG.
+    "unplugged": {
+        "ray_conn_id": "ray_unplugged",
+        "storage_conn_id": "sts_unplugged",
+        "model_conn_id": "hub_unplugged",
+        "system_prompt": "{{ var.value.unplugged }}",
+        **({"prompt": "Edited", "output_path": "/edited"} if os.path.exists(f"{ROOT}/edited") else {}),
+    },
+    "embedded": {"ray_conn_id": "ray_embedded", "retries": 0},
     "watched": {"limits": {"orphan": 60}},
     # The cluster has room for one of these at a time.
     "crowded": {
@@ -86,6 +94,18 @@ for mode in MODES:
     for name, more in VARIANTS.items():
         with make(name, mode, params={"slice": day}, schedule=None):
             RayLLMBatchOperator(**arguments(mode, **more))
+
+    more = {"force": Param(False, type="boolean"), "share": Param(0.0, type="number"), "hub": Param("hub")}
+    with make("templated", mode, params={"slice": day, **more}, schedule=None):
+        RayLLMBatchOperator(
+            **arguments(
+                mode, rerun={"force": "{{ params.force }}"}, model_conn_id="{{ params.hub }}",
+                quality={"max_quarantine": "{{ params.share }}"}, retries=0,
+            )
+        )  # fmt: skip
+
+    with make("dateless", mode, schedule=None):
+        RayLLMBatchOperator(**arguments(mode))
 
     with make("lastsecond", mode, params={"slice": day}, schedule=None):
         LastSecond(**arguments(mode))

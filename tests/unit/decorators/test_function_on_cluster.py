@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.processor.request import row_function
+from airflow_provider_raydatallm.processor.request import row_code, row_function
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.submit import packages, pickled_function
@@ -79,11 +79,41 @@ def test_other_python_version_fails_before_an_engine_starts(tmp_path: Path, inst
     assert (e.value.kind, cluster.answered) == ("input", 0)
     assert not (tmp_path / "out").exists()
 
-    package = pickled_function.pickle_function(lambda name: name, ["name"], {}).package  # type: ignore[arg-type]
+    sourceless = eval("lambda name: name")
+    package = pickled_function.pickle_function(sourceless, ["name"], {}).package
     for same in (python, None):
         packages.check_python([package, packages.processor_package()], same)
     with pytest.raises(RayLLMInputError, match=rf"compiled by Python {python}.*runs Python 3\.9"):
         packages.check_python([package], "3.9")
+
+
+class Names:
+    def __init__(self, name: str) -> None:
+        self.__name = name
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:1]}{self.__name}"
+
+
+def test_another_python_compiles_the_function_from_its_source(
+    tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = "?"
+
+    def ask(name: str) -> str:
+        text = """
+  who"""
+        return f"{text} {Names(name)}{(lambda: mark)()}"
+
+    module = install(ask)
+    for of_cluster in (row_code, row_function):
+        monkeypatch.setattr(of_cluster, "PYTHON", "3.9")
+    function = row_function.load_row_function(module)
+    assert function({"name": "ann"}) == "\n  who <ann?"
+    assert function._function.__code__.co_firstlineno == ask.__code__.co_firstlineno
+
+    with pytest.raises(SliceError, match="uses code that has no source"):
+        row_function.load_row_function(install(eval("lambda name: name")))
 
 
 def test_module_that_the_cluster_lacks_is_named(

@@ -15,7 +15,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayUnreachableError,
 )
 from airflow_provider_raydatallm.hooks import jobs_api
-from airflow_provider_raydatallm.hooks.jobs_api import Backoff, HttpRequest
+from airflow_provider_raydatallm.hooks.jobs_api import Backoff, HttpRequest, ListedJob
 
 DOWN = httpx.ConnectError("refused")
 
@@ -51,12 +51,21 @@ def test_too_old_ray_is_refused() -> None:
         step(jobs_api.get_version(), answer(200, {"ray_version": "2.40.0"}))
 
 
+#: As Ray 2.60 words it.
+REFUSED_REQUEST = "Traceback (most recent call last):\n  File ...\nTypeError: metadata must be a dict"
+
+
 @pytest.mark.parametrize(
-    ("status", "says"), [(401, "refuses the token"), (403, "password"), (400, "refuses")]
+    ("status", "text", "says"),
+    [
+        (401, "Unauthorized: Missing authentication token", "refuses the token"),
+        (403, "Forbidden: Invalid authentication token", "password"),
+        (400, REFUSED_REQUEST, "refuses the request: HTTP 400: TypeError: metadata must be a dict"),
+    ],
 )
-def test_refusal_of_ray_itself_is_final(status: int, says: str) -> None:
+def test_refusal_of_ray_itself_is_final(status: int, text: str, says: str) -> None:
     with pytest.raises(RayConnectionError, match=says):
-        step(jobs_api.get_version(), answer(status, "no"))
+        step(jobs_api.get_version(), answer(status, text))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +74,8 @@ def test_refusal_of_ray_itself_is_final(status: int, says: str) -> None:
         (200, "<html>hello", "HTTP 200: <html>hello"), (200, "hello", "does not speak the Ray Jobs API"),
         (302, "", "redirects"),
         (403, "<html>no", "403"), (404, "default backend - 404", "404"), (409, "in maintenance", "409"),
-        (400, "\n<!doctype html>", "400"),
+        (401, "Unauthorized", "HTTP 401: Un"), (403, "RBAC: access denied", "HTTP 403: RBAC"),
+        (400, "Bad Request", "HTTP 400: Bad"), (400, "\n<!doctype html>", "400"),
     ],
 )  # fmt: skip
 def test_something_else_at_the_address_may_be_ray_again(status: int, text: str, says: str) -> None:
@@ -109,8 +119,8 @@ def test_submission_that_was_taken_is_never_sent_again() -> None:
     assert step(jobs_api.submit(**SUBMISSION), lost, gone, exists, there)[0] == "id-1"
     with pytest.raises(RayUnreachableError, match="POST /api/jobs/ failed 6 times: HTTP 503: down"):
         step(jobs_api.submit(**SUBMISSION), *[answer(503, "down"), gone] * 6)
-    with pytest.raises(RayConnectionError, match="refuses the request: HTTP 400: no such runtime_env"):
-        step(jobs_api.submit(**SUBMISSION), answer(400, "no such runtime_env"))
+    with pytest.raises(RayConnectionError, match="refuses the request: HTTP 400: TypeError"):
+        step(jobs_api.submit(**SUBMISSION), answer(400, REFUSED_REQUEST))
     with pytest.raises(RayUnreachableError, match="POST /api/jobs/: HTTP 409: in maintenance"):
         step(jobs_api.submit(**SUBMISSION), answer(409, "in maintenance"), gone)
 
@@ -159,3 +169,15 @@ def test_only_live_jobs_are_listed() -> None:
     live, [request] = step(jobs_api.list_live_jobs(), answer(200, body))
     assert live.metadata == [{"a": "1"}, {}]
     assert all(f"filter_values={status}" in request.path for status in jobs_api.TERMINAL)
+
+
+def test_all_submitted_jobs_are_listed() -> None:
+    jobs = [
+        {"submission_id": "a", "status": "RUNNING", "metadata": {"k": "v"}, "start_time": 1500},
+        {"submission_id": "b", "status": "FAILED", "metadata": None, "start_time": None},
+        {"submission_id": None, "status": "RUNNING", "metadata": {}},  # a driver that nobody submitted
+    ]
+    listed = [ListedJob("a", "RUNNING", {"k": "v"}, 1.5), ListedJob("b", "FAILED", {})]
+    assert step(jobs_api.list_jobs(), answer(200, jobs))[0] == listed
+    with pytest.raises(RayUnreachableError, match="does not speak the Ray Jobs API"):
+        step(jobs_api.list_jobs(), answer(200, {"message": "soon back"}))

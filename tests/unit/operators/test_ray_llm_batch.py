@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMInp
 from airflow_provider_raydatallm.operators import groups
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
-from airflow_provider_raydatallm.task.job_record import DeferredJob
+from airflow_provider_raydatallm.task.job_record import DeferredJob, JobRecord
 from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job_waiter import JobRef
 from tests.support.context import context_of
@@ -185,7 +185,9 @@ def test_templates_that_cannot_be_rendered_any_more_stop_a_submission_and_no_res
     report = {"outcome": "published", "slice_key": "k", "output_path": "o", "fingerprint": "f",
               "counts": {"planned": 1, "succeeded": 1}}  # fmt: skip
     event = to_event(Finished(report))
-    assert task.execute_complete(context, event, **DeferredJob(ref, job).to_kwargs())["slice_key"] == "k"
+    record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
+    kwargs = DeferredJob(ref, job, record).to_kwargs()
+    assert task.execute_complete(context, event, **kwargs)["slice_key"] == "k"
 
 
 def test_submission_id_is_safe_and_holds_what_makes_it_unique() -> None:
@@ -293,7 +295,8 @@ def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> No
     """Nothing that only submitting needs is there any more: the connections, and the DAG as it was."""
     submitted = spec_of(operator(output_path="/tables/out", slice_key="2026-01-30"))
     ref = JobRef("ray_gone", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n", url="http://ray/j")
-    kwargs = json.loads(json.dumps(DeferredJob(ref, submitted).to_kwargs()))
+    record = JobRecord("submitted", "ray_gone", "j", "n", "h", "f", 1)
+    kwargs = json.loads(json.dumps(DeferredJob(ref, submitted, record).to_kwargs()))
     edited = operator(
         output_path="/elsewhere", ray_conn_id="ray_gone", storage_conn_id="aws_gone", model_conn_id="hub_gone"
     )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -27,95 +25,11 @@ from airflow_provider_raydatallm.task.job_verdict import (
     Verdict,
 )
 from airflow_provider_raydatallm.task.job_waiter import Intervals, JobRef, wait_for_job
+from tests.support.fake_cluster import FakeCluster, Log
 
 INTERVALS = Intervals(min_poll=0.05, warning=600, log_reconnect=0.05)
 REPORT = encode_line("report", "n", {"outcome": "published"})
 OWN = format_lines("WARNING", "2026-01-01", "be careful", 0.0)
-
-
-class Log:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def info(self, message: str, *args: Any) -> None:
-        self.lines.append(message % args)
-
-    warning = info
-
-    def log(self, level: int, message: str, *args: Any) -> None:
-        self.lines.append(f"{logging.getLevelName(level)} {message % args}")
-
-
-class FakeCluster(ThreadingHTTPServer):
-    """`status`: the job's; None: unknown. `http`: the status code of every response instead. `token`: the
-    only valid one. `log`: the job's lines. `cut`: whether a log stream ends after them."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.status: str | None = "RUNNING"
-        self.http: int | None = None
-        self.token: str | None = None
-        self.log: list[str] = []
-        self.cut = False
-        self.calls: list[tuple[float, str]] = []
-        self.beats: list[str] = []
-
-    def count(self, part: str) -> int:
-        return sum(part in call for _, call in self.calls)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeCluster
-
-    def do_GET(self) -> None:
-        server = self.server
-        server.calls.append((time.monotonic(), self.path))
-        if server.http is not None:
-            self._answer(server.http, "no")
-        elif server.token is not None and self.headers["Authorization"] != f"Bearer {server.token}":
-            self._answer(401, "no")
-        elif "/logs/stream" in self.path:
-            self.send_response(200)
-            self.end_headers()
-            for line in server.log:
-                self.wfile.write(f"{line}\n".encode())
-                self.wfile.flush()
-            while not server.cut:
-                time.sleep(0.05)
-        elif "/logs/file" in self.path:
-            self._answer(200, "\n".join(server.log))
-        elif server.status is None:
-            self._answer(404, "Job j does not exist")
-        else:
-            self._answer(200, json.dumps({"status": server.status, "driver_node_id": "n1"}))
-
-    def do_PUT(self) -> None:
-        self.server.beats.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.server.calls.append((time.monotonic(), f"PUT {self.path}"))
-        self._answer(self.server.http or 200, "")
-
-    def _answer(self, code: int, text: str) -> None:
-        self.send_response(code)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *args: Any) -> None: ...
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    monkeypatch.setattr(jobs_api, "_BACKOFF", (0.01,))
-    server = FakeCluster()
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    host = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps({"conn_type": "ray", "host": host}))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield server
-    server.cut = True
-    server.shutdown()
-    server.server_close()
 
 
 async def yes() -> bool:
@@ -237,8 +151,7 @@ def test_token_replaced_in_the_connection_is_used(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connection(token: str) -> None:
-        host = f"http://127.0.0.1:{cluster.server_port}"
-        value = {"conn_type": "ray", "host": host, "password": token}
+        value = {"conn_type": "ray", "host": cluster.address, "password": token}
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(value))
 
     connection("old-token")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,57 +21,36 @@ from airflow_provider_raydatallm.exceptions import (
     RayQueueTimeoutError,
     RayUnreachableError,
 )
-from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.task import submission_gate, submission_queue
 from airflow_provider_raydatallm.task.submission_gate import SubmissionGate
 from airflow_provider_raydatallm.task.submission_queue import QueuePlace, raise_error_of, to_event
 from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
-from tests.support.http_server import Request, http_server
+from tests.support.fake_cluster import FakeCluster, Log
 
 LIMIT = 3
 
 
-@dataclass
-class Cluster:
-    """`phases` of its live jobs; `status` of every response; `looks` at its jobs so far."""
+def jobs(phases: list[str]) -> list[dict[str, Any]]:
+    """Jobs of these phases that have not ended, and others."""
+    live = [{"status": "RUNNING", "metadata": {PHASE: phase}} for phase in phases]
+    ended = {"status": "SUCCEEDED", "metadata": {PHASE: WAITING}}
+    return [*live, ended, {"status": "RUNNING", "metadata": None}]
 
-    phases: list[str] = field(default_factory=list)
-    status: int = 200
-    looks: int = 0
 
-    def respond(self, request: Request) -> tuple[int, Any]:
-        self.looks += 1
-        jobs = [{"status": "RUNNING", "metadata": {PHASE: phase}} for phase in self.phases]
-        ended = {"status": "SUCCEEDED", "metadata": {PHASE: WAITING}}
-        others = {"status": "RUNNING", "metadata": None}
-        return self.status, {"data": {"result": {"result": [*jobs, ended, others]}}}
+def looks(cluster: FakeCluster) -> int:
+    """At its jobs, so far."""
+    return cluster.count("/api/v0/jobs")
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster()
+def cluster(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCluster:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(jobs_api, "_BACKOFF", (0.01,))
     monkeypatch.setattr(submission_queue, "_LOOK_SECONDS", 0.2)
     monkeypatch.setattr(submission_gate, "_TRY_SECONDS", 0.05)
     monkeypatch.setattr(submission_gate, "_LOCK_SECONDS", 0.01)
     monkeypatch.setenv("AIRFLOW__RAY_LLM__MAX_WAITING_JOBS", str(LIMIT))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with http_server(cluster.respond) as address:
-        connection = json.dumps({"conn_type": "ray", "host": address})
-        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection)
-        yield cluster
-
-
-class Log:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def info(self, message: str, *args: Any) -> None:
-        self.lines.append(message % args)
-
-    warning = info
+    return cluster
 
 
 def place(task: str = "t", **changes: Any) -> QueuePlace:
@@ -118,15 +96,15 @@ async def fire(place: QueuePlace) -> dict[str, Any]:
     ],
 )
 def test_task_submits_at_once_where_no_job_waits_and_passes_nobody_in_line(
-    cluster: Cluster, phases: list[str], newcomer: bool, called: bool
+    cluster: FakeCluster, phases: list[str], newcomer: bool, called: bool
 ) -> None:
-    cluster.phases = phases
+    cluster.jobs = jobs(phases)
     assert run(enter(place())) is newcomer
     assert run(enter(place(), has_turn=True)) is called
 
 
 def test_tasks_of_one_machine_share_a_look_and_take_no_more_places_than_there_are(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission_queue, "_LOOK_SECONDS", 60.0)
 
@@ -137,19 +115,19 @@ def test_tasks_of_one_machine_share_a_look_and_take_no_more_places_than_there_ar
     entered = run(all_at_once())
     assert sum(e is True for e in entered) == LIMIT
     assert sum(isinstance(e, RayQueueTimeoutError) for e in entered) == 2
-    assert cluster.looks == 1
+    assert looks(cluster) == 1
 
 
 def test_task_that_holds_on_its_worker_goes_on_when_there_is_a_place_and_says_what_it_waits_for(
-    cluster: Cluster,
+    cluster: FakeCluster,
 ) -> None:
-    log, cluster.phases = Log(), [WAITING] * LIMIT
+    log, cluster.jobs = Log(), jobs([WAITING] * LIMIT)
 
     async def held() -> bool:
         holding = asyncio.create_task(enter(place(), holds=True, log=log))
-        await until(lambda: cluster.looks > 1)
+        await until(lambda: looks(cluster) > 1)
         assert not holding.done()
-        cluster.phases = [WAITING, WAITING, ADMITTED]
+        cluster.jobs = jobs([WAITING, WAITING, ADMITTED])
         return await holding
 
     assert run(held())
@@ -158,11 +136,13 @@ def test_task_that_holds_on_its_worker_goes_on_when_there_is_a_place_and_says_wh
     ]
 
 
-def test_cluster_that_is_away_is_waited_for_and_one_that_refuses_the_token_is_not(cluster: Cluster) -> None:
-    cluster.status = 503
+def test_cluster_that_is_away_is_waited_for_and_one_that_refuses_the_token_is_not(
+    cluster: FakeCluster,
+) -> None:
+    cluster.http = 503
     with pytest.raises(RayUnreachableError):
         run(enter(place(reconnect_timeout=0.2)))
-    cluster.status = 401
+    cluster.http = 401
     with pytest.raises(RayConnectionError):
         run(enter(place(reconnect_timeout=60)))
 
@@ -171,9 +151,9 @@ def test_cluster_that_is_away_is_waited_for_and_one_that_refuses_the_token_is_no
 
 
 def test_deferred_tasks_are_called_in_the_order_in_which_they_came_and_share_their_looks(
-    cluster: Cluster,
+    cluster: FakeCluster,
 ) -> None:
-    cluster.phases = [WAITING] * LIMIT
+    cluster.jobs = jobs([WAITING] * LIMIT)
     order: list[str] = []
 
     async def in_line(task: str, since: float) -> None:
@@ -184,17 +164,17 @@ def test_deferred_tasks_are_called_in_the_order_in_which_they_came_and_share_the
     async def line() -> None:
         now = time.time()
         tasks = [asyncio.create_task(in_line(f"t{i}", now - i)) for i in range(4)]
-        await until(lambda: cluster.looks > 1)
-        assert (order, cluster.looks) == ([], 2)
-        cluster.phases = [WAITING] * (LIMIT - 1)
+        await until(lambda: looks(cluster) > 1)
+        assert (order, looks(cluster)) == ([], 2)
+        cluster.jobs = jobs([WAITING] * (LIMIT - 1))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         assert order == ["t3"]
-        looks = cluster.looks
-        await until(lambda: cluster.looks > looks + 1)
+        before = looks(cluster)
+        await until(lambda: looks(cluster) > before + 1)
         assert order == ["t3"]  # its place is kept for its job
-        cluster.phases = []
-        looks = cluster.looks
-        await until(lambda: cluster.looks > looks + 2)
+        cluster.jobs = jobs([])
+        before = looks(cluster)
+        await until(lambda: looks(cluster) > before + 2)
         assert (order[0], sorted(order)) == ("t3", ["t1", "t2", "t3"])
         for task in tasks:
             task.cancel()  # as when a task that holds its submission is cleared
@@ -203,8 +183,8 @@ def test_deferred_tasks_are_called_in_the_order_in_which_they_came_and_share_the
     run(line())
 
 
-def test_wait_that_is_too_long_fails_the_task_as_it_does_on_the_cluster(cluster: Cluster) -> None:
-    cluster.phases = [WAITING] * LIMIT
+def test_wait_that_is_too_long_fails_the_task_as_it_does_on_the_cluster(cluster: FakeCluster) -> None:
+    cluster.jobs = jobs([WAITING] * LIMIT)
     with pytest.raises(RayQueueTimeoutError, match=r"no room on the cluster within limits.queue"):
         raise_error_of(run(fire(place(queue_timeout=0.3))))
     with pytest.raises(AirflowTaskTimeout, match="execution_timeout"):
@@ -212,28 +192,28 @@ def test_wait_that_is_too_long_fails_the_task_as_it_does_on_the_cluster(cluster:
 
 
 def test_deferred_task_bears_a_cluster_that_is_away_or_refuses_it_for_reconnect_timeout(
-    cluster: Cluster,
+    cluster: FakeCluster,
 ) -> None:
-    cluster.status = 401
+    cluster.http = 401
     with pytest.raises(RayConnectionError):
         raise_error_of(run(fire(place(reconnect_timeout=0.3))))
 
     async def back() -> dict[str, Any]:
         holding = asyncio.create_task(fire(place()))
-        await until(lambda: cluster.looks > 1)
-        cluster.status = 200
+        await until(lambda: looks(cluster) > 1)
+        cluster.http = None
         return await holding
 
     assert "error" not in run(back())
 
 
 def test_embedded_ray_of_another_machine_is_refused_at_once(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AIRFLOW_RAY_LLM_LOCAL_DIR", str(tmp_path / "head"))
     with pytest.raises(RayConnectionError, match="deferrable=False"):
         raise_error_of(run(fire(place(local_head="of the worker's machine"))))
-    assert cluster.looks == 0
+    assert looks(cluster) == 0
 
 
 def test_error_that_a_newer_triggerer_found_fails_the_task_and_is_retried() -> None:

@@ -52,8 +52,8 @@ long: $(MODELS)  ## the tests that take minutes each, such as each event in each
 	@$(BIN)/python -m tests.support.browser
 	@$(BIN)/python -m pytest -m long
 
-matrix: $(STAMP)  ## each Airflow and Python: install, parse, a slice, events; make matrix AIRFLOW="3.2" for some
-	@$(BIN)/python -m tests.support.matrix $(AIRFLOW)
+matrix: $(STAMP)  ## each Airflow and Python: install, parse, a slice, events; make matrix ONLY="3.2 3.13" for some
+	@$(BIN)/python -m tests.support.matrix $(ONLY)
 
 lint: $(STAMP)  ## ruff and mypy
 	@$(BIN)/ruff check .

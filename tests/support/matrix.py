@@ -1,4 +1,4 @@
-"""Which versions of Airflow and Python the provider works with: `python -m tests.support.matrix [3.2 ...]`.
+"""Which versions of Airflow and Python the provider works with: `python -m tests.support.matrix [VERSION ...]`.
 
 Each environment below is made under .matrix/ (once; uv's cache holds what they share), and there:
 
@@ -67,8 +67,9 @@ raise SystemExit(bool(bag.import_errors) or not bag.dags)
 COLUMNS = ("install", "parse", *CHECKS)
 
 
-def main(airflows: list[str]) -> int:
-    rows = {cell: _run(cell) for cell in MATRIX if not airflows or cell.airflow in airflows}
+def main(only: set[str]) -> int:
+    """:param only: versions of Airflow or Python; empty for all."""
+    rows = {cell: _run(cell) for cell in MATRIX if not only or only & {cell.airflow, cell.python}}
     print(f"\n{'Airflow':9}{'Python':8}" + "".join(f"{name:10}" for name in COLUMNS))
     for cell, results in rows.items():
         print(f"{cell.airflow:9}{cell.python:8}" + "".join(f"{results.get(n, '-'):10}" for n in COLUMNS))
@@ -80,8 +81,9 @@ def _run(cell: Cell) -> dict[str, str]:
     if (interpreter := _find_python(cell.python)) is None:
         return {"install": "untested"}
     folder = HOME / f"airflow-{cell.airflow}-python-{cell.python}"
-    print(f"Airflow {cell.airflow}, Python {cell.python}: {folder}.log", flush=True)
-    with folder.with_suffix(".log").open("w") as log:
+    log_file = HOME / f"{folder.name}.log"
+    print(f"Airflow {cell.airflow}, Python {cell.python}: {log_file}", flush=True)
+    with log_file.open("w") as log:
         if not _install(cell, interpreter, folder, log):
             return {"install": "red"}
         environment = {
@@ -137,4 +139,4 @@ def _color(is_right: bool) -> str:
 
 if __name__ == "__main__":
     HOME.mkdir(exist_ok=True)
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(set(sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""Which versions of Airflow and Python the provider works with: `python -m tests.support.matrix [VERSION ...]`.
+"""Which Airflow and Python the provider works with: `python -m tests.support.matrix [VERSION ...]`.
 
 Each environment below is made under .matrix/ (once; uv's cache holds what they share), and there:
 

@@ -1,5 +1,5 @@
 """A daily table as an asset: DAGs scheduled by it, such as `customers_by_industry`, run when a day is
-published.
+published. "Materialize" of the asset asks for a day.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 import pendulum
-from airflow.sdk import Asset, CronDataIntervalTimetable, dag
+from airflow.sdk import Asset, CronDataIntervalTimetable, Param, dag
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
@@ -21,6 +21,11 @@ INDUSTRIES = [
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
+    params={
+        "slice": Param(
+            None, type=["null", "string"], format="date", title="Day", description="Empty: that of the run"
+        )
+    },
     tags=["ray-llm"],
 )
 def customers_asset() -> None:

@@ -58,13 +58,14 @@ Flow = Generator["HttpRequest | Backoff", "httpx.Response | httpx.TransportError
 @dataclass(frozen=True)
 class JobInfo:
     """`status` is PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED. Times are epoch seconds. `node_id` is the
-    node of the job's driver and its log."""
+    node of the job's driver and its log. `metadata` is what its sender says of it."""
 
     status: str
     message: str
     node_id: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ def get_status(submission_id: str) -> Flow[JobInfo | None]:
         node_id=info.get("driver_node_id"),
         started_at=_seconds(info.get("start_time")),
         ended_at=_seconds(info.get("end_time")),
+        metadata=info.get("metadata") or {},
     )
 
 

@@ -33,6 +33,7 @@ class JobRecord:
     :param spec_hash: hash of the spec and its code; "" when the record cannot tell.
     :param fingerprint: for people who read the record.
     :param try_number: of the attempt that waits for the job, or concluded it.
+    :param commits_alone: whether the job runs on when the task is killed or marked (`cancel_on_kill=False`).
     :param submission_count: jobs that this attempt has submitted, with this one.
     :param result: `return_value` of a `concluded` job's task.
     """
@@ -44,6 +45,7 @@ class JobRecord:
     spec_hash: str
     fingerprint: str
     try_number: int
+    commits_alone: bool = False
     submission_count: int = 1
     taken_over_at: float | None = None
     result: dict[str, Any] | None = None

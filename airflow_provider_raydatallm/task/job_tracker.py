@@ -129,7 +129,8 @@ class JobTracker:
             return None
         self._log.info("Found Ray job %s of an earlier attempt", record.submission_id)
         taken_over = replace(record, phase="submitted", submission_count=0, taken_over_at=time.time())
-        self._save(replace(taken_over, try_number=self.task.try_number))
+        number, commits_alone = self.task.try_number, self._commits_alone
+        self._save(replace(taken_over, try_number=number, commits_alone=commits_alone))
         return self.job
 
     def _find_listed_record(self) -> JobRecord | None:
@@ -222,6 +223,7 @@ class JobTracker:
             spec_hash=self._spec_hash,
             fingerprint=fingerprint(self.submission.job),
             try_number=self.task.try_number,
+            commits_alone=self._commits_alone,
             submission_count=self._submission_count + 1,
         )
         self._save(record)

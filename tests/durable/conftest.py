@@ -59,7 +59,7 @@ def airflow(cluster: Cluster, data: Path) -> Iterator[Airflow]:
     head.start()
     try:
         airflow.start_all()
-        airflow.api.wait_dags({"manual_waiting", "mapped_waiting"})
+        airflow.api.wait_dags({"manual_waiting", "mapped_waiting", "customers_by_industry"})
         yield airflow
     finally:
         head.join()

@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 from airflow.sdk.execution_time import comms
 
+from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, wait_for
 from tests.support.marks import long
 from tests.support.outcomes import Line
@@ -81,19 +83,40 @@ def test_killed_triggerer(scene: Scene) -> None:
     assert scene.airflow.api.get(task)["try_number"] == 1
 
 
+@pytest.fixture
+def without_triggerer(airflow: Airflow) -> Iterator[Callable[[], None]]:
+    """Kills the triggerer, until the test ends."""
+    yield lambda: airflow.kill("triggerer")
+    airflow.start("triggerer")
+
+
+def test_mark_while_no_triggerer_lives(scene: Scene, without_triggerer: Callable[[], None]) -> None:
+    """Airflow's API server stops the job."""
+    task = scene.begin("deferred")
+    [job] = scene.jobs
+    without_triggerer()
+    scene.airflow.api.mark(task, "failed")
+    scene.wait_stopped()
+    scene.go_on()
+    scene.assert_undone("marked failed while no triggerer lives", "failed")
+    assert f"Stopped Ray job {job}" in scene.airflow.output("api_server")
+
+
 @pytest.mark.long
-def test_mark_while_no_triggerer_lives(scene: Scene) -> None:
+def test_mark_while_no_triggerer_lives_and_the_cluster_is_away(
+    scene: Scene, without_triggerer: Callable[[], None]
+) -> None:
     """Nobody stops the job, and nobody waits for it."""
     task = scene.begin("deferred", "watched")
-    triggerer = scene.airflow.triggerer_of(task)
-    scene.airflow.kill(triggerer)
-    try:
-        scene.airflow.api.mark(task, "failed")
-        scene.go_on()  # at once: the last beat is fresh
-        scene.wait_stopped()
-        scene.assert_undone("marked failed while no triggerer lives", "failed")
-    finally:
-        scene.airflow.start(triggerer)
+    without_triggerer()
+    scene.cluster.away()
+    scene.airflow.api.mark(task, "success")
+    scene.go_on()  # at once: the last beat is fresh
+    scene.wait_stopped()
+    scene.assert_undone("... and the cluster away", "success")
+    assert f"Could not stop the Ray job, if any, of marked ('{task.dag_id}'" in scene.airflow.output(
+        "api_server"
+    )
 
 
 @pytest.mark.long
@@ -161,6 +184,7 @@ def test_clear_of_a_task_that_keeps_its_job(scene: Scene, mode: str) -> None:
     scene.airflow.api.wait(task, "running", "deferred", try_number=2)
     scene.go_on()
     scene.assert_done("cleared, cancel_on_kill=False")
+    assert scene.airflow.api.state_store(task)["ray_llm_job"]["commits_alone"]  # a mark leaves it, too
 
 
 # --- The job is stopped, its rows are kept ---

@@ -95,6 +95,18 @@ class RestApi:
         given = {k: v for k, v in body.items() if v is not None or k == "logical_date"}
         return Task(dag_id, self.call("POST", f"/dags/{dag_id}/dagRuns", json=given)["dag_run_id"])
 
+    def asset_id(self, name: str) -> int:
+        found = self.call("GET", "/assets", params={"name_pattern": name})["assets"]
+        return next(int(asset["id"]) for asset in found if asset["name"] == name)
+
+    def materialize(self, asset: str, conf: dict[str, Any] | None = None) -> Task:
+        """As the button of an asset in the UI does, whose form may name no logical date."""
+        run = self.call("POST", f"/assets/{self.asset_id(asset)}/materialize", json={"conf": conf or {}})
+        return Task(run["dag_id"], run["dag_run_id"])
+
+    def create_asset_event(self, asset: str) -> None:
+        self.call("POST", "/assets/events", json={"asset_id": self.asset_id(asset)})
+
     def run(self, task: Task) -> dict[str, Any]:
         return dict(self.call("GET", task.run_path))
 

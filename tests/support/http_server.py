@@ -19,8 +19,8 @@ Request = http.server.BaseHTTPRequestHandler
 def http_server(
     respond: Callable[[Request], tuple[int, Any]], certificate: Path | None = None
 ) -> Iterator[str]:
-    """Answers GET with a status and JSON, of 3xx the address to go to; over TLS if there is a certificate.
-    Yields its address."""
+    """Answers GET and POST with a status and JSON, of 3xx the address to go to; over TLS if there is a
+    certificate. Yields its address."""
 
     class Handler(Request):
         def do_GET(self) -> None:
@@ -32,6 +32,8 @@ def http_server(
                 self.send_header("Location", value)
             self.end_headers()
             self.wfile.write(body)
+
+        do_POST = do_GET
 
         def log_message(self, *args: Any) -> None:
             pass

@@ -95,6 +95,11 @@ for mode in MODES:
         with make(name, mode, params={"slice": day}, schedule=None):
             RayLLMBatchOperator(**arguments(mode, **more))
 
+    # Empty, as in `customers_asset`: the form of "Materialize" asks for it.
+    asked = Param(None, type=["null", "string"], format="date", title="Day")
+    with make("asset", mode, params={"slice": asked}, schedule=None):
+        RayLLMBatchOperator(**arguments(mode), outlets=[Asset(f"asset_{mode}")])
+
     more = {"force": Param(False, type="boolean"), "share": Param(0.0, type="number"), "hub": Param("hub")}
     with make("templated", mode, params={"slice": day, **more}, schedule=None):
         RayLLMBatchOperator(

@@ -1,0 +1,62 @@
+"""Stops the Ray job of a task that a person marked, from Airflow's API server.
+
+Which job that is, the task's record says. Whoever may edit that record must not have other jobs stopped, or
+other paths called: the job itself has to name the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from dataclasses import asdict
+
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.task.job_cancel import TaskAttempt
+from airflow_provider_raydatallm.task.job_record import STATE_KEY, JobRecord
+
+#: How long the connection and the cluster may take.
+_STOP_SECONDS = 20.0
+
+log = logging.getLogger(__name__)
+
+
+async def stop_marked_job(task: TaskAttempt) -> None:
+    """Stops the job that this attempt, or one before it, waited for, unless it is over, a later attempt waits
+    for it, or `cancel_on_kill` is False.
+
+    :raises Exception: of Airflow's database, the connection or the cluster; the job ends by `limits.orphan`.
+    """
+    # Blocks the other stops for milliseconds. One after another, they need one connection to the database.
+    record = _read_record(task)
+    if record is None or record.is_over or record.commits_alone or record.try_number > task.try_number:
+        return
+    async with asyncio.timeout(_STOP_SECONDS):
+        await _stop(record, task)
+
+
+async def _stop(record: JobRecord, task: TaskAttempt) -> None:
+    job_id = record.submission_id
+    if not re.fullmatch(r"[\w.-]+", job_id, re.ASCII):
+        return
+    # Not None: it starts no embedded Ray. That of another machine is left alone: its job is not here.
+    hook = RayHook(record.ray_conn_id, local_head="")
+    info = await hook.acall(jobs_api.get_status(job_id))
+    if info is None or info.status in jobs_api.TERMINAL:
+        return
+    names = ("dag_id", "task_id", "run_id", "map_index")
+    if any(info.metadata.get(name) != str(getattr(task, name)) for name in names):
+        log.warning("Leaving Ray job %s running: it is not of the task that names it", job_id)
+    elif await hook.acall(jobs_api.stop(job_id)):
+        log.info("Stopped Ray job %s: its task was marked", job_id)
+
+
+def _read_record(task: TaskAttempt) -> JobRecord | None:
+    from airflow.state import TaskScope, get_state_backend
+
+    task_key = asdict(task)
+    task_key.pop("try_number")
+    value = get_state_backend().get(TaskScope(**task_key), STATE_KEY)
+    return JobRecord.from_json(json.loads(value)) if value else None

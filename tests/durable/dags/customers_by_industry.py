@@ -1,0 +1,1 @@
+../../../dags/customers_by_industry.py

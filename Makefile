@@ -14,7 +14,7 @@ WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find
 TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit long lint check format bench chaos clean
+.PHONY: help setup demo test unit long matrix lint check format bench chaos clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ unit: $(STAMP)  ## the tests that take milliseconds
 long: $(MODELS)  ## the tests that take minutes each, such as each event in each mode on real Airflow processes
 	@$(BIN)/python -m tests.support.browser
 	@$(BIN)/python -m pytest -m long
+
+matrix: $(STAMP)  ## each Airflow and Python: install, parse, a slice, events; make matrix ONLY="3.2 3.13" for some
+	@$(BIN)/python -m tests.support.matrix $(ONLY)
 
 lint: $(STAMP)  ## ruff and mypy
 	@$(BIN)/ruff check .

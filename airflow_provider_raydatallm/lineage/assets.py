@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.lineage.table_names import output_table
+from airflow_provider_raydatallm.task.airflow_features import HAS_EVENT_PARTITIONS
 
 if TYPE_CHECKING:
     from airflow.sdk.types import OutletEventAccessorProtocol, OutletEventAccessorsProtocol
@@ -24,7 +25,9 @@ log = logging.getLogger(__name__)
 
 
 def check_emit_partition(outlets: Sequence[object], emit_partition: bool) -> None:
-    """:raises ValueError: when `emit_partition` has no event to put a partition on."""
+    """:raises ValueError: when `emit_partition` has no event to put a partition on, or Airflow cannot."""
+    if emit_partition and not HAS_EVENT_PARTITIONS:
+        raise ValueError("emit_partition sets the partition of asset events, which needs Airflow 3.3")
     if emit_partition and not any(isinstance(o, (Asset, AssetRef)) for o in outlets):
         raise ValueError(
             "emit_partition sets the slice key on the events of this task's assets, but outlets has none: "

@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.operators.slice_task import SliceTask
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, submission
+from airflow_provider_raydatallm.task.airflow_features import partition_key
 from airflow_provider_raydatallm.task.job_waiter import JobRef
 from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_slice_key
 
@@ -276,7 +277,7 @@ class RayLLMBatchOperator(SliceTask):
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
         key = resolve_slice_key(
             slice_key=cast("str | None", self.slice_key),
-            partition_key=context.get("partition_key"),
+            partition_key=partition_key(context),
             param=chosen_slice(run.run_type, run.conf, context["params"], dag.params),
             data_interval_start=context.get("data_interval_start"),
             logical_date=context.get("logical_date"),

@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.lineage.assets import record_asset_events
 from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.task import job_verdict, submission
+from airflow_provider_raydatallm.task.airflow_features import partition_key
 from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job_record import DeferredJob
 from airflow_provider_raydatallm.task.job_tracker import JobTracker
@@ -285,7 +286,7 @@ class SliceTask(SliceLineage, BaseOperator):
             raise AirflowSkipException(f"slice {slice_job.slice_key!r} has no rows")
         record_asset_events(
             self.outlets, context["outlet_events"], slice_job, result,
-            partition_key=context.get("partition_key"), emit_partition=self.emit_partition,
+            partition_key=partition_key(context), emit_partition=self.emit_partition,
         )  # fmt: skip
         return result
 

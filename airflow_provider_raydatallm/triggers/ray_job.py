@@ -9,6 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
+from airflow_provider_raydatallm.task.airflow_features import HAS_TRIGGER_ON_KILL
 from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, TimedOut, Verdict, to_event
 from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
@@ -46,7 +47,13 @@ class RayJobTrigger(BaseTrigger):
         except RayConnectionError as e:
             verdict = ClusterUnreachable(str(e), refused=True)
         else:
-            verdict = await wait_for_job(job, self.log, self._still_waits)
+            try:
+                verdict = await wait_for_job(job, self.log, self._still_waits)
+            except asyncio.CancelledError:
+                # Whoever ended it: a job whose task is still deferred is left alone.
+                if not HAS_TRIGGER_ON_KILL and self.task_instance is not None:
+                    await self.on_kill()
+                raise
         if isinstance(verdict, TimedOut):
             await self._stop(deferred=False)
         yield TriggerEvent(to_event(verdict))  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+from airflow.sdk.execution_time import comms
 
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, wait_for
@@ -47,7 +48,8 @@ def test_killed_worker(scene: Scene, who: str) -> None:
     scene.airflow.api.wait(task, "running", try_number=2)
     scene.go_on()
     scene.assert_done(f"{who} killed")
-    assert scene.airflow.api.state_store(task)["ray_llm_job"]["phase"] == "concluded"
+    if hasattr(comms, "GetTaskStateStore"):  # from Airflow 3.3
+        assert scene.airflow.api.state_store(task)["ray_llm_job"]["phase"] == "concluded"
 
 
 @pytest.mark.long

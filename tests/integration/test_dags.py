@@ -58,7 +58,8 @@ def test_examples_resolve_their_slices() -> None:
     midnight = dt.datetime(2026, 1, 30, 23, tzinfo=dt.UTC)
     assert key("customers_daily", data_interval_start=midnight) == "2026-01-30"
     assert key("customers_hourly", data_interval_start=midnight) == "2026-01-31T00+0100"
-    assert key("customers_partitioned", partition_key="2026-01-30") == "2026-01-30"
+    partition = SimpleNamespace(run_type="scheduled", conf={}, partition_key="2026-01-30")
+    assert key("customers_partitioned", dag_run=partition) == "2026-01-30"
     conf = {"slice": "2026-02-01"}
     by_hand = SimpleNamespace(run_type="manual", conf=conf)
     assert key("customers_form", params=conf, dag_run=by_hand, logical_date=midnight) == "2026-02-01"

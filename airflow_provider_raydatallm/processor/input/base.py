@@ -125,10 +125,10 @@ class FileFormat(ABC):
     ) -> tuple[pa.NativeFile, Callable[[], InputFile]]:
         """Returns the opened file, and what tells which one it is."""
         if isinstance(self.fs, LocalFileSystem):
-            handle = opened.enter_context(pa.OSFile(path, "rb"))
-            # A decompressing stream closes what it reads from.
-            descriptor = os.dup(handle.fileno())
+            # A decompressing stream closes what it reads from, and not every OSFile tells its descriptor.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             opened.callback(os.close, descriptor)
+            handle = opened.enter_context(pa.OSFile(f"/proc/self/fd/{descriptor}", "rb"))
             return handle, lambda: describe_disk_file(path, os.fstat(descriptor))
         raw = self.fs.open(path, "rb", **({} if read_ahead else {"cache_type": "none"}))
         details = [getattr(raw, "details", None)]  # as it was opened

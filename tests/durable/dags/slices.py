@@ -21,13 +21,18 @@ from airflow.sdk import (
 )
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.task.airflow_features import HAS_EVENT_PARTITIONS
 
 ROOT, ENGINES = os.environ["DURABLE_ROOT"], os.environ["DURABLE_ENGINES"].split(os.pathsep)
 MODES: dict[str, dict[str, Any]] = {"waiting": {"deferrable": False}, "deferred": {"deferrable": True}}
 #: DAGs that a person triggers, each with something of its own.
 VARIANTS: dict[str, dict[str, Any]] = {
     "manual": {},
-    "pooled": {"pool": "one_slice", "outlets": [Asset("pooled_slices")], "emit_partition": True},
+    "pooled": {
+        "pool": "one_slice",
+        "outlets": [Asset("pooled_slices")],
+        "emit_partition": HAS_EVENT_PARTITIONS,
+    },
     "announced": {"outlets": [Asset("announced_slices")]},
     "kept": {"cancel_on_kill": False},
     # Time enough for a job to start and answer a batch, on a busy machine too.

@@ -1,0 +1,27 @@
+"""What Airflow lacks before 3.3, all in one place. Nothing here asks for a version: a feature is there or
+not.
+
+The task state store is not among these: a context without it has none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.execution_time.context import OutletEventAccessor
+from airflow.triggers.base import BaseTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: A task can set the partition of its assets' events.
+HAS_EVENT_PARTITIONS = hasattr(OutletEventAccessor, "add_partitions")
+#: A trigger is told when a person clears or marks its task. Before, it is cancelled, as when its triggerer
+#: ends.
+HAS_TRIGGER_ON_KILL = hasattr(BaseTrigger, "on_kill")
+
+
+def partition_key(context: Context) -> str | None:
+    """Returns the partition of a run, which the context itself has from 3.3 on only."""
+    run: Any = context["dag_run"]
+    return getattr(run, "partition_key", None)

@@ -64,6 +64,11 @@ class SliceTask(SliceLineage, BaseOperator):
     #: Interrupts the waiting.
     _interrupt: Callable[[], object] | None = None
 
+    def __init__(self, **kwargs: Any) -> None:
+        # Of a class without an `__init__` of its own, Airflow gives mapped tasks BaseOperator's raw defaults,
+        # such as `inlets=None`, with which they cannot start.
+        super().__init__(**kwargs)
+
     def _build_submission(self, context: Context) -> JobSubmission:
         """
         :raises RayLLMInputError: naming the argument that cannot work.

@@ -112,6 +112,16 @@ def test_folders_beside_the_table_are_templates_and_reach_the_spec() -> None:
         operator(publish={"metadata_path": "/out/meta"})
 
 
+def test_mapped_task_has_airflows_own_defaults() -> None:
+    with DAG("d", schedule=None):
+        own = RayLLMBatchOperator.partial(task_id="t", prompt="{a}").expand(slice_key=["k"])
+        any_other = EmptyOperator.partial(task_id="o").expand_kwargs([{}])
+    defaults = any_other.partial_kwargs.keys() - {"task_id"}
+    assert {name: own.partial_kwargs[name] for name in defaults} == {
+        name: any_other.partial_kwargs[name] for name in defaults
+    }
+
+
 def test_arguments_may_come_from_upstream_tasks() -> None:
     dag = DAG("d", schedule=None)
     upstream = EmptyOperator(task_id="up", dag=dag).output

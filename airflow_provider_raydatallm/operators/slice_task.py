@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_raydatallm.contract.progress_text import result_lines
 from airflow_provider_raydatallm.contract.report import Report
-from airflow_provider_raydatallm.exceptions import RayJobStoppedError
+from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import record_asset_events
@@ -89,7 +89,7 @@ class SliceTask(SliceLineage, BaseOperator):
         """
         # The place comes in the event: `dag.test()` drops what a task keeps for its resume.
         raise_error_of(event)
-        return self._find_or_submit(context, QueuePlace.from_kwargs(event["place"]))
+        return self._find_or_submit(context, QueuePlace.from_kwargs(event.get("place")))
 
     def _find_or_submit(self, context: Context, place: QueuePlace | None = None) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
@@ -124,7 +124,12 @@ class SliceTask(SliceLineage, BaseOperator):
             ref = deferred.ref if deferred is not None else tracker.job
             self._name_mapped_task(context, slice_job)
             self.record_run(slice_job, ray_job_id=ref.submission_id if ref else None)
-            return self._conclude(context, tracker, slice_job, ref, job_verdict.from_event(event))
+            verdict = job_verdict.from_event(event)
+            if verdict is None:  # of a triggerer with another version of the provider: ask the job again
+                if ref is None:
+                    raise RayLLMJobError(f"cannot read what the triggerer says of the job: {event}")
+                verdict = _run_async(self._wait_unless_killed(ref, tracker.task))
+            return self._conclude(context, tracker, slice_job, ref, verdict)
 
     def on_kill(self) -> None:
         # Airflow calls this from a signal handler, in the middle of `execute`, which continues afterwards; or

@@ -18,8 +18,9 @@ from airflow.sdk.log import redact
 from jinja2 import UndefinedError
 
 from airflow_provider_raydatallm.contract.groups import GROUPS
+from airflow_provider_raydatallm.contract.log_lines import encode_line
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMInputError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.operators import groups
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
@@ -27,6 +28,7 @@ from airflow_provider_raydatallm.task.job_record import DeferredJob, JobRecord
 from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job_waiter import JobRef
 from tests.support.context import context_of
+from tests.support.fake_cluster import fake_cluster
 from tests.support.paths import ROOT
 
 HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
@@ -321,6 +323,29 @@ def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> No
     # Of what another version kept nothing can be concluded: the task has to be built anew.
     with pytest.raises(RayLLMInputError, match="no slice key"):
         edited.execute_complete(context_of(edited), event, **{**kwargs, "spec": {"unknown": 1}})
+
+
+def test_verdict_that_another_version_wrote_is_asked_of_the_job_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = operator(slice_key="k", deferrable=True)
+    job = spec_of(task)
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n")
+    record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
+    kwargs = DeferredJob(ref, job, record).to_kwargs()
+    report = {
+        "outcome": "published", "slice_key": "k", "output_path": job.slice_path, "fingerprint": "f",
+        "published_version": 1, "counts": {"planned": 1, "succeeded": 1},
+    }  # fmt: skip
+    with fake_cluster() as cluster:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", f'{{"conn_type": "ray", "host": "{cluster.address}"}}')
+        cluster.status, cluster.log = "SUCCEEDED", [encode_line("report", "n", report)]
+        for event in ({"verdict": "Paused"}, {**to_event(Finished(report)), "a_field_of": "the future"}, {}):
+            result = task.execute_complete(context_of(task), event, **kwargs)
+            assert (result["outcome"], result["ray_job_id"]) == ("published", "j")
+        with pytest.raises(RayLLMJobError, match="cannot read what the triggerer says"):
+            task.execute_complete(context_of(task), {})
 
 
 def test_rendered_text_becomes_what_the_argument_needs() -> None:

@@ -43,7 +43,7 @@ def a_try(
         "try_number": str(number), "run_start": "then", "dag_version_id": "v",
     }  # fmt: skip
     job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt=prompt)
-    submission = JobSubmission(job, [], None, {}, metadata)
+    submission = JobSubmission(job, [], None, dict, metadata)
     return JobTracker(given.pop("wait", WAIT), lambda: submission, ti, store, log or Log(), **given)
 
 

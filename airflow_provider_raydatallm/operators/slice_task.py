@@ -198,6 +198,11 @@ class SliceTask(SliceLineage, BaseOperator):
         if self.deferrable and not self._killed:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
+            # Airflow refuses to defer a task that was marked while its job was submitted: no trigger would
+            # stop the job then, and nobody wait for it.
+            if not _run_async(still_waits(job.submission_id, tracker.task)):
+                _run_async(self._stop(job, tracker.task))
+                raise RayJobStoppedError("Airflow no longer wants this task to wait for its job")
             # The triggerer may run on another machine, and must not start a Ray of its own there.
             job = replace(job, local_head=hook.local_head)
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)

@@ -91,7 +91,7 @@ async def _run_slice(folder: str, cpus: int, key: str) -> str:
         engine="stub_engine:StubEngine", engine_kwargs={"ask_cpus": cpus // 2},
     )  # fmt: skip
     engine = packages.user_packages([], [str(ROOT / "tests" / "support" / "stub_engine.py")], None)
-    submission = JobSubmission(job, engine, None, {}, metadata)
+    submission = JobSubmission(job, engine, None, dict, metadata)
     place = QueuePlace("ray_default", task_key(metadata), time.time(), 86400, None, 600)
     name, nonce, entered = f"bench-{key}-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex, False
     while not entered:

@@ -9,6 +9,7 @@ import inspect
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -242,13 +243,16 @@ class RayLLMBatchOperator(SliceTask):
             job=job,
             packages=user_packages,
             runtime_env=self.runtime_env,
-            env_vars=submission.credentials_env(
-                job,
-                self.runtime_env,
-                storage_conn_id=self.storage_conn_id,
-                model_conn_id=self.model_conn_id,
-                allow_static=self.allow_static_credentials,
-                session_name=f"airflow-{self.dag_id[:27]}-{self.task_id[:28]}",
+            lend_credentials=cache(
+                partial(
+                    submission.credentials_env,
+                    job,
+                    self.runtime_env,
+                    storage_conn_id=self.storage_conn_id,
+                    model_conn_id=self.model_conn_id,
+                    allow_static=self.allow_static_credentials,
+                    session_name=f"airflow-{self.dag_id[:27]}-{self.task_id[:28]}",
+                )
             ),
             metadata={**ids, "slice_key": job.slice_key},
             finish_by=self._finish_time(context),

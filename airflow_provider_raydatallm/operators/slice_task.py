@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_raydatallm.contract.progress_text import result_lines
 from airflow_provider_raydatallm.contract.report import Report
-from airflow_provider_raydatallm.exceptions import RayJobStoppedError
+from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import record_asset_events
@@ -65,6 +65,11 @@ class SliceTask(SliceLineage, BaseOperator):
     #: Interrupts the waiting.
     _interrupt: Callable[[], object] | None = None
 
+    def __init__(self, **kwargs: Any) -> None:
+        # Of a class without an `__init__` of its own, Airflow gives mapped tasks BaseOperator's raw defaults,
+        # such as `inlets=None`, with which they cannot start.
+        super().__init__(**kwargs)
+
     def _build_submission(self, context: Context) -> JobSubmission:
         """
         :raises RayLLMInputError: naming the argument that cannot work.
@@ -85,7 +90,7 @@ class SliceTask(SliceLineage, BaseOperator):
         """
         # The place comes in the event: `dag.test()` drops what a task keeps for its resume.
         raise_error_of(event)
-        return self._find_or_submit(context, QueuePlace.from_kwargs(event["place"]))
+        return self._find_or_submit(context, QueuePlace.from_kwargs(event.get("place")))
 
     def _find_or_submit(self, context: Context, place: QueuePlace | None = None) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
@@ -120,7 +125,12 @@ class SliceTask(SliceLineage, BaseOperator):
             ref = deferred.ref if deferred is not None else tracker.job
             self._name_mapped_task(context, slice_job)
             self.record_run(slice_job, ray_job_id=ref.submission_id if ref else None)
-            return self._conclude(context, tracker, slice_job, ref, job_verdict.from_event(event))
+            verdict = job_verdict.from_event(event)
+            if verdict is None:  # of a triggerer with another version of the provider: ask the job again
+                if ref is None:
+                    raise RayLLMJobError(f"cannot read what the triggerer says of the job: {event}")
+                verdict = _run_async(self._wait_unless_killed(ref, tracker.task))
+            return self._conclude(context, tracker, slice_job, ref, verdict)
 
     def on_kill(self) -> None:
         # Airflow calls this from a signal handler, in the middle of `execute`, which continues afterwards; or
@@ -189,6 +199,11 @@ class SliceTask(SliceLineage, BaseOperator):
         if self.deferrable and not self._killed:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
+            # Airflow refuses to defer a task that was marked while its job was submitted: no trigger would
+            # stop the job then, and nobody wait for it.
+            if not _run_async(still_waits(job.submission_id, tracker.task)):
+                _run_async(self._stop(job, tracker.task))
+                raise RayJobStoppedError("Airflow no longer wants this task to wait for its job")
             # The triggerer may run on another machine, and must not start a Ray of its own there.
             job = replace(job, local_head=hook.local_head)
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)

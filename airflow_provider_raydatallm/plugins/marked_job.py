@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from dataclasses import asdict
 
 from airflow_provider_raydatallm.hooks import jobs_api
@@ -39,15 +38,12 @@ async def stop_marked_job(task: TaskAttempt) -> None:
 
 async def _stop(record: JobRecord, task: TaskAttempt) -> None:
     job_id = record.submission_id
-    if not re.fullmatch(r"[\w.-]+", job_id, re.ASCII):
-        return
     # Not None: it starts no embedded Ray. That of another machine is left alone: its job is not here.
     hook = RayHook(record.ray_conn_id, local_head="")
     info = await hook.acall(jobs_api.get_status(job_id))
     if info is None or info.status in jobs_api.TERMINAL:
         return
-    names = ("dag_id", "task_id", "run_id", "map_index")
-    if any(info.metadata.get(name) != str(getattr(task, name)) for name in names):
+    if not task.is_of(info.metadata):
         log.warning("Leaving Ray job %s running: it is not of the task that names it", job_id)
     elif await hook.acall(jobs_api.stop(job_id)):
         log.info("Stopped Ray job %s: its task was marked", job_id)

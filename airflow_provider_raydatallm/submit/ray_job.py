@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,8 @@ _PYTHON_SETTINGS = frozenset({"conda", "container", "image_uri", "py_executable"
 class JobSubmission:
     """A slice's job and everything that is sent with it.
 
+    :param lend_credentials: returns environment variables, when the job is to be sent: a task that finds its
+        job needs none.
     :param metadata: what Ray shows of the job: its sender and its slice.
     :param finish_by: epoch seconds at which the slice should be finished.
     """
@@ -31,7 +33,7 @@ class JobSubmission:
     job: SliceJob
     packages: Sequence[packages.Package]
     runtime_env: Mapping[str, Any] | None = field(repr=False)
-    env_vars: Mapping[str, str] = field(repr=False)
+    lend_credentials: Callable[[], Mapping[str, str]] = field(repr=False)
     metadata: Mapping[str, str]
     finish_by: float | None = None
 
@@ -49,6 +51,7 @@ class JobSubmission:
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before anything was started.
         :raises RayLLMInputError: when the cluster's Python cannot run the task's function.
         """
+        credentials = self.lend_credentials()
         hook.call(jobs_api.get_version())
         if any(p.python for p in self.packages) and not _PYTHON_SETTINGS & set(self.runtime_env or ()):
             packages.check_python(self.packages, hook.call(jobs_api.get_python_version()))
@@ -61,7 +64,7 @@ class JobSubmission:
                 submission_id=submission_id,
                 entrypoint=f"python -m airflow_provider_raydatallm.processor.job {' '.join(words)}",
                 runtime_env=packages.merge_runtime_env(
-                    self.runtime_env, py_modules=uris, env_vars={**addresses.environment(), **self.env_vars}
+                    self.runtime_env, py_modules=uris, env_vars={**addresses.environment(), **credentials}
                 ),
                 metadata={**self.metadata, **({PHASE: WAITING} if command == "run" else {})},
                 driver_resources=hook.settings.driver_resources,

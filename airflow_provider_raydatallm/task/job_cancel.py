@@ -7,6 +7,7 @@ after the next attempt has found the job, or after another triggerer has taken o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.task.submission_queue import task_key
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.task.job_waiter import JobRef, TaskLog
@@ -34,6 +36,10 @@ class TaskAttempt:
     @classmethod
     def from_task_instance(cls, ti: Any) -> TaskAttempt:
         return cls(ti.dag_id, ti.task_id, ti.run_id, ti.map_index, ti.try_number)
+
+    def is_of(self, metadata: Mapping[str, str]) -> bool:
+        """Whether a job is of this task, whichever of its tries."""
+        return task_key(metadata) == task_key(asdict(self))
 
     def owner_record(self, submission_id: str) -> dict[str, Any]:
         """The value of `OWNER_KEY`; pushed before this attempt asks the cluster about the job."""

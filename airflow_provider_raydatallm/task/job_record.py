@@ -5,6 +5,7 @@ concluded from this alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -21,6 +22,7 @@ from airflow_provider_raydatallm.task.submission_queue import task_key
 STATE_KEY = "ray_llm_job"
 #: Raised when a field's meaning changes.
 FORMAT = 1
+_JOB_ID = re.compile(r"[\w.-]*\w", re.ASCII)
 _IN_METADATA = ("nonce", "spec_hash", "fingerprint", "record_format")
 
 
@@ -55,6 +57,11 @@ class JobRecord:
     def from_json(cls, value: Any) -> JobRecord | None:
         """Returns None for what names no job. Of a record that another version of the provider wrote, and
         this one cannot read, only the job is known: not what it was asked."""
+        names = ("ray_conn_id", "submission_id")
+        conn_id, job_id = (value.get(n) if isinstance(value, Mapping) else None for n in names)
+        # The id becomes part of a path on the cluster.
+        if not (isinstance(conn_id, str) and isinstance(job_id, str) and _JOB_ID.fullmatch(job_id)):
+            return None
         try:
             record = _adapter().validate_python(value)
         except pydantic.ValidationError:
@@ -62,10 +69,6 @@ class JobRecord:
         else:
             if record.record_format <= FORMAT:
                 return record
-        names = ("ray_conn_id", "submission_id")
-        conn_id, job_id = (value.get(n) if isinstance(value, Mapping) else None for n in names)
-        if not (isinstance(conn_id, str) and isinstance(job_id, str)):
-            return None
         return cls("submitted", conn_id, job_id, nonce="", spec_hash="", fingerprint="", try_number=0)
 
     @classmethod

@@ -130,7 +130,7 @@ class JobTracker:
         self._log.info("Found Ray job %s of an earlier attempt", record.submission_id)
         taken_over = replace(record, phase="submitted", submission_count=0, taken_over_at=time.time())
         number, commits_alone = self.task.try_number, self._commits_alone
-        self._save(replace(taken_over, try_number=number, commits_alone=commits_alone))
+        self._note(replace(taken_over, try_number=number, commits_alone=commits_alone))
         return self.job
 
     def _find_listed_record(self) -> JobRecord | None:
@@ -154,13 +154,14 @@ class JobTracker:
         return JobRecord.of_listed_job(job, hook.ray_conn_id) if job is not None else None
 
     def _is_usable(self, record: JobRecord) -> bool:
-        hook, job_id = RayHook(record.ray_conn_id), record.submission_id
+        is_moved, job_id = record.ray_conn_id != self._hook.ray_conn_id, record.submission_id
+        # An embedded Ray is not started to look for the job of a task that was moved away from it.
+        hook = RayHook(record.ray_conn_id, local_head="" if is_moved else None)
         self._push_owner(job_id)
 
         def ask() -> jobs_api.JobInfo | None:
             return hook.call(jobs_api.get_status(job_id))
 
-        is_moved = record.ray_conn_id != self._hook.ray_conn_id
         try:
             info = ask() if is_moved else self._keep_trying(hook, ask)
         except (RayConnectionError, RayUnreachableError) as e:
@@ -175,6 +176,9 @@ class JobTracker:
         if info is None:
             self._log.info("Ray job %s no longer exists on the cluster", job_id)
             return False
+        if not self.task.is_of(info.metadata):
+            self._log.warning("Leaving Ray job %s alone: it is not of the task whose record names it", job_id)
+            return False
         is_same = record.spec_hash == self._spec_hash
         if info.status not in jobs_api.TERMINAL:
             if not is_same:
@@ -188,6 +192,8 @@ class JobTracker:
             return False
         watch = JobWatch(record.nonce)
         watch.read_log_end(hook.call(jobs_api.read_log_tail(job_id, info, 200)))
+        if not watch.has_outcome:  # its log may have gone with its node: then the waiter asks the store
+            return info.status == "SUCCEEDED"
         return isinstance(watch.decide(info.status), Finished)
 
     def queue_place(self, queue_timeout: float) -> QueuePlace:
@@ -248,7 +254,7 @@ class JobTracker:
             submission.submit(self._hook, "run", name, record.nonce, arguments)
 
         self._keep_trying(self._hook, send)
-        self._save(replace(record, phase="submitted"))
+        self._note(replace(record, phase="submitted"))
         self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
         if self._hook.is_local:
             self._log.info("Its dashboard asks for a token: `airflow-ray-llm local dashboard` prints it")
@@ -304,13 +310,13 @@ class JobTracker:
 
     def mark_ended(self) -> None:
         """Records that the job ended without a published slice, so that no attempt waits for it again."""
-        if self._record is not None and self._newer_record() is None:
-            self._save(replace(self._record, phase="ended"))
+        if self._record is not None:
+            self._note(replace(self._record, phase="ended"))
 
     def conclude(self, result: dict[str, Any]) -> None:
         """Records that the slice is finished, and the task's result."""
-        if self._record is not None and not self._record.is_over and self._newer_record() is None:
-            self._save(self._record.conclude(result, self.task.try_number))
+        if self._record is not None and not self._record.is_over:
+            self._note(self._record.conclude(result, self.task.try_number))
 
     def _newer_record(self) -> JobRecord | None:
         """Returns the record of a newer attempt: this one was thought dead, and woke up."""
@@ -324,6 +330,16 @@ class JobTracker:
         self._record = record
         if self._store is not None:
             self._store.set(STATE_KEY, asdict(record))
+
+    def _note(self, record: JobRecord) -> None:
+        """Saves what spares another attempt work, unless a newer one has its own record. Without it a job is
+        found, and a slice is published, all the same: the task does not fail for it."""
+        try:
+            if self._newer_record() is None:
+                self._save(record)
+        except Exception as e:  # of Airflow's API server, or a state store of the user's own
+            self._record = record
+            self._log.warning("Cannot keep the record of Ray job %s: %s", record.submission_id, e)
 
     def _push_owner(self, submission_id: str) -> None:
         self._ti.xcom_push(OWNER_KEY, self.task.owner_record(submission_id))

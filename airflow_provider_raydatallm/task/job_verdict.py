@@ -131,10 +131,14 @@ def to_event(verdict: Verdict) -> dict[str, Any]:
     return {"verdict": type(verdict).__name__, **vars(verdict)}
 
 
-def from_event(event: dict[str, Any]) -> Verdict:
+def from_event(event: dict[str, Any]) -> Verdict | None:
+    """Returns None for what a triggerer of another version says, and this one cannot read."""
     kinds = {c.__name__: c for c in (Finished, Failed, EndedWithoutReport, TimedOut, ClusterUnreachable)}
     values = _with_tuples(event)
-    return kinds[values.pop("verdict")](**values)
+    try:
+        return kinds[values.pop("verdict")](**values)
+    except (KeyError, TypeError):
+        return None
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:

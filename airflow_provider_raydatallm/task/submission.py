@@ -169,5 +169,5 @@ def read_finished_report(submission: JobSubmission) -> Report | None:
 def uses_another_store(submission: JobSubmission) -> bool:
     """Whether the job's S3 endpoint differs from this machine's, where a bucket of the same name may belong
     to others."""
-    variables = {**((submission.runtime_env or {}).get("env_vars") or {}), **submission.env_vars}
+    variables = {**((submission.runtime_env or {}).get("env_vars") or {}), **submission.lend_credentials()}
     return any(n.startswith("AWS_ENDPOINT_URL") and os.environ.get(n) != v for n, v in variables.items())

@@ -52,7 +52,7 @@ class QueuePlace:
     local_head: str | None = None
 
     @classmethod
-    def from_kwargs(cls, kwargs: Mapping[str, Any]) -> QueuePlace | None:
+    def from_kwargs(cls, kwargs: Any) -> QueuePlace | None:
         """Returns None for what another version of the provider has kept: the task comes anew."""
         try:
             return cls(**kwargs)

@@ -222,6 +222,21 @@ def test_mark(scene: Scene, mode: str, state: str) -> None:
     scene.assert_undone(f"marked {state}", state)
 
 
+def test_mark_while_the_job_is_submitted(scene: Scene) -> None:
+    """The API server finds no job yet, and Airflow refuses to defer the task."""
+    seen = len(scene.cluster.calls)
+    scene.cluster.lets_jobs_in.clear()
+    scene.trigger("deferred")
+    wait_for(lambda: "POST /api/jobs/" in scene.cluster.calls[seen:] or None, LIMIT, "a submission")
+    scene.airflow.api.mark(scene.task, "failed")
+    scene.cluster.lets_jobs_in.set()
+    wait_for(lambda: scene.cluster.jobs(run_id=scene.task.run_id) or None, LIMIT, "the job")
+    scene.wait_stopped()
+    scene.go_on()
+    event = "marked while its job is submitted"  # the engine may not even have started
+    assert scene.see(event) in [Line(event, "deferred", "-", n, 0, "none", "failed") for n in (0, 1)]
+
+
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_deleted_run(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)

@@ -111,7 +111,7 @@ def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
         metadata = {"dag_id": "admission", "task_id": "t", "slice_key": key}
         user_packages = packages.user_packages([], code, None)
         name, nonce = f"admission-{key}-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
-        JobSubmission(job, user_packages, None, {}, metadata).submit(hook, "run", name, nonce)
+        JobSubmission(job, user_packages, None, dict, metadata).submit(hook, "run", name, nonce)
         sent.append(Sent(key, tmp_path / "out", hook, name, nonce, JobWatch(nonce)))
         return sent[-1]
 

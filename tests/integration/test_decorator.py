@@ -95,7 +95,9 @@ def test_other_python_is_refused_before_submission_and_by_the_job(
     job = job_of(input_path=f"{tmp_path}/in", output_path=f"{tmp_path}/out", preprocess=made.reference)
     metadata = {"dag_id": "d", "task_id": "t", "slice_key": "k"}
     with pytest.raises(RayLLMInputError, match=r"compiled by Python 3\.9"):
-        JobSubmission(job, [made.package], None, {}, metadata).submit(hook, "run", "never-submitted", "nonce")
+        JobSubmission(job, [made.package], None, dict, metadata).submit(
+            hook, "run", "never-submitted", "nonce"
+        )
 
     assert hook.call(jobs_api.get_status("never-submitted")) is None
 

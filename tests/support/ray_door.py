@@ -45,6 +45,9 @@ class Cluster:
         self._accepted = {self.token}
         #: Status and text that answer in the head's place.
         self.page: tuple[int, str] | None = None
+        #: Set unless jobs that are submitted have to wait at the door.
+        self.lets_jobs_in = threading.Event()
+        self.lets_jobs_in.set()
         self._head: LocalHead | None = None
         self._door: ThreadingHTTPServer | None = None
 
@@ -77,6 +80,7 @@ class Cluster:
 
     def back(self) -> None:
         self.page = None
+        self.lets_jobs_in.set()
         self._open()
 
     def revoke(self) -> None:
@@ -162,6 +166,8 @@ class _Visitor(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(page.encode())
             return
+        if self.command == "POST" and self.path == "/api/jobs/":
+            door.cluster.lets_jobs_in.wait()
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP}
         known = {f"Bearer {token}" for token in door.cluster._accepted}
         if "Authorization" in headers:

@@ -18,15 +18,17 @@ from airflow.sdk.log import redact
 from jinja2 import UndefinedError
 
 from airflow_provider_raydatallm.contract.groups import GROUPS
+from airflow_provider_raydatallm.contract.log_lines import encode_line
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMInputError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.operators import groups
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task.job_record import DeferredJob, JobRecord
 from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job_waiter import JobRef
-from tests.support.context import context_of
+from tests.support.context import StateStore, context_of
+from tests.support.fake_cluster import fake_cluster
 from tests.support.paths import ROOT
 
 HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
@@ -110,6 +112,16 @@ def test_folders_beside_the_table_are_templates_and_reach_the_spec() -> None:
     assert (job.verify, job.keep_versions) == ("content", 1)
     with pytest.raises(RayLLMInputError, match="lies inside the table"):
         operator(publish={"metadata_path": "/out/meta"})
+
+
+def test_mapped_task_has_airflows_own_defaults() -> None:
+    with DAG("d", schedule=None):
+        own = RayLLMBatchOperator.partial(task_id="t", prompt="{a}").expand(slice_key=["k"])
+        any_other = EmptyOperator.partial(task_id="o").expand_kwargs([{}])
+    defaults = any_other.partial_kwargs.keys() - {"task_id"}
+    assert {name: own.partial_kwargs[name] for name in defaults} == {
+        name: any_other.partial_kwargs[name] for name in defaults
+    }
 
 
 def test_arguments_may_come_from_upstream_tasks() -> None:
@@ -212,11 +224,11 @@ def test_model_token_reaches_the_job_and_never_the_spec(monkeypatch: pytest.Monk
     monkeypatch.setenv("AIRFLOW_CONN_EMPTY", '{"conn_type": "generic"}')
     task = operator(slice_key="k", model_conn_id="hub")
     submission = task._build_submission(context_of(task))
-    assert submission.env_vars == {"HF_TOKEN": "hub-sesame"}
+    assert submission.lend_credentials() == {"HF_TOKEN": "hub-sesame"}
     assert "hub-sesame" not in submission.job.model_dump_json() + str(submission.metadata)
     task.model_conn_id = "empty"
     with pytest.raises(RayLLMInputError, match="has no password"):
-        task._build_submission(context_of(task))
+        task._build_submission(context_of(task)).lend_credentials()
 
 
 @pytest.mark.parametrize("conn_type", ["huggingface", "http", "generic"])
@@ -225,7 +237,7 @@ def test_model_token_is_taken_from_connections_that_hold_one(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_HUB", json.dumps({"conn_type": conn_type, "password": "hub-sesame"}))
     task = operator(slice_key="k", model_conn_id="hub")
-    assert task._build_submission(context_of(task)).env_vars == {"HF_TOKEN": "hub-sesame"}
+    assert task._build_submission(context_of(task)).lend_credentials() == {"HF_TOKEN": "hub-sesame"}
     assert redact(f"token={b64encode(b'me:hub-sesame').decode()[4:]}").startswith("token=***")
 
 
@@ -236,11 +248,11 @@ def test_password_of_another_kind_of_connection_never_leaves_airflow(
     monkeypatch.setenv("AIRFLOW_CONN_DB", json.dumps({"conn_type": conn_type, "password": "db-sesame"}))
     task = operator(slice_key="k", model_conn_id="db")
     with pytest.raises(RayLLMInputError, match=f"'db' is of type '{conn_type}': .* 'huggingface'") as e:
-        task._build_submission(context_of(task))
+        task._build_submission(context_of(task)).lend_credentials()
     assert "sesame" not in str(e.value)
     task.model_conn_id = "nowhere"
     with pytest.raises(RayLLMInputError, match="there is no connection 'nowhere'"):
-        task._build_submission(context_of(task))
+        task._build_submission(context_of(task)).lend_credentials()
 
 
 @pytest.mark.parametrize(("given", "place"), [
@@ -311,6 +323,53 @@ def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> No
     # Of what another version kept nothing can be concluded: the task has to be built anew.
     with pytest.raises(RayLLMInputError, match="no slice key"):
         edited.execute_complete(context_of(edited), event, **{**kwargs, "spec": {"unknown": 1}})
+
+
+def test_verdict_that_another_version_wrote_is_asked_of_the_job_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = operator(slice_key="k", deferrable=True)
+    job = spec_of(task)
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n")
+    record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
+    kwargs = DeferredJob(ref, job, record).to_kwargs()
+    report = {
+        "outcome": "published", "slice_key": "k", "output_path": job.slice_path, "fingerprint": "f",
+        "published_version": 1, "counts": {"planned": 1, "succeeded": 1},
+    }  # fmt: skip
+    with fake_cluster() as cluster:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", f'{{"conn_type": "ray", "host": "{cluster.address}"}}')
+        cluster.status, cluster.log = "SUCCEEDED", [encode_line("report", "n", report)]
+        for event in ({"verdict": "Paused"}, {**to_event(Finished(report)), "a_field_of": "the future"}, {}):
+            result = task.execute_complete(context_of(task), event, **kwargs)
+            assert (result["outcome"], result["ray_job_id"]) == ("published", "j")
+        with pytest.raises(RayLLMJobError, match="cannot read what the triggerer says"):
+            task.execute_complete(context_of(task), {})
+
+
+def test_next_try_that_gets_no_credentials_finds_the_job_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task, store = operator(slice_key="k", model_conn_id="hub"), StateStore()
+    report = {
+        "outcome": "published", "slice_key": "k", "output_path": spec_of(task).slice_path, "fingerprint": "f",
+        "published_version": 1, "counts": {"planned": 1, "succeeded": 1},
+    }  # fmt: skip
+    with fake_cluster() as cluster:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", f'{{"conn_type": "ray", "host": "{cluster.address}"}}')
+        monkeypatch.setenv("AIRFLOW_CONN_HUB", '{"conn_type": "huggingface", "password": "hub-sesame"}')
+        task._build_tracker(context_of(task, store), None).submit()
+        [job] = cluster.jobs
+        assert job["runtime_env"]["env_vars"]["HF_TOKEN"] == "hub-sesame"
+        job["status"], cluster.log = "SUCCEEDED", [encode_line("report", job["metadata"]["nonce"], report)]
+        monkeypatch.delenv("AIRFLOW_CONN_HUB")
+        result = task.execute(context_of(task, store, try_number=2))
+        assert (result["outcome"], result["ray_job_id"]) == ("published", job["submission_id"])
+        with pytest.raises(RayLLMInputError, match="no connection 'hub'"):
+            task.execute(context_of(task, store, try_number=2, clears=1))
+        assert len(cluster.jobs) == 1
 
 
 def test_rendered_text_becomes_what_the_argument_needs() -> None:

@@ -59,7 +59,6 @@ def stop(record: JobRecord | None, host: str, monkeypatch: pytest.MonkeyPatch) -
     ("the job ended, which no try knows yet", RECORD, {"status": "SUCCEEDED"}, ["GET"]),
     ("the job of another run", RECORD, {"metadata": {**METADATA, "run_id": "other"}}, ["GET"]),
     ("somebody else's job", RECORD, {"metadata": None}, ["GET"]),
-    ("no id", replace(RECORD, submission_id="../packages/gcs/x"), {}, []),
     ("a task of another provider", None, {}, []),
 ])  # fmt: skip
 def test_mark_stops_the_job_of_the_task_and_no_other(

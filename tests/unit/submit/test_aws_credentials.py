@@ -310,14 +310,14 @@ def test_session_is_in_the_jobs_environment_and_nowhere_else(sts: str, env_of: E
     task = operator(storage_conn_id="{{ params.storage }}")
     task.render_template_fields({"params": {"storage": "lake"}})  # type: ignore[typeddict-item]
     submission = submission_of(task)
-    key, *secrets = credentials_in(submission.env_vars)
+    key, *secrets = credentials_in(submission.lend_credentials())
     assert key == last_session().access_key_id
     assert last_session().session_name == "airflow-d-t"
     fields = json.dumps([getattr(task, name) for name in task.template_fields])
     elsewhere = submission.job.model_dump_json() + str(submission.metadata) + fields
     for secret in (KEY, SECRET, *secrets):
         assert secret not in elsewhere
-    assert not [n for n in submission_of(operator()).env_vars if n.startswith("AWS")]
+    assert not [n for n in submission_of(operator()).lend_credentials() if n.startswith("AWS")]
 
 
 def test_static_keys_must_be_allowed_by_a_bool() -> None:
@@ -330,7 +330,9 @@ def test_credentials_also_set_by_the_runtime_env_are_refused(env_of: EnvOf) -> N
     task = operator(storage_conn_id="lake", runtime_env={"env_vars": {"AWS_SESSION_TOKEN": "x"}})
     submission = submission_of(task)
     with pytest.raises(RayLLMInputError, match=r"env_vars'\] sets 'AWS_SESSION_TOKEN'.*leave it out"):
-        packages.merge_runtime_env(submission.runtime_env, py_modules=[], env_vars=submission.env_vars)
+        packages.merge_runtime_env(
+            submission.runtime_env, py_modules=[], env_vars=submission.lend_credentials()
+        )
 
 
 def test_worker_does_not_look_for_the_jobs_buckets_in_another_store(

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from airflow_provider_raydatallm.contract.log_lines import encode_line
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMJobError, RayUnreachableError
+from airflow_provider_raydatallm.local_ray import head
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task.job_record import STATE_KEY, DeferredJob
 from airflow_provider_raydatallm.task.job_tracker import JobTracker
@@ -41,7 +43,7 @@ def a_try(
         "try_number": str(number), "run_start": "then", "dag_version_id": "v",
     }  # fmt: skip
     job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt=prompt)
-    submission = JobSubmission(job, [], None, {}, metadata)
+    submission = JobSubmission(job, [], None, dict, metadata)
     return JobTracker(given.pop("wait", WAIT), lambda: submission, ti, store, log or Log(), **given)
 
 
@@ -98,6 +100,7 @@ def test_job_that_was_asked_something_else_is_stopped(cluster: FakeCluster) -> N
     [
         ("SUCCEEDED", True, 0, True), ("FAILED", True, 0, True),  # Ray may say so of a job that finished
         ("FAILED", False, 0, False), ("SUCCEEDED", True, 1, False), ("RUNNING", True, 1, True),
+        ("SUCCEEDED", False, 0, True),  # its log has gone with its node: the waiter asks the store
     ],
 )  # fmt: skip
 def test_job_that_ended_counts_when_it_published_and_nobody_cleared_the_task_since(
@@ -161,6 +164,63 @@ def test_job_in_the_cluster_whose_metadata_cannot_be_read_is_stopped(cluster: Fa
     cluster.jobs[0]["metadata"] |= {"record_format": "2", "try_number": "one"}
     assert a_try(2).find_job() is None
     assert cluster.jobs[0]["status"] == "STOPPED"
+
+
+def test_job_of_another_task_is_left_alone_whatever_the_record_says(cluster: FakeCluster) -> None:
+    job = a_try(1).submit()
+    cluster.jobs[0]["metadata"]["run_id"] = "another"
+    named = {"ray_conn_id": "ray_default", "submission_id": job.submission_id}
+    assert a_try(2, StateStore({STATE_KEY: named})).find_job() is None
+    assert cluster.jobs[0]["status"] == "RUNNING"
+
+
+def test_embedded_ray_is_not_started_for_a_task_that_was_moved_away_from_it(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW_RAY_LLM_LOCAL_DIR", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_EMBEDDED", "ray://local")
+    monkeypatch.setattr(head, "ensure_head", lambda: pytest.fail("starts an embedded Ray"))
+    store, log = StateStore(), Log()
+    a_try(1, store).submit()
+    store[STATE_KEY]["ray_conn_id"] = "embedded"
+    assert a_try(2, store, log=log).find_job() is None
+    assert "the embedded Ray of this machine does not run" in log.lines[-1]
+
+
+# --- A state store that fails ---
+
+
+class FailingStore(StateStore):
+    """Fails from `away` on."""
+
+    away = False
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._fail()
+        return super().get(key, default)
+
+    def set(self, key: str, value: Any) -> None:
+        self._fail()
+        super().set(key, value)
+
+    def _fail(self) -> None:
+        if self.away:
+            raise OSError("the state store is away")
+
+
+def test_state_store_that_fails_after_the_intent_costs_no_task_its_outcome(cluster: FakeCluster) -> None:
+    store, log = FailingStore(), Log()
+    tracker = a_try(1, store, log=log)
+    tracker.submit()
+    store.away = True
+    tracker.conclude(RESULT)
+    assert tracker.record.result == RESULT
+    tracker.mark_ended()
+    assert "Cannot keep the record of Ray job" in log.lines[-1]
+    # But for the intent: nothing is submitted that the next try could not find.
+    with pytest.raises(OSError, match="away"):
+        tracker.submit()
+    assert len(cluster.jobs) == 1
 
 
 # --- Two tries at once ---

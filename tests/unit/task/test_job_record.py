@@ -26,6 +26,7 @@ TASK = {
         ({**RECORD, "record_format": 2}, "j", ""), ({**RECORD, "phase": "paused"}, "j", ""),
         ({"submission_id": "j", "ray_conn_id": "c"}, "j", ""),
         ({"phase": "submitted"}, None, None), ({**RECORD, "submission_id": 1}, None, None),
+        *(({**RECORD, "submission_id": path}, None, None) for path in ("../packages/gcs/x", "..", "j?x", "")),
         ("a newer form", None, None), ([1], None, None), ({}, None, None), (None, None, None),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from airflow.sdk.configuration import conf
 
-from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, with_profile
+from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, names_profile, with_profile
 from airflow_provider_raydatallm.contract.spec import SLICE_FORMAT
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -302,8 +302,7 @@ class RayLLMBatchOperator(SliceTask):
         :raises RayLLMInputError: when there is no such profile, or a run would decide which code runs.
         """
         engine = self.engine
-        names_profile = is_profile(engine) or (isinstance(engine, Mapping) and engine.get("profile"))
-        if names_profile:
+        if names_profile(engine):
             engine = with_profile(engine, RayHook(self.ray_conn_id).engine_profiles)
         arguments.check_code_arguments(self._written_code(dag), {**vars(self), "engine": engine})
         return engine

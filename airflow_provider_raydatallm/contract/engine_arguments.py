@@ -49,13 +49,18 @@ _TEXTS = frozenset({
 _NUMBER = re.compile(r"[+-]?(\d+|(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?)", re.ASCII)
 
 
-def with_scalars(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def with_scalars(arguments: Mapping[str, Any], *, nested: bool = False) -> dict[str, Any]:
     """Returns the arguments with "true" and "0.5" as vLLM needs them: templates render texts, and to vLLM the
     text "false" is true.
 
+    :param nested: also in the dicts among them.
     :raises ValueError: naming the argument that rendered to "None".
     """
-    return {n: v if n in _TEXTS else _to_number(_to_boolean(n, v)) for n, v in arguments.items()}
+    scalars = {n: v if n in _TEXTS else _to_number(_to_boolean(n, v)) for n, v in arguments.items()}
+    if nested:
+        dicts = {name: v for name, v in scalars.items() if isinstance(v, Mapping)}
+        scalars |= {name: with_scalars(v, nested=True) for name, v in dicts.items()}
+    return scalars
 
 
 def with_booleans(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -272,8 +272,9 @@ class SliceJob(Contract):
 
     @field_validator("engine_kwargs", "sampling_params")
     @classmethod
-    def _to_scalars(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return with_scalars(value)
+    def _to_scalars(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        # Sampling parameters hold texts in dicts: a regular expression, choices.
+        return with_scalars(value, nested=info.field_name == "engine_kwargs")
 
     @field_validator("chat_template_kwargs")
     @classmethod

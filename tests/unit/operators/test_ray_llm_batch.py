@@ -321,7 +321,11 @@ def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> No
 def test_rendered_text_becomes_what_the_argument_needs() -> None:
     task = operator(
         quality={"max_quarantine": "{{ params.share }}"}, slice_key="k", regex="{{ params.regex }}",
-        engine={"workers": "{{ params.workers }}"}, limits={"stall": "{{ params.stall }}"},
+        engine={
+            "workers": "{{ params.workers }}", "kwargs": {"hf_overrides": {"tie": "{{ not params.force }}"}},
+        },
+        limits={"stall": "{{ params.stall }}"},
+        sampling_params={"seed": "{{ params.workers }}", "extra_args": {"text": "{{ params.workers }}"}},
         rerun={"force": "{{ params.force }}", "on_config_change": "{{ params.change }}"},
         chat_template_kwargs={"enable_thinking": "{{ not params.force }}", "day": "20260131"},
     )  # fmt: skip
@@ -332,6 +336,8 @@ def test_rendered_text_becomes_what_the_argument_needs() -> None:
     job = spec_of(task)
     assert (job.max_quarantine_fraction, job.force_rerun, job.regex) == (0.12, True, "a|b")
     assert (job.concurrency, job.on_config_change, job.stall_timeout) == (4, "recompute", 7200)
+    assert job.engine_kwargs == {"hf_overrides": {"tie": False}}
+    assert job.sampling_params == {"seed": 4, "extra_args": {"text": "4"}}
     # To a chat template the text "False" is true; numbers it prints as they are written.
     assert job.chat_template_kwargs == {"enable_thinking": False, "day": "20260131"}
     wrong = operator(quality={"max_quarantine": "{{ params.share }}"}, slice_key="k")

@@ -44,28 +44,43 @@ def answer_affecting_kwargs(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
 _TEXTS = frozenset({
     "model", "served_model_name", "tokenizer", "hf_config_path", "download_dir", "revision", "code_revision",
     "tokenizer_revision", "hf_token", "show_hidden_metrics_for_version", "data_parallel_address",
-    "master_addr", "stop", "bad_words",
+    "master_addr", "model_weights", "spec_model", "stop", "bad_words",
 })  # fmt: skip
-_NUMBER = re.compile(r"[+-]?(\d+|(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?)")
+_NUMBER = re.compile(r"[+-]?(\d+|(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?)", re.ASCII)
 
 
-def with_scalars(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def with_scalars(arguments: Mapping[str, Any], *, nested: bool = False) -> dict[str, Any]:
     """Returns the arguments with "true" and "0.5" as vLLM needs them: templates render texts, and to vLLM the
     text "false" is true.
 
+    :param nested: also in the dicts among them.
     :raises ValueError: naming the argument that rendered to "None".
     """
-    return {name: v if name in _TEXTS else _to_scalar(name, v) for name, v in arguments.items()}
+    scalars = {n: v if n in _TEXTS else _to_number(_to_boolean(n, v)) for n, v in arguments.items()}
+    if nested:
+        dicts = {name: v for name, v in scalars.items() if isinstance(v, Mapping)}
+        scalars |= {name: with_scalars(v, nested=True) for name, v in dicts.items()}
+    return scalars
 
 
-def _to_scalar(name: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
+def with_booleans(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments with "true" and "false" as a chat template needs them, to which both are true. It
+    prints numbers, which stay as they are written.
+
+    :raises ValueError: naming the argument that rendered to "None".
+    """
+    return {name: _to_boolean(name, value) for name, value in arguments.items()}
+
+
+def _to_boolean(name: str, value: Any) -> Any:
+    text = value.strip() if isinstance(value, str) else ""
     if text == "None":
         raise ValueError(f"{name!r} rendered to {value!r}: check the template")
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if (number := _NUMBER.fullmatch(text)) is not None:
-        return float(text) if number[2] else int(text)
-    return value
+    return text.lower() == "true" if text.lower() in ("true", "false") else value
+
+
+def _to_number(value: Any) -> Any:
+    number = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if number is None:
+        return value
+    return float(number[0]) if number[2] else int(number[0])

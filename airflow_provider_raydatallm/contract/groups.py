@@ -7,7 +7,7 @@ operator's arguments and the specs that people write for the command line have t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 #: The groups, their leaves, and the flat name of each.
@@ -75,7 +75,7 @@ _RERUN = {
     "extend": {"on_input_change": "extend"},
 }
 #: Engines that are no profiles.
-_KINDS = ("auto", "vllm", "ray_data_llm")
+KINDS = ("auto", "vllm", "ray_data_llm")
 _LABELS = {field: f"{group}.{leaf}" for group, leaves in GROUPS.items() for leaf, field in leaves.items()}
 
 
@@ -96,7 +96,7 @@ def flatten(arguments: Mapping[str, Any]) -> dict[str, Any]:
         for leaf, value in _leaves(group, arguments[group]).items():
             field = GROUPS[group].get(leaf)
             if field is None:
-                raise ValueError(f"{group} has no {leaf!r}{_nearest(leaf, GROUPS[group])}")
+                raise ValueError(f"{group} has no {leaf!r}{_nearest(group, str(leaf))}")
             if field in flat:
                 raise ValueError(f"{field} and {group}.{leaf} are the same: give one of them")
             flat[field] = value
@@ -111,25 +111,33 @@ def with_profile(engine: Any, profiles: Mapping[str, Mapping[str, Any]]) -> Any:
     :param profiles: the connection's.
     :raises ValueError: when there is no such profile; lists those that there are.
     """
-    own = dict(engine) if isinstance(engine, Mapping) else {"profile": engine} if is_profile(engine) else None
-    if own is None or (name := own.pop("profile", None)) is None:
-        return engine
+    own = dict(engine) if isinstance(engine, Mapping) else {"profile": engine}
+    if (name := own.pop("profile", None)) is None:
+        return own
+    if not isinstance(name, str):
+        raise ValueError(f"engine.profile is {name!r}: give the name of a profile")
     if name not in profiles:
         known = f"it has {', '.join(map(repr, sorted(profiles)))}" if profiles else "it has none"
         raise ValueError(
-            f"engine: {name!r} is neither {', '.join(map(repr, _KINDS))} nor an engine profile of the "
+            f"engine: {name!r} is neither {', '.join(map(repr, KINDS))} nor an engine profile of the "
             f"connection (its extra 'engines'): {known}"
         )
     merged = {**profiles[name], **own}
     for leaf in ("kwargs", "processor"):
-        if leaf in own and leaf in profiles[name]:
-            merged[leaf] = {**profiles[name][leaf], **own[leaf]}
+        both = [leaves[leaf] for leaves in (profiles[name], own) if leaves.get(leaf) is not None]
+        if wrong := [values for values in both if not isinstance(values, Mapping)]:
+            raise ValueError(f"engine.{leaf} is {wrong[0]!r}: give a dict")
+        merged[leaf] = {argument: value for values in both for argument, value in values.items()}
     return merged
+
+
+def names_profile(engine: Any) -> bool:
+    return is_profile(engine) or (isinstance(engine, Mapping) and "profile" in engine)
 
 
 def is_profile(engine: Any) -> bool:
     """Whether an engine that is given by name is a profile."""
-    return isinstance(engine, str) and engine not in _KINDS and ":" not in engine
+    return isinstance(engine, str) and engine not in KINDS and ":" not in engine
 
 
 def moved_argument(name: str) -> str | None:
@@ -145,17 +153,17 @@ def _leaves(group: str, value: Any) -> Mapping[str, Any]:
         return value
     if group == "engine" and isinstance(value, str):
         return {"kind": value}
-    if group == "rerun" and value in _RERUN:
+    if group == "rerun" and isinstance(value, str) and value in _RERUN:
         return _RERUN[value]
     leaves = ", ".join(GROUPS[group])
     short = f", or one of {', '.join(map(repr, _RERUN))}" if group == "rerun" else ""
     raise ValueError(f"{group} is {value!r}: give a dict with any of {leaves}{short}")
 
 
-def _nearest(leaf: str, known: Iterable[str]) -> str:
+def _nearest(group: str, leaf: str) -> str:
     flat = _LABELS.get(leaf)
     if flat is not None:
         return f": write {flat}"
-    names = list(known)
-    near = difflib.get_close_matches(leaf, names, n=1)
-    return f": did you mean {near[0]!r}?" if near else f": it has {', '.join(names)}"
+    near = difflib.get_close_matches(leaf, GROUPS[group], n=1)
+    text = f": did you mean {near[0]!r}?" if near else f": it has {', '.join(GROUPS[group])}"
+    return text + (" vLLM's arguments stand in engine.kwargs" if group == "engine" else "")

@@ -18,6 +18,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -25,8 +26,8 @@ from pydantic import (
 
 from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
-from airflow_provider_raydatallm.contract.engine_arguments import with_scalars
-from airflow_provider_raydatallm.contract.groups import label
+from airflow_provider_raydatallm.contract.engine_arguments import with_booleans, with_scalars
+from airflow_provider_raydatallm.contract.groups import KINDS, is_profile, label
 from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
 from airflow_provider_raydatallm.contract.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.slice_paths import (
@@ -200,6 +201,23 @@ class SliceJob(Contract):
             raise ValueError(f"columns must be different names, at least one, got {list(value)!r}")
         return value
 
+    @field_validator("engine")
+    @classmethod
+    def _check_engine(cls, value: str) -> str:
+        if is_profile(value):
+            raise ValueError(
+                f"unknown engine {value!r}: use {', '.join(map(repr, KINDS))} or 'package.module:Class'"
+            )
+        return value
+
+    @field_validator("concurrency", mode="wrap")
+    @classmethod
+    def _name_kinds_of_concurrency(cls, value: Any, validate: Any) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:  # one for each of the kinds
+            raise ValueError("give a number of at least 1, two of them, (min, max), or 'auto'") from None
+
     @field_validator("concurrency")
     @classmethod
     def _check_concurrency(cls, value: Concurrency) -> Concurrency:
@@ -254,8 +272,14 @@ class SliceJob(Contract):
 
     @field_validator("engine_kwargs", "sampling_params")
     @classmethod
-    def _to_scalars(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return with_scalars(value)
+    def _to_scalars(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        # Sampling parameters hold texts in dicts: a regular expression, choices.
+        return with_scalars(value, nested=info.field_name == "engine_kwargs")
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _to_booleans(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return with_booleans(value)
 
     @field_validator("engine_kwargs")
     @classmethod

@@ -23,6 +23,8 @@ from airflow_provider_raydatallm.submit import packages
 if TYPE_CHECKING:
     from airflow.sdk import DAG, XComArg
 
+    from airflow_provider_raydatallm.submit.pickled_function import PickledFunction
+
 _TEMPLATE_FIELDS = RayLLMBatchOperator.template_fields
 #: The operator's arguments that the task's call may pass too.
 _OPERATOR_ARGUMENTS = tuple(name for name in _TEMPLATE_FIELDS if name != "prompt")
@@ -91,6 +93,7 @@ class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):
         **kwargs: Any,
     ) -> None:
         self._function = python_callable.__wrapped__  # type: ignore[attr-defined]
+        self._pickled: PickledFunction | None = None
         name, parameters = self._function.__name__, inspect.signature(self._function).parameters
         for argument in ("prompt", "preprocess"):
             if kwargs.get(argument) is not None:
@@ -126,10 +129,13 @@ class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):
         )
 
     def _user_packages(self, dag_folder: Path | None) -> list[packages.Package]:
-        # Not while the DAG file is parsed: names that the function uses may not be defined yet.
-        from airflow_provider_raydatallm.submit import pickled_function
+        # Not while the DAG file is parsed: names that the function uses may not be defined yet. And once: its
+        # file may change while the task holds its submission.
+        if (pickled := self._pickled) is None:
+            from airflow_provider_raydatallm.submit.pickled_function import pickle_function
 
-        pickled = pickled_function.pickle_function(self._function, self._column_parameters, self.op_kwargs)
+            pickled = pickle_function(self._function, self._column_parameters, self.op_kwargs)
+            self._pickled = pickled
         self.preprocess = pickled.reference
         modules = [*self._postprocess_and_engine, *pickled.modules]
         return [*packages.user_packages(modules, self.code_paths, dag_folder), pickled.package]

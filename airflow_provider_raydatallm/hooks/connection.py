@@ -237,7 +237,12 @@ class _Extra:
                 f"{self.label}: engines must be a JSON object of engine profiles, such as "
                 '{"l4-small": {"accelerator": "L4", "kwargs": {"max_model_len": 4096}}}'
             )
-        for name in engines:
+        for name, leaves in engines.items():
+            # What Ray Data LLM's stages take may be templates of its own, such as a chat template.
+            if re.search(r"\{\{|\{%", json.dumps({**leaves, "processor": None})):
+                raise RayConnectionError(
+                    f"{self.label}: engines: {name!r} holds a template, which nobody renders: give its value"
+                )
             if not is_profile(name):
                 raise RayConnectionError(
                     f"{self.label}: engines: {name!r} is the name of an engine: give the profile another"

@@ -96,9 +96,8 @@ def get_version() -> Flow[str]:
 
 def get_python_version() -> Flow[str | None]:
     """Returns the minor version of Python on the cluster, such as "3.12"; None when it is unknown."""
-    request = HttpRequest("GET", "/api/v0/cluster_metadata", read_timeout=10)
-    response = yield from _send(request, accept={200, 404})
-    if response.status_code != 200:
+    response = yield from _ask_once(HttpRequest("GET", "/api/v0/cluster_metadata", read_timeout=10))
+    if response is None:
         return None
     metadata = _json(response, "cluster_metadata").get("data") or {}
     version = str(metadata.get("pythonVersion") or metadata.get("python_version") or "")
@@ -165,10 +164,11 @@ def _find_job(submission_id: str) -> Flow[httpx.Response | None]:
 @dataclass(frozen=True)
 class LiveJobs:
     """Metadata of the jobs that have not ended, and the seconds that the cluster took to list them: it reads
-    all jobs that it ever ran."""
+    all jobs that it ever ran. `refusal`: why nobody may list them, although the cluster is there."""
 
     metadata: list[dict[str, str]]
     seconds: float
+    refusal: str = ""
 
 
 def list_live_jobs() -> Flow[LiveJobs]:
@@ -177,10 +177,28 @@ def list_live_jobs() -> Flow[LiveJobs]:
         f"&filter_keys=status&filter_predicates=!%3D&filter_values={status}" for status in sorted(TERMINAL)
     )
     path = f"/api/v0/jobs?detail=1&limit=10000{filters}"
-    response = yield from _send(HttpRequest("GET", path, read_timeout=60))
-    jobs = _json(response, "jobs")["data"]["result"]["result"]
-    metadata = [job.get("metadata") or {} for job in jobs if job.get("status") not in TERMINAL]
-    return LiveJobs(metadata, time.monotonic() - began)
+    refusal = ""
+    try:
+        response = yield from _send(HttpRequest("GET", path, read_timeout=60))
+        listed = _json(response, "jobs")["data"]["result"]["result"]
+        jobs = [(job.get("status"), job.get("metadata") or {}) for job in listed]
+    except RayUnreachableError as e:
+        # A proxy may let nothing pass but the Jobs API, which lists ended jobs too, or only what submits.
+        if (yield from _ask_once(HttpRequest("GET", "/api/version", read_timeout=10))) is None:
+            raise
+        try:
+            jobs = [(job.status, job.metadata) for job in (yield from list_jobs())]
+        except RayUnreachableError:
+            jobs, refusal = [], str(e)
+    metadata = [metadata for status, metadata in jobs if status not in TERMINAL]
+    return LiveJobs(metadata, time.monotonic() - began, refusal)
+
+
+def _ask_once(request: HttpRequest) -> Flow[httpx.Response | None]:
+    """Returns Ray's answer; None when there is none, for whatever reason."""
+    response: Any = yield request
+    is_answer = getattr(response, "status_code", None) == 200 and not _is_page(response)
+    return response if is_answer else None
 
 
 @dataclass(frozen=True)

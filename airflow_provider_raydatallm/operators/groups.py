@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath, XComArg
+    from airflow.sdk.definitions._internal.templater import LiteralValue
 
     Later: TypeAlias = str | XComArg
+    #: With `airflow.sdk.literal`, which keeps braces as they are.
+    Text: TypeAlias = Later | LiteralValue
     Path: TypeAlias = Later | ObjectStoragePath
     Duration: TypeAlias = timedelta | float | Later
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
-from pathlib import Path
+from pathlib import Path as LocalPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from airflow.sdk.configuration import conf
 
-from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, with_profile
+from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, names_profile, with_profile
 from airflow_provider_raydatallm.contract.spec import SLICE_FORMAT
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -31,11 +31,21 @@ from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_sli
 
 if TYPE_CHECKING:
     import pydantic
-    from airflow.sdk import DAG, Context, ObjectStoragePath, XComArg
+    from airflow.sdk import DAG, Context, XComArg
     from jinja2 import Environment
 
     from airflow_provider_raydatallm.contract.spec import SliceJob
-    from airflow_provider_raydatallm.operators.groups import Engine, Limits, Publish, Quality, Rerun, Source
+    from airflow_provider_raydatallm.operators.groups import (
+        Engine,
+        Later,
+        Limits,
+        Path,
+        Publish,
+        Quality,
+        Rerun,
+        Source,
+        Text,
+    )
 
 
 class RayLLMBatchOperator(SliceTask):
@@ -133,20 +143,20 @@ class RayLLMBatchOperator(SliceTask):
     def __init__(
         self,
         *,
-        input_path: str | ObjectStoragePath,
-        output_path: str | ObjectStoragePath,
-        model_source: str,
-        prompt: str | None = None,
-        system_prompt: str | None = None,
+        input_path: Path,
+        output_path: Path,
+        model_source: Later,
+        prompt: Text | None = None,
+        system_prompt: Text | None = None,
         choices: Sequence[str] | XComArg | None = None,
         output_schema: type[pydantic.BaseModel] | dict[str, Any] | None = None,
-        regex: str | None = None,
-        grammar: str | None = None,
-        output_column: str = "answer",
+        regex: Text | None = None,
+        grammar: Text | None = None,
+        output_column: Later = "answer",
         columns: Sequence[str] | XComArg | None = None,
         sampling_params: Mapping[str, Any] | XComArg | None = None,
         chat_template_kwargs: Mapping[str, Any] | XComArg | None = None,
-        slice_key: str | XComArg | None = None,
+        slice_key: Later | None = None,
         preprocess: str | None = None,
         postprocess: str | None = None,
         code_paths: Sequence[str] | None = None,
@@ -275,7 +285,7 @@ class RayLLMBatchOperator(SliceTask):
         try:
             engine = self._engine(dag)
             # Before the fields: it names the decorated function as the cluster knows it.
-            user_packages = self._user_packages(Path(dag.fileloc).parent if dag.fileloc else None)
+            user_packages = self._user_packages(LocalPath(dag.fileloc).parent if dag.fileloc else None)
             fields = submission.spec_fields({**submission.job_arguments(self), "engine": engine})
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
@@ -307,8 +317,7 @@ class RayLLMBatchOperator(SliceTask):
         :raises RayLLMInputError: when there is no such profile, or a run would decide which code runs.
         """
         engine = self.engine
-        names_profile = is_profile(engine) or (isinstance(engine, Mapping) and engine.get("profile"))
-        if names_profile:
+        if names_profile(engine):
             engine = with_profile(engine, RayHook(self.ray_conn_id).engine_profiles)
         arguments.check_code_arguments(self._written_code(dag), {**vars(self), "engine": engine})
         return engine
@@ -325,7 +334,7 @@ class RayLLMBatchOperator(SliceTask):
         written |= task.partial_kwargs | (task.partial_kwargs.get("op_kwargs") or {})
         return arguments.code_arguments(written)
 
-    def _user_packages(self, dag_folder: Path | None) -> list[packages.Package]:
+    def _user_packages(self, dag_folder: LocalPath | None) -> list[packages.Package]:
         functions = [*filter(None, [self.preprocess]), *self._postprocess_and_engine]
         return packages.user_packages(functions, self.code_paths, dag_folder)
 

@@ -64,13 +64,15 @@ class SourceFiles:
         text = ast.get_source_segment("".join(inspect.findsource(code)[0]), node, padded=True) or ""
         if node.col_offset and not text[:1].isspace():
             text = " " * node.col_offset + text  # which is a single line
-        classes = (c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef) and node in c.body)
+        # Outer ones come first in a walk.
+        classes = [c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef) and _stands_in(node, c)]
         source = CodeSource(
-            text, node.lineno, code.co_filename, code.co_name, next(classes, None),
+            text, node.lineno, code.co_filename, code.co_name, classes[-1] if classes else None,
             code.co_freevars, code.co_flags & _FUTURE_FLAGS,
         )  # fmt: skip
         try:
-            return source if source.compile().co_code == code.co_code else None
+            # The file may have changed since.
+            return source if _without_place(source.compile()) == _without_place(code) else None
         except (SyntaxError, ValueError):
             return None
 
@@ -101,6 +103,19 @@ def find_names(code: CodeType, operation: str) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from find_names(constant, operation)
+
+
+def _stands_in(node: ast.AST, cls: ast.ClassDef) -> bool:
+    return any(inner is node for statement in cls.body for inner in ast.walk(statement))
+
+
+def _without_place(code: CodeType) -> CodeType:
+    """The code as it would be wherever it stood, which makes codes comparable."""
+    constants = (_without_place(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    flags = code.co_flags & ~inspect.CO_NESTED
+    return code.replace(
+        co_filename="", co_firstlineno=1, co_linetable=b"", co_flags=flags, co_consts=tuple(constants)
+    )
 
 
 def _describe(node: Any) -> Any:

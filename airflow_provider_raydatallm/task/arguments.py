@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 #: Arguments of the operator that decide which code runs, or with whose keys.
 CODE_FIELDS = ("preprocess", "postprocess", "code_paths", "runtime_env", "allow_static_credentials")
-#: Leaves of the engine that decide which code runs, at any depth.
+#: Leaves of the engine that decide which code runs, at any depth. `_CUSTOM_CLASS` beside others makes one of
+#: them a class.
 _CODE_LEAVES = frozenset({
     "trust_remote_code", "worker_cls", "worker_extension_cls", "scheduler_cls", "logits_processors",
     "distributed_executor_backend", "tokenizer_mode", "reasoning_parser_plugin", "tool_parser_plugin",
     "io_processor_plugin", "compilation_config", "kv_transfer_config", "ec_transfer_config", "runtime_env",
+    "model_class_overrides", "ec_manager_config", "encoder_cache_manager_cls",
 })  # fmt: skip
+_CUSTOM_CLASS = "custom_class"
 _JINJA = re.compile(r"\{\{|\{%|\{#")
 
 
@@ -106,6 +109,8 @@ def schedule_timezone(dag: DAG) -> tzinfo:
 
 
 def to_json_schema(schema: Any) -> dict[str, Any] | None:
+    if hasattr(schema, "resolve"):
+        raise ValueError(f"output_schema is {schema!r}: it cannot come from an upstream task. Give its value")
     if isinstance(schema, type):
         if not issubclass(schema, pydantic.BaseModel):
             raise ValueError(
@@ -182,6 +187,8 @@ def _code_leaves(path: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         is_class = path in ("engine", "engine.kind") and isinstance(value, str) and ":" in value
         return {path: value} if is_class else {}
+    if _CUSTOM_CLASS in value.values():
+        return {path: value}
     leaves: dict[str, Any] = {}
     for name, leaf in value.items():
         leaf_path = f"{path}.{name}"

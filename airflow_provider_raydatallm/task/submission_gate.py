@@ -116,6 +116,8 @@ class SubmissionGate:
         look = self._read()
         if look.is_due or 0 < expected_below <= look.waiting:  # who was called knows better
             jobs = await self._hook.acall(jobs_api.list_live_jobs())
+            if jobs.refusal:
+                self._log.unlisted(jobs.refusal)
             look = _Look(time.time(), jobs.seconds, count_waiting(jobs))
             self._write(look)
         return look

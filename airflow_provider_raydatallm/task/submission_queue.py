@@ -116,6 +116,13 @@ class QueueLog:
             self._log.info("Waiting to submit the job: %s", text)
             self._last_text, self._last_time = text, now
 
+    def unlisted(self, refusal: str) -> None:
+        self._log.warning(
+            "The cluster does not let this task list its jobs, so the task submits its own without regard to "
+            "max_waiting_jobs: %s",
+            clean(refusal),
+        )
+
     def unreachable(self, error: Exception) -> None:
         if time.monotonic() - self._last_warning >= _WARNING_SECONDS:
             self._log.warning("Waiting for the cluster: %s", clean(str(error)))

@@ -30,9 +30,9 @@ class Log:
 
 class FakeCluster(ThreadingHTTPServer):
     """`status`: of a job that is not among `jobs`; None: unknown. `http`: the status code of every response
-    instead. `refused`: the path that a proxy refuses. `token`: the only valid one. `log`: every job's lines.
-    `cut`: whether a log stream ends after them. `jobs`: those that were submitted here, as the cluster lists
-    them."""
+    instead. `refused`: beginnings of paths that a proxy refuses. `token`: the only valid one. `log`: every
+    job's lines. `cut`: whether a log stream ends after them. `jobs`: those that were submitted here, as the
+    cluster lists them."""
 
     daemon_threads = True
 
@@ -41,7 +41,7 @@ class FakeCluster(ThreadingHTTPServer):
         self.address = f"http://127.0.0.1:{self.server_port}"
         self.status: str | None = "RUNNING"
         self.http: int | None = None
-        self.refused = ""
+        self.refused: tuple[str, ...] = ()
         self.token: str | None = None
         self.log: list[str] = []
         self.cut = False
@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(server.http, "Missing authentication token" if server.http == 401 else "no")
         elif server.token is not None and self.headers["Authorization"] != f"Bearer {server.token}":
             self._answer(401, "Missing authentication token")
-        elif self.path == server.refused:
+        elif self.path.startswith(server.refused):
             self._answer(403, "RBAC: access denied")
         elif self.path == "/api/version":
             self._answer(200, json.dumps({"ray_version": "2.60.0"}))

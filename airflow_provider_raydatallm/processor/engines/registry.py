@@ -21,11 +21,6 @@ def load_engine(job: SliceJob) -> type[Engine]:
     name = job.resolved_engine
     reference = _SHARED if job.engine_scope == "shared" else _ENGINES.get(name, name)
     module, _, attribute = reference.partition(":")
-    if not attribute:
-        names = ", ".join(map(repr, _ENGINES))
-        raise SliceError(
-            f"unknown engine {name!r}: use 'auto', {names} or 'package.module:Class'", kind="input"
-        )
     try:
         engine = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:

@@ -22,7 +22,7 @@ class CodeSource:
 
     :param text: as it stands in its file, with its indentation and without its decorators.
     :param line: of the file, in which the text begins.
-    :param class_name: of the class in which it stands.
+    :param class_name: of the innermost class around it: private names get that name.
     :param free_names: what it uses of the functions around it.
     :param flags: of `from __future__ import ...`.
     """
@@ -38,19 +38,25 @@ class CodeSource:
     def compile(self) -> CodeType:
         """:raises SyntaxError: when this Python does not have the syntax.
         :raises ValueError: when the result has not what the function's closure was built for."""
-        is_lambda = self.name == "<lambda>"
+        before, after = ("(", ")") if self.name == "<lambda>" else ("if True:", "")
+        if after or self.text[:1].isspace():
+            tree = ast.parse(f"{before}\n{self.text}\n{after}")
+            ast.increment_lineno(tree, self.line - 2)
+        else:
+            tree = ast.parse(self.text)
+            ast.increment_lineno(tree, self.line - 1)
         # Statements around the definition, which give it the names that it uses of them.
-        around: dict[str, str] = {}
-        if is_lambda or self.text[:1].isspace():
-            names = ", ".join(name for name in self.free_names if name != "__class__")
-            around["around"] = f"def around({names}):"
+        around = []
         if self.class_name is not None:
-            around[self.class_name] = f" class {self.class_name}:"
-        lines = [*around.values(), *(["  ("] if is_lambda else [])]
-        tree = ast.parse("\n".join([*lines, self.text, *([")"] if is_lambda else [])]))
-        ast.increment_lineno(tree, max(self.line - 1 - len(lines), 0))
+            around.append((self.class_name, f"class {self.class_name}: pass"))
+        if names := [name for name in self.free_names if name != "__class__"]:
+            around.append(("around", f"def around({', '.join(names)}): pass"))
+        for _, statement in around:
+            outer = ast.parse(statement)
+            outer.body[0].body = tree.body  # type: ignore[attr-defined]
+            tree = outer
         code: CodeType = compile(tree, self.file, "exec", flags=self.flags, dont_inherit=True)
-        for name in (*around, self.name):
+        for name in (*(name for name, _ in reversed(around)), self.name):
             [code] = [c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name]
         if code.co_freevars != tuple(self.free_names):
             raise ValueError(f"{self.name} uses {code.co_freevars} of the functions around it")

@@ -88,7 +88,8 @@ def describe_python_mismatch(sender: str, cluster: str) -> str:
     """The error's text: why the cluster cannot run a function, and what to do."""
     return (
         f"the task's function was compiled by Python {sender}, which the Airflow worker runs, and uses code "
-        f"that has no source; the cluster runs Python {cluster}, which cannot run that. Put the function "
+        "that has no source of its own (a dataclass, a NamedTuple, two lambdas in a line, an edited file); "
+        f"the cluster runs Python {cluster}, which cannot run that. Put the function "
         "into a module and set preprocess='package.module:function', or run both sides on the same Python"
     )
 

@@ -116,6 +116,40 @@ def test_another_python_compiles_the_function_from_its_source(
         row_function.load_row_function(install(eval("lambda name: name")))
 
 
+HARD = """
+def nested(depth):
+	class Asks:
+		by_lambda = lambda self, name: self.__mark + name
+		def __init__(self): self.__mark = "é"
+		def function(self):
+			def ask(name): return Asks().by_lambda(name) + self.__mark * depth
+			return ask
+	return Asks().function()
+if True:
+	def count(n): return 0 if n == 0 else 1 + count(n - 1)
+	def recursive(name): return f"{name}{count(2)}"
+"""
+
+
+def test_private_names_and_recursion_are_the_same_when_compiled_again_and_an_edited_file_is_refused(
+    tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_llm_hard.py").write_text(HARD, encoding="utf-8")
+    import my_llm_hard  # type: ignore[import-not-found]
+
+    nested, recursive = my_llm_hard.nested(2), my_llm_hard.recursive
+    modules = [install(nested), install(recursive)]
+    # The code that runs is not what the file says by now, although its instructions are the same.
+    (tmp_path / "my_llm_hard.py").write_text(HARD.replace("count(2)", "count(3)"), encoding="utf-8")
+    edited = install(recursive)
+    for of_cluster in (row_code, row_function):
+        monkeypatch.setattr(of_cluster, "PYTHON", "3.9")
+    answers = [row_function.load_row_function(module)({"name": "ann"}) for module in modules]
+    assert answers == [nested("ann"), recursive("ann")] == ["éannéé", "ann2"]
+    with pytest.raises(SliceError, match="uses code that has no source"):
+        row_function.load_row_function(edited)
+
+
 def test_module_that_the_cluster_lacks_is_named(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

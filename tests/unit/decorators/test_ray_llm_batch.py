@@ -343,3 +343,13 @@ def test_return_annotation_does_not_split_the_report() -> None:
         assert decorated(ask)().operator.multiple_outputs is False
         assert decorated(ask, multiple_outputs=True)().operator.multiple_outputs is True
         assert task.ray_llm_batch(**ARGUMENTS)(ask).function({}) == {"prompt": ""}
+
+
+def test_function_is_what_was_parsed_when_its_file_changes_while_the_task_holds_its_submission(
+    tmp_path: Path,
+) -> None:
+    dag = parse_dag(tmp_path / "a.py", DAG_FILE)
+    parsed, _ = sent_by(dag)
+    (tmp_path / "a.py").write_text(DAG_FILE.replace('" of "', '" from "'))
+    renewed, _ = sent_by(dag)
+    assert (renewed.preprocess, renewed.code_hash) == (parsed.preprocess, parsed.code_hash)

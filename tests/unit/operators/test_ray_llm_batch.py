@@ -58,6 +58,11 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"limits": {"finish_by": "25:00"}}, "limits.finish_by is '25:00'.*'07:00'"),
     ({"quality": {"max_quarantin": 0.2}}, "quality has no 'max_quarantin': did you mean 'max_quarantine'?"),
     ({"engine": {"engine_kwargs": {}}}, "engine has no 'engine_kwargs': write engine.kwargs"),
+    ({"engine": {"max_model_len": 64}}, "engine has no 'max_model_len'.*arguments stand in engine.kwargs"),
+    ({"engine": {5: 1}}, "engine has no 5: it has kind"), ({"rerun": ["keep"]}, r"rerun is \['keep'\]"),
+    ({"engine": {"kind": "vlm"}}, "engine.kind: unknown engine 'vlm': use 'auto', 'vllm'"),
+    ({"engine": {"workers": "few"}}, "^t: engine.workers: give a number.*'auto' .got 'few'.$"),
+    ({"output_schema": EmptyOperator(task_id="up").output}, "output_schema .*cannot come from an upstream"),
     ({"source": "csv"}, "source is 'csv': give a dict with any of format, column"),
     ({"rerun": "always"}, "rerun is 'always': .*'keep', 'recompute', 'extend'"),
     ({"limits": "{{ params.limits }}"}, "limits is '{{ params.limits }}': give a dict, whose values"),
@@ -375,8 +380,13 @@ def test_next_try_that_gets_no_credentials_finds_the_job_all_the_same(
 def test_rendered_text_becomes_what_the_argument_needs() -> None:
     task = operator(
         quality={"max_quarantine": "{{ params.share }}"}, slice_key="k", regex="{{ params.regex }}",
-        engine={"workers": "{{ params.workers }}"}, limits={"stall": "{{ params.stall }}"},
+        engine={
+            "workers": "{{ params.workers }}", "kwargs": {"hf_overrides": {"tie": "{{ not params.force }}"}},
+        },
+        limits={"stall": "{{ params.stall }}"},
+        sampling_params={"seed": "{{ params.workers }}", "extra_args": {"text": "{{ params.workers }}"}},
         rerun={"force": "{{ params.force }}", "on_config_change": "{{ params.change }}"},
+        chat_template_kwargs={"enable_thinking": "{{ not params.force }}", "day": "20260131"},
     )  # fmt: skip
     params = {
         "share": 0.12, "force": True, "regex": "a|b", "workers": 4, "change": "recompute", "stall": "2h",
@@ -385,6 +395,10 @@ def test_rendered_text_becomes_what_the_argument_needs() -> None:
     job = spec_of(task)
     assert (job.max_quarantine_fraction, job.force_rerun, job.regex) == (0.12, True, "a|b")
     assert (job.concurrency, job.on_config_change, job.stall_timeout) == (4, "recompute", 7200)
+    assert job.engine_kwargs == {"hf_overrides": {"tie": False}}
+    assert job.sampling_params == {"seed": 4, "extra_args": {"text": "4"}}
+    # To a chat template the text "False" is true; numbers it prints as they are written.
+    assert job.chat_template_kwargs == {"enable_thinking": False, "day": "20260131"}
     wrong = operator(quality={"max_quarantine": "{{ params.share }}"}, slice_key="k")
     wrong.render_template_fields({"params": {"share": "a lot"}})  # type: ignore[typeddict-item]
     with pytest.raises(RayLLMInputError, match=r"quality.max_quarantine.*'a lot'"):
@@ -400,6 +414,7 @@ def test_rendered_text_becomes_what_the_argument_needs() -> None:
         ("runtime_env", {"pip": ["{{ params.p }}"]}),
         ("engine", {"kwargs": {"trust_remote_code": "{{ params.t }}"}}), ("log", "{{ params.l }}"),
         ("engine", {"processor": {"map": {"runtime_env": "{{ params.t }}"}}}),
+        ("engine", {"kwargs": {"speculative_config": {"method": "custom_class", "model": "{{ params.m }}"}}}),
         ("allow_static_credentials", "{{ params.a }}"),
     ],
 )  # fmt: skip
@@ -412,6 +427,10 @@ def test_template_that_nobody_renders_is_refused_when_the_dag_is_parsed(argument
 @pytest.mark.parametrize("rendered", [
     "evil:Engine", {"kind": "evil:Engine"}, {"kwargs": {"trust_remote_code": True}},
     {"processor": {"preprocess_map_kwargs": {"runtime_env": {"working_dir": "https://evil/a.zip"}}}},
+    {"kwargs": {"model_class_overrides": {"LlamaForCausalLM": "evil:Model"}}},
+    {"kwargs": {"speculative_config": {"method": "custom_class", "model": "evil.Proposer"}}},
+    {"kwargs": {"spec_method": "custom_class", "spec_model": "evil.Proposer"}},
+    {"kwargs": {"ec_manager_config": {"encoder_cache_manager_cls": "evil.Manager"}}},
 ])  # fmt: skip
 def test_run_cannot_choose_the_code_of_an_engine(rendered: Any) -> None:
     task = operator(engine="{{ params.engine }}", slice_key="k")
@@ -471,6 +490,27 @@ def test_profile_is_the_connections_and_leaves_override_it(monkeypatch: pytest.M
     has(vllm=small)
     with pytest.raises(RayConnectionError, match="'vllm' is the name of an engine"):
         spec_of(operator(engine="small", slice_key="k"))
+    has(small={"accelerator": "{{ params.gpu }}", "processor": {"chat_template_stage": "{{ messages }}"}})
+    with pytest.raises(RayConnectionError, match="'small' holds a template, which nobody renders"):
+        spec_of(operator(engine="small", slice_key="k"))
+
+
+def test_profile_and_leaves_that_are_not_given_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = {"none": {"kwargs": None}, "small": {"kwargs": {"seed": 1}}, "wrong": {"kwargs": "seed"}}
+    connection = {"conn_type": "ray", "host": "http://ray:8265", "extra": {"engines": engines}}
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(connection))
+
+    def kwargs(**engine: Any) -> dict[str, Any]:
+        return spec_of(operator(engine=engine, slice_key="k")).engine_kwargs
+
+    assert (
+        kwargs(profile="none", kwargs={"seed": 2}) == kwargs(profile=None, kwargs={"seed": 2}) == {"seed": 2}
+    )
+    assert kwargs(profile="small", kwargs=None) == {"seed": 1}
+    with pytest.raises(RayLLMInputError, match=r"engine.kwargs is 'seed': give a dict"):
+        kwargs(profile="wrong", kwargs={"seed": 1})
+    with pytest.raises(RayLLMInputError, match=r"engine.profile is \['small'\]: give the name"):
+        kwargs(profile=["small"])
 
 
 def test_prompt_may_be_a_file_beside_the_dag(tmp_path: Path) -> None:

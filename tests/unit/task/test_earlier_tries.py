@@ -113,7 +113,7 @@ def test_job_that_ended_counts_when_it_published_and_nobody_cleared_the_task_sin
 
 def test_cluster_that_refuses_to_list_its_jobs_is_told_of_and_costs_no_task(cluster: FakeCluster) -> None:
     a_try(1).submit()
-    cluster.refused = "/api/jobs/"
+    cluster.refused = ("/api/jobs/",)
     log = Log()
     second = a_try(2, log=log)
     assert second.find_job() is None
@@ -154,7 +154,7 @@ def test_record_with_more_than_this_version_knows_is_read(cluster: FakeCluster) 
 def test_record_that_names_no_job_leaves_it_to_the_cluster_or_fails(cluster: FakeCluster, value: Any) -> None:
     a_try(1).submit()
     assert a_try(1, StateStore({STATE_KEY: value})).find_job() is not None
-    cluster.refused = "/api/jobs/"
+    cluster.refused = ("/api/jobs/",)
     with pytest.raises(RayLLMJobError, match=r"another version of the provider .*Stop the task's job"):
         a_try(2, StateStore({STATE_KEY: value})).find_job()
 

@@ -38,6 +38,10 @@ def jobs(phases: list[str]) -> list[dict[str, Any]]:
     return [*live, ended, {"status": "RUNNING", "metadata": None}]
 
 
+def listed(phases: list[str]) -> list[dict[str, Any]]:
+    return [{**job, "submission_id": f"j{i}"} for i, job in enumerate(jobs(phases))]
+
+
 def looks(cluster: FakeCluster) -> int:
     """At its jobs, so far."""
     return cluster.count("/api/v0/jobs")
@@ -145,6 +149,20 @@ def test_cluster_that_is_away_is_waited_for_and_one_that_refuses_the_token_is_no
     cluster.http = 401
     with pytest.raises(RayConnectionError):
         run(enter(place(reconnect_timeout=60)))
+
+
+def test_proxy_that_refuses_the_list_of_jobs_stops_no_submission(cluster: FakeCluster) -> None:
+    log, cluster.jobs = Log(), listed([WAITING] * LIMIT)
+    cluster.refused = ("/api/v0/",)  # Ray's Jobs API, through which jobs are submitted, lists them too
+    assert run(enter(place(), log=log)) is False
+    assert log.lines == []
+    cluster.refused = ("/api/v0/", "/api/jobs/")
+    time.sleep(0.3)
+    assert run(enter(place(), log=log)) is True
+    assert "error" not in run(fire(place()))
+    [line] = log.lines
+    assert line.startswith("The cluster does not let this task list its jobs")
+    assert line.endswith("HTTP 403: RBAC: access denied")
 
 
 # --- In the triggerer ---

@@ -2,8 +2,8 @@
 effect is in the object already).
 
 The canonical form has no positions, comments, docstrings, and annotations of functions. Its values are lists
-and strings. Unlike the output of `ast.dump`, `ast.unparse` (f-strings) and the compiler,
-they are equal for equal definitions in every minor version of Python.
+and strings. Unlike the output of `ast.dump`, `ast.unparse` (f-strings) and the compiler, they are equal for
+equal definitions in every minor version of Python.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from airflow_provider_raydatallm.processor.request.row_code import CodeSource
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _STATEMENTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: Fields of AST nodes that do not affect what the code does.
+#: Of `from __future__ import ...`, among the flags of compiled code.
 _FUTURE_FLAGS = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+#: Fields of AST nodes that do not affect what the code does.
 _IGNORED_FIELDS = frozenset({"ctx", "kind", "returns", "type_comment", "type_params"})
 
 

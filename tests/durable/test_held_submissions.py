@@ -91,24 +91,33 @@ def test_few_jobs_wait_and_the_other_tasks_hold_theirs(
 
 
 @pytest.mark.long
-def test_triggerer_that_dies_with_a_line_loses_and_repeats_no_submission(
-    airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: Callable[..., Table]
-) -> None:
+@pytest.mark.parametrize(
+    ("mode", "who"), [("deferred", "triggerer"), ("waiting", "worker")], indirect=["mode"]
+)
+def test_what_dies_with_a_line_loses_and_repeats_no_submission(
+    airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: Callable[..., Table], mode: str,
+    who: str,
+) -> None:  # fmt: skip
     table = make_table(*DAYS[:4])
     for day in DAYS[:4]:
         table.hold(day, 1)
     tasks = [
-        airflow.api.trigger("crowded_deferred", conf={"table": table.name, "slice": day}) for day in DAYS[:4]
+        airflow.api.trigger(f"crowded_{mode}", conf={"table": table.name, "slice": day}) for day in DAYS[:4]
     ]
 
-    def one_holds() -> bool | None:
-        return sum(bool(cluster.jobs(run_id=task.run_id)) for task in tasks) == 3 or None
+    def only_holder() -> Task | None:
+        holders = [task for task in tasks if not cluster.jobs(run_id=task.run_id)]
+        return holders[0] if len(holders) == 1 else None
 
-    wait_for(one_holds, LIMIT, "three jobs", lambda: cluster.jobs())
-    airflow.restart("triggerer")
+    holder = wait_for(only_holder, LIMIT, "three jobs", lambda: cluster.jobs())
+    if who == "triggerer":
+        airflow.restart("triggerer")
+    else:
+        airflow.worker(holder).kill()
+        airflow.api.wait(holder, "running", try_number=2)
     for day in DAYS[:4]:
         table.release(day)
-    event = "the triggerer is killed while tasks hold their submission"
-    line = outcomes.see(event, "deferred", tasks, table, *DAYS[:4])
-    assert line == Line(event, "deferred", "published x4", 4, 0, "right", "success x4")
+    event = f"the {who} is killed while tasks hold their submission"
+    line = outcomes.see(event, mode, tasks, table, *DAYS[:4])
+    assert line == Line(event, mode, "published x4", 4, 0, "right", "success x4")
     assert [len(cluster.jobs(run_id=task.run_id)) for task in tasks] == [1] * 4

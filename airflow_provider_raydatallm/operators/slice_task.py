@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_raydatallm.contract.progress_text import result_lines
 from airflow_provider_raydatallm.contract.report import Report
@@ -199,11 +199,7 @@ class SliceTask(SliceLineage, BaseOperator):
         if self.deferrable and not self._killed:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
-            # Airflow refuses to defer a task that was marked while its job was submitted: no trigger would
-            # stop the job then, and nobody wait for it.
-            if not _run_async(still_waits(job.submission_id, tracker.task)):
-                _run_async(self._stop(job, tracker.task))
-                raise RayJobStoppedError("Airflow no longer wants this task to wait for its job")
+            self._stop_if_marked(job, tracker.task)
             # The triggerer may run on another machine, and must not start a Ray of its own there.
             job = replace(job, local_head=hook.local_head)
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
@@ -211,6 +207,18 @@ class SliceTask(SliceLineage, BaseOperator):
             self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
         verdict = _run_async(self._wait_unless_killed(job, tracker.task))
         return self._conclude(context, tracker, slice_job, job, verdict)
+
+    def _stop_if_marked(self, job: JobRef, attempt: TaskAttempt) -> None:
+        """Airflow refuses to defer a task that was marked while its job was submitted: no trigger would stop
+        the job then, and nobody wait for it."""
+        try:
+            is_wanted = _run_async(still_waits(job.submission_id, attempt))
+        except AirflowRuntimeError as e:  # the API server is busy or away; deferring tells
+            self.log.warning("Cannot ask Airflow whether the task was marked meanwhile: %s", e)
+            return
+        if not is_wanted:
+            _run_async(self._stop(job, attempt))
+            raise RayJobStoppedError("Airflow no longer wants this task to wait for its job")
 
     async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> job_verdict.Verdict:
         waiting = wait_for_job(job, self.log, partial(still_waits, job.submission_id, attempt))

@@ -27,7 +27,7 @@ def test_run_without_a_date_takes_its_slice_from_its_form_or_is_refused_at_once(
     for task in refused:
         assert airflow.api.finish(task) == "failed"
         assert airflow.api.get(task)["try_number"] == 1
-        assert "no slice key: this run has no partition key" in airflow.api.log(task)
+        airflow.api.wait_logged(task, "no slice key: this run has no partition key")
     line = outcomes.see("asset materialized", "deferred", materialized, table, DAY)
     assert line == Line("asset materialized", "deferred", "published", 1, 0, "right", "success")
 

@@ -111,17 +111,17 @@ def test_run_chooses_what_the_dag_declares_and_nothing_else(scene: Scene) -> Non
 
 def assert_refused(scene: Scene, task: Task, text: str) -> None:
     assert scene.airflow.api.finish(task) == "failed"
-    assert text in scene.airflow.api.log(task)
+    scene.airflow.api.wait_logged(task, text)
     assert scene.airflow.api.get(task)["try_number"] == 1
     assert not scene.cluster.jobs(run_id=task.run_id)
 
 
 def assert_log_is_the_providers_own(scene: Scene) -> None:
+    scene.wait_logged("published")
     lines = scene.airflow.api.log(scene.task).splitlines()
     assert len(lines) < 60, "\n".join(lines)
     text = "\n".join(lines)
     assert "\x1b" not in text
-    assert "published" in text
     assert not [word for word in ("(pid=", "ray::", "INFO worker.py", "vllm") if word in text]
 
 
@@ -156,7 +156,7 @@ def test_triggerer_of_another_machine_refuses_the_embedded_ray_and_starts_none(
     api = scene.airflow.api
     scene.trigger("deferred", "embedded")
     assert api.finish(scene.task) == "failed"
-    assert "deferrable=False" in api.log(scene.task)
+    scene.wait_logged("deferrable=False")
     assert not triggerer_of_another_machine.exists()
     assert not scene.table.has_output(DAY)
     # The head of a worker knows nothing of what the worker knows.

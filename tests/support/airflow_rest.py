@@ -261,6 +261,11 @@ class RestApi:
                 lines.append(entry if isinstance(entry, str) else _line(entry))
         return "\n".join(lines)
 
+    def wait_logged(self, task: Task, text: str) -> None:
+        """Wait for a text in the task's log: its last lines may come after its state."""
+        what = f"the log to say {text!r}"
+        wait_for(lambda: text in self.log(task) or None, LIMIT, what, lambda: self.log(task)[-3000:])
+
     def xcom(self, task: Task, key: str = "return_value") -> Any:
         """None when there is none."""
         try:

@@ -55,8 +55,7 @@ class Scene:
             self.cluster.stop_job(job)
 
     def wait_logged(self, text: str) -> None:
-        api, task, what = self.airflow.api, self.task, f"the log to say {text!r}"
-        wait_for(lambda: text in api.log(task) or None, LIMIT, what, lambda: api.log(task)[-3000:])
+        self.airflow.api.wait_logged(self.task, text)
 
     def see(self, event: str) -> Line:
         return self._outcomes.see(event, self.mode, self.task, self.table, DAY)

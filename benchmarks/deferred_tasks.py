@@ -66,7 +66,7 @@ def watch(job: str, head_pid: int) -> dict[str, Any]:
 async def _watch(job: str, dashboard: Any) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from airflow_provider_raydatallm.task.job_waiter import JobRef
+    from airflow_provider_raydatallm.task.job.waiter import JobRef
     from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
     ref = JobRef("ray_default", 5.0, 600.0, 1800.0, None, time.time(), submission_id=job, nonce="n")

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.result.report import Report
 
 _ROW_GROUP = 5_000
 

@@ -32,7 +32,7 @@ def run() -> bool:
     import pyarrow.parquet as pq
 
     from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
-    from airflow_provider_raydatallm.task.submission_queue import max_waiting_jobs
+    from airflow_provider_raydatallm.task.queue.places import max_waiting_jobs
 
     limit = max_waiting_jobs()
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
@@ -77,11 +77,11 @@ async def _run_slice(folder: str, cpus: int, key: str) -> str:
     from airflow_provider_raydatallm.hooks.ray import RayHook
     from airflow_provider_raydatallm.submit import packages
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
-    from airflow_provider_raydatallm.task.job_verdict import Finished
-    from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
-    from airflow_provider_raydatallm.task.submission_gate import SubmissionGate
-    from airflow_provider_raydatallm.task.submission_line import wait_in_line
-    from airflow_provider_raydatallm.task.submission_queue import QueuePlace, task_key
+    from airflow_provider_raydatallm.task.job.verdict import Finished
+    from airflow_provider_raydatallm.task.job.waiter import JobRef, wait_for_job
+    from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
+    from airflow_provider_raydatallm.task.queue.line import wait_in_line
+    from airflow_provider_raydatallm.task.queue.places import QueuePlace, task_key
     from tests.support.in_process import job_of
 
     log = logging.getLogger("benchmarks.waiting_slices")
@@ -161,7 +161,7 @@ class _HeadWatch:
     def _watch(self) -> None:
         from airflow_provider_raydatallm.hooks import jobs_api
         from airflow_provider_raydatallm.hooks.ray import RayHook
-        from airflow_provider_raydatallm.task.submission_queue import count_waiting
+        from airflow_provider_raydatallm.task.queue.places import count_waiting
 
         hook = RayHook("ray_default")
         while not self._ended.wait(1):

@@ -49,7 +49,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.contract.errors import SliceError
+    from airflow_provider_raydatallm.contract.result.errors import SliceError
     from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 
     if bool(args.names) == args.all:

@@ -15,7 +15,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_raydatallm.contract.heartbeat import CONFIRMED
+from airflow_provider_raydatallm.contract.job.heartbeat import CONFIRMED
 from airflow_provider_raydatallm.exceptions import (
     RayClusterUnfitError,
     RayConnectionError,

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_raydatallm.contract.redaction import encodings
+from airflow_provider_raydatallm.contract.log.redaction import encodings
 
 _AUTHORIZATION = re.compile(r"\s*(bearer|basic|token|apikey)\s+(.+)", re.IGNORECASE | re.DOTALL)
 

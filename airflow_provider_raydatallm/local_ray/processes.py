@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_raydatallm.contract.process_environment import inherited
+from airflow_provider_raydatallm.contract.job.environment import inherited
 
 if TYPE_CHECKING:
     import psutil

@@ -26,7 +26,7 @@ from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, submission
 from airflow_provider_raydatallm.task.airflow_features import partition_key
-from airflow_provider_raydatallm.task.job_waiter import JobRef
+from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_slice_key
 
 if TYPE_CHECKING:

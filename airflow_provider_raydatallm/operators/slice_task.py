@@ -1,7 +1,7 @@
 """`SliceTask`: the course of a task's attempt, whatever its job is.
 
-It finds or submits the job of its slice (`task.job_tracker`), once it has a place (`task.submission_gate`),
-waits for it here or in the triggerer (`task.job_waiter`), and turns its verdict into the task's outcome
+It finds or submits the job of its slice (`task.job.tracker`), once it has a place (`task.queue.gate`),
+waits for it here or in the triggerer (`task.job.waiter`), and turns its verdict into the task's outcome
 (`task.outcome`).
 """
 
@@ -18,24 +18,25 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, AirflowTaskTimeout
 
-from airflow_provider_raydatallm.contract.progress_text import result_lines
-from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.log.progress_text import result_lines
+from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import record_asset_events
 from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
 from airflow_provider_raydatallm.links.ray import RayJobLink
-from airflow_provider_raydatallm.task import job_verdict, submission
+from airflow_provider_raydatallm.task import submission
 from airflow_provider_raydatallm.task.airflow_features import partition_key
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, still_waits, stop_own_job
-from airflow_provider_raydatallm.task.job_record import DeferredJob
-from airflow_provider_raydatallm.task.job_tracker import JobTracker
-from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
-from airflow_provider_raydatallm.task.log_entries import clean
+from airflow_provider_raydatallm.task.job import verdict as job_verdict
+from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, still_waits, stop_own_job
+from airflow_provider_raydatallm.task.job.log_entries import clean
+from airflow_provider_raydatallm.task.job.record import DeferredJob
+from airflow_provider_raydatallm.task.job.tracker import JobTracker
+from airflow_provider_raydatallm.task.job.waiter import JobRef, wait_for_job
 from airflow_provider_raydatallm.task.outcome import build_result, error_of
-from airflow_provider_raydatallm.task.submission_gate import SubmissionGate
-from airflow_provider_raydatallm.task.submission_queue import QueuePlace, raise_error_of
+from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
+from airflow_provider_raydatallm.task.queue.places import QueuePlace, raise_error_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

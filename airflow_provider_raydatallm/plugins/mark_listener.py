@@ -68,7 +68,7 @@ def _stop_job(attempt: tuple[Any, ...]) -> None:
 async def _stop(attempt: tuple[Any, ...]) -> None:
     try:
         from airflow_provider_raydatallm.plugins.marked_job import stop_marked_job
-        from airflow_provider_raydatallm.task.job_cancel import TaskAttempt
+        from airflow_provider_raydatallm.task.job.cancel import TaskAttempt
 
         await stop_marked_job(TaskAttempt(*attempt))
     except Exception as e:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import asdict
 
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt
-from airflow_provider_raydatallm.task.job_record import STATE_KEY, JobRecord
+from airflow_provider_raydatallm.task.job.cancel import TaskAttempt
+from airflow_provider_raydatallm.task.job.record import STATE_KEY, JobRecord
 
 #: How long the connection and the cluster may take.
 _STOP_SECONDS = 20.0
@@ -22,37 +21,35 @@ _STOP_SECONDS = 20.0
 log = logging.getLogger(__name__)
 
 
-async def stop_marked_job(task: TaskAttempt) -> None:
+async def stop_marked_job(attempt: TaskAttempt) -> None:
     """Stops the job that this attempt, or one before it, waited for, unless it is over, a later attempt waits
     for it, or `cancel_on_kill` is False.
 
     :raises Exception: of Airflow's database, the connection or the cluster; the job ends by `limits.orphan`.
     """
     # Blocks the other stops for milliseconds. One after another, they need one connection to the database.
-    record = _read_record(task)
-    if record is None or record.is_over or record.commits_alone or record.try_number > task.try_number:
+    record = _read_record(attempt)
+    if record is None or record.is_over or record.commits_alone or record.try_number > attempt.try_number:
         return
     async with asyncio.timeout(_STOP_SECONDS):
-        await _stop(record, task)
+        await _stop(record, attempt)
 
 
-async def _stop(record: JobRecord, task: TaskAttempt) -> None:
+async def _stop(record: JobRecord, attempt: TaskAttempt) -> None:
     job_id = record.submission_id
     # Not None: it starts no embedded Ray. That of another machine is left alone: its job is not here.
     hook = RayHook(record.ray_conn_id, local_head="")
     info = await hook.acall(jobs_api.get_status(job_id))
     if info is None or info.status in jobs_api.TERMINAL:
         return
-    if not task.is_of(info.metadata):
+    if not attempt.is_of(info.metadata):
         log.warning("Leaving Ray job %s running: it is not of the task that names it", job_id)
     elif await hook.acall(jobs_api.stop(job_id)):
         log.info("Stopped Ray job %s: its task was marked", job_id)
 
 
-def _read_record(task: TaskAttempt) -> JobRecord | None:
+def _read_record(attempt: TaskAttempt) -> JobRecord | None:
     from airflow.state import TaskScope, get_state_backend
 
-    task_key = asdict(task)
-    task_key.pop("try_number")
-    value = get_state_backend().get(TaskScope(**task_key), STATE_KEY)
+    value = get_state_backend().get(TaskScope(**attempt.task), STATE_KEY)
     return JobRecord.from_json(json.loads(value)) if value else None

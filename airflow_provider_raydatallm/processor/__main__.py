@@ -2,8 +2,8 @@
 process can reach.
 
 SPEC is a JSON file of a `SliceJob`: a path, a URL that fsspec opens, or `package:NAME` for one that was
-shipped with the job. The report is printed as JSON; with --nonce as a marked line (`contract.log_lines`),
-which the Airflow side looks for.
+shipped with the job. The report is printed as JSON; with --nonce as a marked line
+(`contract.log.marked_lines`), which the Airflow side looks for.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.groups import flatten
-from airflow_provider_raydatallm.contract.log_lines import LineKind, encode_line
-from airflow_provider_raydatallm.contract.progress_text import progress_text, result_lines
-from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, encode_line
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.counters import COUNTERS
+from airflow_provider_raydatallm.contract.result.counters import COUNTERS
 
 _MAX_MESSAGE_CHARS = 2000
 

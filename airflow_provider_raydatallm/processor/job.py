@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from airflow_provider_raydatallm.contract.log_lines import redact_line
-from airflow_provider_raydatallm.contract.redaction import Redactor, environment_secrets
+from airflow_provider_raydatallm.contract.log.marked_lines import redact_line
+from airflow_provider_raydatallm.contract.log.redaction import Redactor, environment_secrets
 
 
 class RedactedStream:

@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.failure_patterns import (
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure_patterns import (
     Failure,
     classify,
     diagnose,

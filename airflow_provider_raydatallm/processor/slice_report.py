@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_raydatallm.contract.counters import Counter, Section, counters_of
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.report import Counts, Report, Tokens
+from airflow_provider_raydatallm.contract.result.counters import Counter, Section, counters_of
+from airflow_provider_raydatallm.contract.result.report import Counts, Report, Tokens
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.metrics.advice import RunFacts, advise

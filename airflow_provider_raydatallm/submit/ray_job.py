@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_raydatallm.contract import addresses
-from airflow_provider_raydatallm.contract.job_phase import PHASE, WAITING
+from airflow_provider_raydatallm.contract.job.phase import PHASE, WAITING
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.submit import packages
 

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 from airflow_provider_raydatallm import exceptions
-from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
-from airflow_provider_raydatallm.task.job_failure import explain_failure
-from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, EndedWithoutReport, Failed
-from airflow_provider_raydatallm.task.job_waiter import JobRef
+from airflow_provider_raydatallm.task.job.failure import explain_failure
+from airflow_provider_raydatallm.task.job.verdict import ClusterUnreachable, EndedWithoutReport, Failed
+from airflow_provider_raydatallm.task.job.waiter import JobRef
 
 
 def build_result(

@@ -13,8 +13,8 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, label
-from airflow_provider_raydatallm.contract.redaction import check_no_secrets
-from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
+from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec import ADDRESSES, MAY_HOLD_SECRETS, SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.masking import mask

@@ -10,9 +10,9 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.task.airflow_features import HAS_TRIGGER_ON_KILL
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt, still_waits, stop_own_job
-from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, TimedOut, Verdict, to_event
-from airflow_provider_raydatallm.task.job_waiter import JobRef, wait_for_job
+from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, still_waits, stop_own_job
+from airflow_provider_raydatallm.task.job.verdict import ClusterUnreachable, TimedOut, Verdict, to_event
+from airflow_provider_raydatallm.task.job.waiter import JobRef, wait_for_job
 
 #: A triggerer's first call to Airflow can be slow: it loads the API.
 _STOP_SECONDS = 60.0
@@ -21,7 +21,7 @@ _stopping: set[asyncio.Task[None]] = set()
 
 
 class RayJobTrigger(BaseTrigger):
-    """Fires once, with the verdict on the job (`job_verdict.to_event`).
+    """Fires once, with the verdict on the job (`task.job.verdict.to_event`).
 
     Stops the job when a user clears or marks the task, or deletes its run. When a triggerer dies or hands its
     triggers to another one, the job runs on and the next triggerer waits for it.

@@ -8,14 +8,14 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_raydatallm.task.submission_line import wait_in_line
-from airflow_provider_raydatallm.task.submission_queue import QUEUE_ERRORS, QueuePlace, to_event
+from airflow_provider_raydatallm.task.queue.line import wait_in_line
+from airflow_provider_raydatallm.task.queue.places import QUEUE_ERRORS, QueuePlace, to_event
 from airflow_provider_raydatallm.triggers.ray_job import refuse_another_machine
 
 
 class SubmissionTurnTrigger(BaseTrigger):
     """Fires once, when it is the task's turn to submit its job, or it waited for too long. The event holds
-    the place, and the error if there is one (`submission_queue.to_event`).
+    the place, and the error if there is one (`task.queue.places.to_event`).
 
     Whatever becomes of the task or the triggerer, there is nothing to stop: no job was submitted.
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from airflow.sdk import DAG
 
-from airflow_provider_raydatallm.contract.log_lines import decode_line
+from airflow_provider_raydatallm.contract.log.marked_lines import decode_line
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from airflow_provider_raydatallm.contract.job_phase import PHASE, WAITING
+from airflow_provider_raydatallm.contract.job.phase import PHASE, WAITING
 from tests.durable.conftest import MAX_WAITING_JOBS
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for

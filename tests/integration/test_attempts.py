@@ -22,10 +22,11 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.task import job_cancel, job_tracker
-from airflow_provider_raydatallm.task.job_record import STATE_KEY
-from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
-from airflow_provider_raydatallm.task.job_waiter import heartbeat_key
+from airflow_provider_raydatallm.task.job import cancel as job_cancel
+from airflow_provider_raydatallm.task.job import tracker as job_tracker
+from airflow_provider_raydatallm.task.job.record import STATE_KEY
+from airflow_provider_raydatallm.task.job.verdict import Finished, to_event
+from airflow_provider_raydatallm.task.job.waiter import heartbeat_key
 from tests.support.arguments import grouped
 from tests.support.context import StateStore, context_of
 from tests.support.slices import STUB, fragments

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from demo.customers import LABELS, industry_of, write_customers

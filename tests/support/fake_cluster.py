@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from airflow_provider_raydatallm.contract.job_phase import ADMITTED, PHASE
+from airflow_provider_raydatallm.contract.job.phase import ADMITTED, PHASE
 
 
 class Log:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import held_resources
 from airflow_provider_raydatallm.processor.ray_runtime.marks import Mark, marks, try_lock
@@ -184,7 +184,7 @@ def _waiting(needs: Resources, waited_s: float, ahead: list[str]) -> dict[str, A
 
 
 def _timeout_error(needs: Resources, waiting: dict[str, Any]) -> SliceError:
-    from airflow_provider_raydatallm.contract.progress_text import waiting_text
+    from airflow_provider_raydatallm.contract.log.progress_text import waiting_text
 
     return SliceError(
         f"there was no room on the cluster within limits.queue: {waiting_text(waiting)} "

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from airflow_provider_raydatallm.contract.heartbeat import (
+from airflow_provider_raydatallm.contract.job.heartbeat import (
     CONFIRMED,
     MISSED_BEATS,
     PUBLISHING_SECONDS,

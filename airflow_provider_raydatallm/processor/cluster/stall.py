@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 #: How long an engine may start, unless the timeout is longer: loading the largest models takes less.
 START_SECONDS = 2 * 3600.0

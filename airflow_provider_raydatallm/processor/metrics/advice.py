@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from airflow_provider_raydatallm.contract.report import Advice, Balance, Counts, Seconds, Utilisation
+from airflow_provider_raydatallm.contract.result.report import Advice, Balance, Counts, Seconds, Utilisation
 from airflow_provider_raydatallm.processor.sizing.facts import Sizes
 from airflow_provider_raydatallm.processor.sizing.sizes import batch_size_for, workers_needed
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.counters import COUNTERS, Counter
-from airflow_provider_raydatallm.contract.report import Balance, Seconds, StartupSeconds, Throughput
+from airflow_provider_raydatallm.contract.result.counters import COUNTERS, Counter
+from airflow_provider_raydatallm.contract.result.report import Balance, Seconds, StartupSeconds, Throughput
 from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample, NodeUsage
 
 #: Window of recent rates: longer than a batch takes, short enough to show a change.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from airflow_provider_raydatallm.contract.report import Utilisation
+from airflow_provider_raydatallm.contract.result.report import Utilisation
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import nvml_devices
 
 SAMPLE_SECONDS = 0.5

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from airflow_provider_raydatallm.contract.counters import COUNTERS
+from airflow_provider_raydatallm.contract.result.counters import COUNTERS
 from airflow_provider_raydatallm.contract.spec import SliceJob
 
 #: Ray's prefix of the names.

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.contract.counters import COUNTERS, TRUNCATED_ANSWER, Counter
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.counters import COUNTERS, TRUNCATED_ANSWER, Counter
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ERROR_FIELDS, QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS

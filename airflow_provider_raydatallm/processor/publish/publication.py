@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass, replace
 import pyarrow as pa
 
 from airflow_provider_raydatallm import __version__
-from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.report import Report
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import asdict, replace
 from typing import Literal
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.publish.publication import commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent import futures
 from types import FrameType, TracebackType
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import start_call
 
 _SIGNAL = signal.SIGUSR1

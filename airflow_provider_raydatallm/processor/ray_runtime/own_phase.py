@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 
-from airflow_provider_raydatallm.contract.job_phase import ADMITTED, PHASE, WAITING
+from airflow_provider_raydatallm.contract.job.phase import ADMITTED, PHASE, WAITING
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 
 logger = logging.getLogger(__name__)

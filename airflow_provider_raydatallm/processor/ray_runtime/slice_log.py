@@ -1,11 +1,11 @@
-"""Makes what the Ray side logs into lines for people (`contract.own_lines`), on stderr."""
+"""Makes what the Ray side logs into lines for people (`contract.log.own_lines`), on stderr."""
 
 from __future__ import annotations
 
 import logging
 import sys
 
-from airflow_provider_raydatallm.contract.own_lines import format_lines
+from airflow_provider_raydatallm.contract.log.own_lines import format_lines
 
 _LOGGER = logging.getLogger("airflow_provider_raydatallm.processor")
 

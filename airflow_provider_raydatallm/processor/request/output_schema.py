@@ -20,8 +20,8 @@ import jsonschema
 import pyarrow as pa
 import referencing
 
-from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.json_schema import resolve_pointer, subschemas
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.value_types import MAX_DEPTH
 

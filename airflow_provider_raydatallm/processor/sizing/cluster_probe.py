@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import RAY
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import gpu_memory
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts

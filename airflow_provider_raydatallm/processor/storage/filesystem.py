@@ -7,7 +7,7 @@ from typing import Any
 import fsspec
 
 from airflow_provider_raydatallm.contract.addresses import check_address
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 # s3fs and the like answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
 # instance for each set of options, so these are never shared with code that caches.

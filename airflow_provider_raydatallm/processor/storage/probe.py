@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fsspec import AbstractFileSystem
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 
 #: The file that says that a store passed.

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store

@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, BaseOperator, CronPartitionTimet
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.report import Counts, Report, Tokens
+from airflow_provider_raydatallm.contract.result.report import Counts, Report, Tokens
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMJobError
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_raydatallm.cli import engines as engines_cli
 from airflow_provider_raydatallm.cli.main import main
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
 

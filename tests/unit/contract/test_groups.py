@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.groups import flatten
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.__main__ import load_spec
 from airflow_provider_raydatallm.task.arguments import WaitLimits
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.report import Counts, Report
+from airflow_provider_raydatallm.contract.result.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
 from airflow_provider_raydatallm.lineage.table_names import dataset_name, input_table, output_table

@@ -18,15 +18,15 @@ from airflow.sdk.log import redact
 from jinja2 import UndefinedError
 
 from airflow_provider_raydatallm.contract.groups import GROUPS
-from airflow_provider_raydatallm.contract.log_lines import encode_line
+from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.operators import groups
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
-from airflow_provider_raydatallm.task.job_record import DeferredJob, JobRecord
-from airflow_provider_raydatallm.task.job_verdict import Finished, to_event
-from airflow_provider_raydatallm.task.job_waiter import JobRef
+from airflow_provider_raydatallm.task.job.record import DeferredJob, JobRecord
+from airflow_provider_raydatallm.task.job.verdict import Finished, to_event
+from airflow_provider_raydatallm.task.job.waiter import JobRef
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import fake_cluster
 from tests.support.paths import ROOT

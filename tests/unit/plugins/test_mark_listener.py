@@ -17,7 +17,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from airflow_provider_raydatallm.plugins import marked_job
 from airflow_provider_raydatallm.plugins.mark_listener import MarkListener
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt
+from airflow_provider_raydatallm.task.job.cancel import TaskAttempt
 from tests.support.paths import ROOT
 
 ATTEMPT = TaskAttempt("d", "t", "r", -1, 1)

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayUnreachableError
 from airflow_provider_raydatallm.local_ray.head import head_status
 from airflow_provider_raydatallm.plugins import marked_job
-from airflow_provider_raydatallm.task.job_cancel import TaskAttempt
-from airflow_provider_raydatallm.task.job_record import JobRecord
+from airflow_provider_raydatallm.task.job.cancel import TaskAttempt
+from airflow_provider_raydatallm.task.job.record import JobRecord
 from tests.support.http_server import Request, http_server
 
 TASK = TaskAttempt("d", "t", "r", -1, 2)

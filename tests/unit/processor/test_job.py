@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
-from airflow_provider_raydatallm.contract.log_lines import decode_line, encode_line
-from airflow_provider_raydatallm.contract.redaction import Redactor
+from airflow_provider_raydatallm.contract.log.marked_lines import decode_line, encode_line
+from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.processor.job import RedactedStream
 
 SECRET = "wJalr/XUtnFEMI+K7MDENG=bPxRfiCY"

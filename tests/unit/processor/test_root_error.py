@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError, UserCodeException
 
-from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.failure_patterns import Failure
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure_patterns import Failure
 from airflow_provider_raydatallm.processor.ray_runtime import driver
 from airflow_provider_raydatallm.processor.root_error import root_error
 from tests.support.paths import FAILURES

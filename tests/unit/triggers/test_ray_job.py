@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_raydatallm.exceptions import RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.task.job_verdict import ClusterUnreachable, from_event
-from airflow_provider_raydatallm.task.job_waiter import JobRef
+from airflow_provider_raydatallm.task.job.verdict import ClusterUnreachable, from_event
+from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
 

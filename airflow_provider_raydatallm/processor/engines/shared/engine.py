@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.redaction import is_secret_name
+from airflow_provider_raydatallm.contract.log.redaction import is_secret_name
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps

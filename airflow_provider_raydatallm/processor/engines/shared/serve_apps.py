@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from airflow_provider_raydatallm.contract.errors import SliceError
-from airflow_provider_raydatallm.contract.process_environment import inherited
+from airflow_provider_raydatallm.contract.job.environment import inherited
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime import marks
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import import_serve, pandas_hidden

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 #: The executor for CPUs, by the name under which vLLM imports it.
 SLEEPING_EXECUTOR = "airflow_provider_raydatallm.processor.engines.cpu_executor.SleepingExecutor"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.progress_text import progress_text
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.processor.cluster.admission import admit, bundles_of
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
 from airflow_provider_raydatallm.processor.engines.ray_data_llm import RayDataLLM, _to_answer
 from airflow_provider_raydatallm.processor.engines.vllm import engine_base

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from tests.support.in_process import job_of
 
@@ -83,7 +83,7 @@ import ray.data
 from ray.data.extensions import ArrowTensorType, ArrowTensorTypeV2  # registers Ray's types
 import ray.data._internal.object_extensions.arrow
 from pathlib import Path
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from tests.unit.processor.input.test_hostile_files import plan_of, read
 
 class Loud(pa.ExtensionType):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.input import plan as plan_module
 from airflow_provider_raydatallm.processor.input import text as text_module
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan

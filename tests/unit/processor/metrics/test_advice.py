@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.report import Balance, Counts, Seconds, Utilisation
+from airflow_provider_raydatallm.contract.result.report import Balance, Counts, Seconds, Utilisation
 from airflow_provider_raydatallm.processor.metrics.advice import RunFacts, advise
 from airflow_provider_raydatallm.processor.sizing.facts import Sizes
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.contract.progress_text import progress_text
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.processor import version_build
 from airflow_provider_raydatallm.processor.metrics.deadline import lateness
 from airflow_provider_raydatallm.processor.slice_run import run_slice

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 
 

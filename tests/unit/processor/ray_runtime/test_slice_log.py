@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from airflow_provider_raydatallm.contract.own_lines import parse_line
+from airflow_provider_raydatallm.contract.log.own_lines import parse_line
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
 LOGGER = logging.getLogger("airflow_provider_raydatallm.processor.store.lease")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.request.prompt import Template, as_text
 
 COLUMNS = ["Company", "First Name", "budget"]

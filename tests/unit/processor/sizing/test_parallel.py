@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.sizing.parallel import (
     Parallel,
     Placement,

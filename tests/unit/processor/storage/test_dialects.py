@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage import store as store_module
 from airflow_provider_raydatallm.processor.storage.store import Store
 from tests.support.s3_dialect import Dialect

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage import probe
 from airflow_provider_raydatallm.processor.storage.probe import REMEMBERED, check_store
 from airflow_provider_raydatallm.processor.storage.store import Store

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage import store as store_module
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from tests.support.paths import ROOT

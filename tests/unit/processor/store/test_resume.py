@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.contract.errors import SliceError
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
@@ -150,7 +150,7 @@ def test_run_that_dies_leaves_its_finished_rows_to_the_next(job: SliceJob) -> No
 
 
 def test_damaged_fragment_is_set_aside_and_its_rows_run_again(
-    job: SliceJob, capsys: pytest.CaptureFixture[str]
+    job: SliceJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = make_plan(job)
     finish(job, plan, [(0, o) for o in range(30)])
@@ -164,7 +164,7 @@ def test_damaged_fragment_is_set_aside_and_its_rows_run_again(
     report = run(job, cluster)
     assert cluster.answered == 40 + 30
     assert report.counts.succeeded == 100
-    assert "is damaged" in capsys.readouterr().err
+    assert "is damaged" in caplog.text
     assert sum(a.startswith("kept") for a in answers(job)) == 30
 
 

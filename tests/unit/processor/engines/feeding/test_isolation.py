@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
 from airflow_provider_raydatallm.processor.engines.feeding.isolation import Isolation
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row

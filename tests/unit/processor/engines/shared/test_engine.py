@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from ray.exceptions import RayActorError
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.shared import engine as engine_module
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from airflow_provider_raydatallm.contract.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import (
     Scaling,

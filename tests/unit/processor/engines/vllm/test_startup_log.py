@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_raydatallm.contract.report import StartupSeconds
+from airflow_provider_raydatallm.contract.result.report import StartupSeconds
 from airflow_provider_raydatallm.processor.engines.vllm import startup_log
 from airflow_provider_raydatallm.processor.metrics import startup_time
 from airflow_provider_raydatallm.processor.metrics.meter import Meter

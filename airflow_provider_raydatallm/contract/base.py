@@ -1,0 +1,15 @@
+"""What the parts of the spec have in common."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import BaseModel, ConfigDict
+
+#: An address or an absolute path: every process on every node has to find the same folder.
+FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
+
+
+class Contract(BaseModel):
+    # An address that is refused may hold a secret.
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)

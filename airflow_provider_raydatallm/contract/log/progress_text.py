@@ -1,0 +1,83 @@
+"""Progress, waiting and results as text for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_raydatallm.contract.result.report import Report
+
+_STEPS = {
+    "plan": "planning the slice",
+    "check": "checking the cluster",
+    "start": "starting the engine",
+    "answer": "answering",
+    "publish": "publishing",
+    "failed": "failed ({error})",
+    "attach": "waiting for {holder}, which is running this slice",
+}
+
+#: Seconds after which a start tells how long it takes.
+_LONG_START_S = 10.0
+
+
+def progress_text(progress: dict[str, Any]) -> str:
+    """Such as `answering: 1,280 of 4,000 rows (32%), 210 rows/s, 9,700 tokens/s, 13 s left`."""
+    if progress.get("step") == "queued":
+        return f"queued: {waiting_text(progress)}"
+    if plan := plan_lines(progress):
+        return "\n".join(plan)
+    details = []
+    if progress.get("step") == "start":
+        seconds = (progress.get("elapsed_s") or 0) - (progress.get("queued_s") or 0)
+        details += [f"for {seconds:,.0f} s"] if seconds >= _LONG_START_S else []
+    if progress.get("planned") and (progress["rows"] or progress.get("step") == "answer"):
+        share = progress["rows"] / progress["planned"]
+        details.append(f"{progress['rows']:,} of {progress['planned']:,} rows ({share:.0%})")
+    if progress.get("rows") and progress.get("rows_per_s"):
+        details.append(f"{progress['rows_per_s']:,.0f} rows/s, {progress['tokens_per_s'] or 0:,.0f} tokens/s")
+        if progress["eta_s"]:
+            details.append(f"{progress['eta_s']:,.0f} s left")
+    if (progress.get("late_s") or 0) > 0:
+        workers = progress["workers_needed"]
+        enough = f" ({workers:,} workers would be in time)" if workers else ""
+        details.append(f"{progress['late_s']:,} s later than finish_by{enough}")
+    step = _STEPS.get(name := str(progress.get("step")), name)
+    step = step.format(error=progress.get("error"), holder=progress.get("holder"))
+    return f"{step}: {', '.join(details)}" if details else step
+
+
+def result_lines(report: Report) -> list[str]:
+    """A run's result, what the time before its first row was spent on, and advice for the next one."""
+    counts, rate = report.counts, report.throughput.rows_per_s
+    result = f"{report.outcome}: {counts.succeeded:,} rows in {report.output_path}"
+    if counts.quarantined:
+        result += f", {counts.quarantined:,} in quarantine"
+    if report.outcome != "published":
+        return [result]
+    start = report.seconds.start
+    return [
+        result + (f", {rate:,.0f} rows/s" if rate else ""),
+        *([f"Before the first row: {start}"] if start is not None else ()),
+        *(f"Advice: {advice}" for advice in report.advice or ()),
+    ]
+
+
+def plan_lines(progress: dict[str, Any]) -> list[str]:
+    """The lines of a plan; none for other progress."""
+    lines: list[tuple[str, str]] = progress.get("plan") or []
+    width = max((len(name) for name, _ in lines), default=0)
+    return [f"{name:<{width}}  {text}" for name, text in lines]
+
+
+def waiting_text(waiting: dict[str, Any]) -> str:
+    """Such as `waited 95 s for 4 GPUs and 9 CPUs at once, 2 GPUs and 30 CPUs are free, behind s3://...`."""
+
+    def amounts(resources: dict[str, float]) -> str:  # GPUs first, as the scarcer ones
+        return " and ".join(f"{resources[name]:,g} {name}s" for name in sorted(resources, reverse=True))
+
+    text = f"waited {waiting['waited_s']:,.0f} s for {amounts(waiting['needs']) or 'its turn'}"
+    if waiting["free"]:
+        text += f" at once, {amounts(waiting['free'])} are free"
+    if ahead := list(waiting["ahead"]):
+        text += f", behind {ahead[0]}" + (f" and {len(ahead) - 1} more" if len(ahead) > 1 else "")
+    return text

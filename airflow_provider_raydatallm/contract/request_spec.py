@@ -1,0 +1,80 @@
+"""What each row asks of the model, and the shape of its answer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from airflow_provider_raydatallm.contract.base import Contract
+from airflow_provider_raydatallm.contract.engine_arguments import with_booleans, with_scalars
+from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
+
+_FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+
+
+class RequestSpec(Contract):
+    system_prompt: str | None = None
+    prompt: str | None = None
+    choices: tuple[str, ...] | None = None
+    output_schema: dict[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    sampling_params: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    preprocess: str | None = None
+    postprocess: str | None = None
+    #: Hash of the user's shipped code; "" when there is none.
+    code_hash: str = ""
+
+    @field_validator("preprocess", "postprocess")
+    @classmethod
+    def _check_function_reference(cls, value: str | None) -> str | None:
+        if value is not None and not _FUNCTION.match(value):
+            raise ValueError(f"{value!r} is not of the form 'package.module:function'")
+        return value
+
+    @field_validator("choices")
+    @classmethod
+    def _check_choices(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (len(set(value)) != len(value) or len(value) < 2 or "" in value):
+            raise ValueError(f"choices must be at least two different, non-empty texts, got {list(value)!r}")
+        return value
+
+    @field_validator("output_schema")
+    @classmethod
+    def _check_output_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            check_is_self_contained(value)
+        return value
+
+    @field_validator("sampling_params")
+    @classmethod
+    def _to_scalars(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return with_scalars(value, nested=False)  # nested ones are texts: a regular expression, choices
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _to_booleans(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return with_booleans(value)
+
+    @model_validator(mode="after")
+    def _check_request_and_answer_shape(self) -> RequestSpec:
+        if self.prompt is None and self.preprocess is None:
+            raise ValueError(
+                "prompt is missing: give a prompt with {column} fields, or a preprocess function"
+            )
+        if self.prompt is not None and self.preprocess is not None:
+            raise ValueError("prompt and preprocess both build the request: give one of them")
+        shapes = [n for n in ("choices", "output_schema", "regex", "grammar") if getattr(self, n) is not None]
+        if len(shapes) > 1:
+            raise ValueError(f"{' and '.join(shapes)} exclude each other: an answer has one shape")
+        if shapes and "structured_outputs" in self.sampling_params:
+            raise ValueError(
+                f"sampling_params['structured_outputs'] and {shapes[0]} both set the answer's shape: give one"
+            )
+        n = self.sampling_params.get("n")
+        if n not in (None, 1):
+            raise ValueError(f"sampling_params['n'] is {n!r}: one answer per row is published, leave n out")
+        return self

@@ -1,0 +1,145 @@
+"""`Report`, the contract from Ray to Airflow: what was done."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, create_model
+
+from airflow_provider_raydatallm.contract.base import Contract
+from airflow_provider_raydatallm.contract.result.counters import Section, counters_of
+
+
+def _declared_in(section: Section) -> type[Contract]:
+    """A model with a field for each counter of the section."""
+    fields: dict[str, Any] = {
+        c.report_field: (int | None, Field(None, description=c.help)) for c in counters_of(section)
+    }
+    return create_model(f"Declared{section.title()}", __base__=Contract, **fields)
+
+
+class _Rows(Contract):
+    planned: int
+    succeeded: int
+    resumed: int | None = None
+    quarantined: int = 0
+    invalid_output: int | None = None
+
+
+class Counts(_declared_in("counts"), _Rows):  # type: ignore[misc]
+    """Numbers of rows, with those of `counters`. `planned = succeeded + quarantined`; the others overlap
+    these. None: not measured."""
+
+
+class Tokens(_declared_in("tokens")):  # type: ignore[misc]
+    """`cached` is the part of `input` that the engine had computed before. `saved`, in neither `input` nor
+    `output`, is what the `Counts.cached` rows took when they were inferred."""
+
+
+class StartupSeconds(Contract):
+    """Parts of the time before the first request; None: unknown or not spent.
+
+    environment: from the job's submission to its process, while Ray installs code and packages.
+    imports: from there to its first step.
+    worker_imports: of vLLM and torch, by the first worker. This and the following are also set for a shared
+        engine that another slice started and this one waited for, and None for one that was ready.
+    engine: from there until the engine is ready. Parts of it, as far as vLLM logs them:
+    load: loading the model.
+    compile: 0 when nothing was compiled.
+    warm_up: profiling, the cache, CUDA graphs.
+    """
+
+    environment: float | None = None
+    imports: float | None = None
+    worker_imports: float | None = None
+    engine: float | None = None
+    load: float | None = None
+    compile: float | None = None
+    warm_up: float | None = None
+
+    def __str__(self) -> str:
+        known = {name: value for name, value in self if value is not None}
+        return ", ".join(f"{name.replace('_', ' ')} {seconds:,.1f} s" for name, seconds in known.items())
+
+
+class Seconds(Contract):
+    """Wall-clock seconds. `engine_start` runs from the plan to the first request in the engine, without the
+    time in the queue; `inference` from there to the last row out of it. `start` splits the startup."""
+
+    start: StartupSeconds | None = None
+    engine_start: float | None = None
+    inference: float | None = None
+    publish: float | None = None
+
+
+class Throughput(Contract):
+    """Rates over `Seconds.inference`."""
+
+    rows_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+
+
+class Utilisation(Contract):
+    """Percent over `Seconds.inference`, of the GPUs that the engine's workers hold (all GPUs when those are
+    unknown) and of the nodes' CPUs and memory."""
+
+    gpu_mean: float | None = None
+    gpu_p10: float | None = None
+    gpu_memory_max: float | None = None
+    cpu_mean: float | None = None
+    memory_max: float | None = None
+
+
+class Balance(Contract):
+    workers: int | None = None
+    max_over_mean: float | None = None
+
+
+class Advice(Contract):
+    """A setting to change in the next run (`change`), why (`evidence`), and a stable `code`."""
+
+    code: str
+    evidence: str
+    change: str
+
+    def __str__(self) -> str:
+        return f"{self.evidence}: {self.change} [{self.code}]"
+
+
+class Report(Contract):
+    """The content of a version's report file; XCom adds the job's id and links and Airflow's timings."""
+
+    version: Literal[1] = 1
+    outcome: Literal["published", "unchanged", "attached", "empty"]
+    slice_key: str
+    output_path: str
+    #: Number of the version that the slice's folder shows; None when nothing is published.
+    published_version: int | None = None
+    fingerprint: str
+    counts: Counts
+    tokens: Tokens = Tokens()
+    seconds: Seconds = Seconds()
+    throughput: Throughput = Throughput()
+    utilisation: Utilisation = Utilisation()
+    balance: Balance = Balance()
+    advice: tuple[Advice, ...] | None = None
+
+    def to_xcom(
+        self,
+        *,
+        report_path: str | None,
+        ray_job_id: str | None,
+        dashboard_url: str | None,
+        queued: float | None,
+        total: float | None,
+    ) -> dict[str, Any]:
+        """Returns the operator's `return_value`; `queued` and `total` are seconds."""
+        result = self.model_dump(mode="json", exclude={"version"})
+        result["advice"] = None if self.advice is None else [a.code for a in self.advice]
+        result["report_path"] = report_path
+        result["ray_job_id"] = ray_job_id
+        result["dashboard_url"] = dashboard_url
+        result["seconds"] = {"queued": queued, **result["seconds"], "total": total}
+        return result

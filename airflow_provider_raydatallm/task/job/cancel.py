@@ -1,0 +1,120 @@
+"""Asks Airflow whether an attempt still waits for its job, and stops the job when nobody does.
+
+Airflow does not order the end of one attempt before the start of the next: a trigger's `on_kill` may run
+after the next attempt has found the job, or after another triggerer has taken over the trigger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.task.queue.places import task_key
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.task.job.waiter import JobRef, TaskLog
+
+#: XCom of the attempt that waits for a job: the attempt's number and the job's id.
+OWNER_KEY = "ray_llm_job"
+
+
+@dataclass(frozen=True)
+class TaskAttempt:
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int
+    try_number: int
+
+    @classmethod
+    def from_task_instance(cls, ti: Any) -> TaskAttempt:
+        return cls(ti.dag_id, ti.task_id, ti.run_id, ti.map_index, ti.try_number)
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """What all tries of a task have in common, by the names that Airflow's own functions take."""
+        return {name: value for name, value in asdict(self).items() if name != "try_number"}
+
+    def is_of(self, metadata: Mapping[str, str]) -> bool:
+        """Whether a job is of this task, whichever of its tries."""
+        return task_key(metadata) == task_key(asdict(self))
+
+    def owner_record(self, submission_id: str) -> dict[str, Any]:
+        """The value of `OWNER_KEY`; pushed before this attempt asks the cluster about the job."""
+        return {"submission_id": submission_id, "try_number": self.try_number}
+
+
+def has_other_waiter(
+    submission_id: str, attempt: TaskAttempt, owner: Any, state: str | None, *, deferred: bool
+) -> bool:
+    """Whether another attempt or triggerer waits for the job now.
+
+    :param owner: the task's XCom `OWNER_KEY`, if any.
+    :param state: the task's state; None when it has none or was deleted.
+    :param deferred: whether this attempt waited in a triggerer.
+    """
+    if deferred and state == "deferred":
+        return True  # the task was not touched: another triggerer has its trigger
+    return (
+        isinstance(owner, dict)
+        and owner.get("submission_id") == submission_id
+        and owner.get("try_number", 0) > attempt.try_number
+    )
+
+
+async def still_waits(submission_id: str, attempt: TaskAttempt) -> bool:
+    """Whether Airflow still wants this attempt to wait for the job: not when the task was marked, cleared or
+    given up, or its run deleted, while this process, or its machine, hung."""
+    from airflow.sdk.execution_time import task_runner
+
+    if not hasattr(task_runner, "SUPERVISOR_COMMS"):
+        return True  # an operator that is run by hand: Airflow does not know of it
+    owner, state = await asyncio.to_thread(_read_owner_and_state, attempt)
+    return state in ("running", "deferred") and owner == attempt.owner_record(submission_id)
+
+
+async def stop_own_job(
+    ref: JobRef, attempt: TaskAttempt, log: TaskLog, *, deferred: bool, timeout_s: float
+) -> None:
+    """Asks a job to stop, unless another attempt or triggerer waits for it.
+
+    Leaves the job to its `orphan_timeout` when Airflow or the cluster does not respond within `timeout_s`.
+    """
+    try:
+        await asyncio.wait_for(_stop(ref, attempt, log, deferred), timeout_s)
+    except (TimeoutError, AirflowRuntimeError, RayLLMJobError, RayLLMInputError) as e:
+        log.warning(
+            "Could not stop Ray job %s (%s: %s); it ends after its limits.orphan",
+            ref.submission_id, type(e).__name__, e,
+        )  # fmt: skip
+
+
+async def _stop(ref: JobRef, attempt: TaskAttempt, log: TaskLog, deferred: bool) -> None:
+    owner, state = await asyncio.to_thread(_read_owner_and_state, attempt)
+    if has_other_waiter(ref.submission_id, attempt, owner, state, deferred=deferred):
+        log.info("Leaving Ray job %s running; another attempt is waiting for it.", ref.submission_id)
+        return
+    log.info("Stopping Ray job %s", ref.submission_id)
+    # An embedded Ray is not started for it.
+    await RayHook(ref.ray_conn_id, ref.local_head).acall(jobs_api.stop(ref.submission_id))
+
+
+def _read_owner_and_state(attempt: TaskAttempt) -> tuple[Any, str | None]:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    from airflow.sdk.execution_time.xcom import XCom
+
+    owner = XCom.get_one(key=OWNER_KEY, **attempt.task)
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=attempt.dag_id,
+        task_ids=[attempt.task_id],
+        run_ids=[attempt.run_id],
+        map_index=attempt.map_index if attempt.map_index >= 0 else None,
+    )
+    return owner, next(iter((states.get(attempt.run_id) or {}).values()), None)

@@ -1,0 +1,162 @@
+"""What an attempt leaves behind about its job: for later attempts, and for itself when the triggerer resumes
+it. Whatever became of the DAG, its connections or a credentials service meanwhile, a job that finished is
+concluded from this alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any, Literal, cast
+
+import pydantic
+
+from airflow_provider_raydatallm.contract.job.phase import PHASE
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL, ListedJob
+from airflow_provider_raydatallm.task.job.waiter import JobRef
+from airflow_provider_raydatallm.task.queue.places import task_key
+
+STATE_KEY = "ray_llm_job"
+#: Raised when a field's meaning changes.
+FORMAT = 1
+_JOB_ID = re.compile(r"[\w.-]*\w", re.ASCII)
+_IN_METADATA = ("nonce", "spec_hash", "fingerprint", "record_format")
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """In Airflow's task state store, which survives retries, clears, and the deaths of workers and
+    triggerers; in what Airflow keeps for a deferred task's resume; and, as it was when the job was submitted,
+    in the job's metadata.
+
+    :param spec_hash: hash of the spec and its code; "" when the record cannot tell.
+    :param fingerprint: for people who read the record.
+    :param try_number: of the attempt that waits for the job, or concluded it.
+    :param commits_alone: whether the job runs on when the task is killed or marked (`cancel_on_kill=False`).
+    :param submission_count: jobs that this attempt has submitted, with this one.
+    :param result: `return_value` of a `concluded` job's task.
+    """
+
+    phase: Literal["intent", "submitted", "ended", "concluded"]
+    ray_conn_id: str
+    submission_id: str
+    nonce: str
+    spec_hash: str
+    fingerprint: str
+    try_number: int
+    commits_alone: bool = False
+    submission_count: int = 1
+    taken_over_at: float | None = None
+    result: dict[str, Any] | None = None
+    record_format: int = FORMAT
+
+    @classmethod
+    def from_json(cls, value: Any) -> JobRecord | None:
+        """Returns None for what names no job. Of a record that another version of the provider wrote, and
+        this one cannot read, only the job is known: not what it was asked."""
+        names = ("ray_conn_id", "submission_id")
+        conn_id, job_id = (value.get(n) if isinstance(value, Mapping) else None for n in names)
+        # The id becomes part of a path on the cluster.
+        if not (isinstance(conn_id, str) and isinstance(job_id, str) and _JOB_ID.fullmatch(job_id)):
+            return None
+        try:
+            record = _adapter().validate_python(value)
+        except pydantic.ValidationError:
+            pass
+        else:
+            if record.record_format <= FORMAT:
+                return record
+        return cls("submitted", conn_id, job_id, nonce="", spec_hash="", fingerprint="", try_number=0)
+
+    @classmethod
+    def of_listed_job(cls, job: ListedJob, ray_conn_id: str) -> JobRecord:
+        kept = {name: job.metadata.get(name) for name in (*_IN_METADATA, "try_number")}
+        known = {"phase": "submitted", "ray_conn_id": ray_conn_id, "submission_id": job.submission_id}
+        return cast("JobRecord", cls.from_json({**kept, **known}))
+
+    def to_metadata(self) -> dict[str, str]:
+        """Returns what Ray keeps with the job, beside the task and the try that submitted it."""
+        return {name: str(getattr(self, name)) for name in _IN_METADATA}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no attempt has to look at the job again."""
+        return self.phase in ("ended", "concluded")
+
+    def conclude(self, result: dict[str, Any], try_number: int) -> JobRecord:
+        return replace(self, phase="concluded", result=result, try_number=try_number)
+
+    def lost_result(self, spec_hash: str, first_try: int, try_number: int) -> dict[str, Any] | None:
+        """Returns the result of an attempt that died between concluding the job and Airflow's taking note.
+
+        :param spec_hash: of this attempt, which may ask for something else.
+        :param first_try: since somebody cleared the task, and so asked anew.
+        """
+        is_earlier_try = first_try <= self.try_number < try_number
+        return self.result if is_earlier_try and self.spec_hash == spec_hash else None
+
+
+@cache
+def _adapter() -> pydantic.TypeAdapter[JobRecord]:
+    return pydantic.TypeAdapter(JobRecord)
+
+
+def find_listed_job(
+    jobs: Iterable[ListedJob], metadata: Mapping[str, str], first_try: int
+) -> ListedJob | None:
+    """Returns a task's newest job; one that runs rather than one that ended.
+
+    The names of a DAG, a run and a task do not tell two Airflows apart that share a cluster, nor a run that
+    was deleted and made again: the run's start does, and for a job that runs, the DAG's version. A clear
+    starts a finished run anew, and asks anew: what has ended before is not its job.
+
+    :param metadata: of the job that the task would submit.
+    :param first_try: since somebody cleared the task.
+    """
+
+    def is_same(name: str, theirs: Mapping[str, str]) -> bool:
+        return bool(metadata[name]) and theirs.get(name) == metadata[name]
+
+    def counts(job: ListedJob) -> bool:
+        theirs = job.metadata
+        if PHASE not in theirs or task_key(theirs) != task_key(metadata):
+            return False
+        is_same_run = is_same("run_start", theirs)
+        if job.status in TERMINAL:
+            try_number = theirs.get("try_number", "")
+            return is_same_run and try_number.isdecimal() and int(try_number) >= first_try
+        return is_same_run or is_same("dag_version_id", theirs)
+
+    own = filter(counts, jobs)
+    return max(own, key=lambda job: (job.status not in TERMINAL, job.started_at or 0.0), default=None)
+
+
+@dataclass(frozen=True)
+class DeferredJob:
+    """A job that a task waits for in the triggerer, its slice and its record."""
+
+    ref: JobRef
+    slice_job: SliceJob
+    record: JobRecord
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """Returns what Airflow keeps for the resume (JSON)."""
+        return {
+            "job": asdict(self.ref),
+            "spec": self.slice_job.model_dump(mode="json", exclude_defaults=True),
+            "record": asdict(self.record),
+        }
+
+    @classmethod
+    def from_kwargs(cls, job: Any, spec: Any, record: Any) -> DeferredJob | None:
+        """Returns None for what another version of the provider kept, and this one cannot read."""
+        known = JobRecord.from_json(record)
+        try:
+            return (
+                cls(JobRef(**job), SliceJob.model_validate(spec), known) if job and spec and known else None
+            )
+        except (TypeError, pydantic.ValidationError):
+            return None

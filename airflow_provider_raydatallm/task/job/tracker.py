@@ -1,0 +1,366 @@
+"""Finds or submits the Ray job of a task's slice, so that never two of them run.
+
+The job's record (`record`) is written as an intent before the job is submitted, and confirmed after. An
+earlier attempt's job is taken over when its configuration is the same and it runs or has published; it is
+stopped when its configuration differs. When the slice is finished, the record keeps the task's result: an
+attempt that dies before Airflow takes note of it has not lost it.
+
+Where Airflow keeps no state, or has lost it, the jobs that the cluster lists tell by their metadata which one
+is the task's. An attempt that was thought dead and wakes up leaves record and cluster to the newer one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
+from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.submit.ray_job import make_submission_id
+from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY, TaskAttempt
+from airflow_provider_raydatallm.task.job.record import STATE_KEY, JobRecord, find_listed_job
+from airflow_provider_raydatallm.task.job.verdict import Finished, JobWatch
+from airflow_provider_raydatallm.task.job.waiter import JobRef, TaskLog, heartbeat_key
+from airflow_provider_raydatallm.task.queue.places import QueuePlace, task_key
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+
+T = TypeVar("T")
+
+#: How long a job may take to stop; it has 30 s to write its last rows.
+_STOP_SECONDS = 60.0
+#: A job that stops this soon after takeover was stopped by the previous attempt.
+_LATE_STOP_SECONDS = 60.0
+#: Jobs that one attempt submits at most, when the cluster loses them.
+_MAX_SUBMISSIONS = 3
+#: Between two lines in the log about a cluster that is away.
+_WARNING_SECONDS = 30.0
+
+
+class JobTracker:
+    """
+    :param wait_options: how to wait for a job; without the job's ids.
+    :param build_submission: what a job would be; needs connections that only submitting needs.
+    :param ti: the running task instance.
+    :param state_store: `context["task_state_store"]`, if this Airflow has one.
+    :param commits_alone: whether a job publishes while no task waits for it.
+    :param record: of the job that this attempt waited for in the triggerer.
+    """
+
+    def __init__(
+        self,
+        wait_options: JobRef,
+        build_submission: Callable[[], JobSubmission],
+        ti: Any,
+        state_store: Any,
+        log: TaskLog,
+        commits_alone: bool = False,
+        record: JobRecord | None = None,
+    ) -> None:
+        self._build_submission = build_submission
+        self.task = TaskAttempt.from_task_instance(ti)
+        self._wait_options = wait_options
+        self._commits_alone = commits_alone
+        self._hook = RayHook(wait_options.ray_conn_id)
+        self._ti = ti
+        self._store = state_store
+        self._log = log
+        stored = self._read_store() if record is None else None
+        self._record = record or JobRecord.from_json(stored)
+        #: Whether the store names no job, but holds something.
+        self._is_unreadable = self._record is None and stored is not None
+
+    @cached_property
+    def submission(self) -> JobSubmission:
+        return self._build_submission()
+
+    @cached_property
+    def _spec_hash(self) -> str:
+        return _hash_of(self.submission)
+
+    @property
+    def job(self) -> JobRef | None:
+        """The job that this attempt waits for, if it has one."""
+        record = self._record
+        if record is None or record.is_over:
+            return None
+        ids = {n: getattr(record, n) for n in ("ray_conn_id", "submission_id", "nonce")}
+        return replace(self._wait_options, **ids)
+
+    @property
+    def record(self) -> JobRecord:
+        """Of the job that this attempt waits for."""
+        assert self._record is not None
+        return self._record
+
+    @property
+    def _first_try(self) -> int:
+        """Since somebody cleared the task, as Airflow computes it: a clear raises max_tries."""
+        return int(self._ti.max_tries - (self._ti.task.retries or 0) + 1)
+
+    def lost_result(self) -> dict[str, Any] | None:
+        """Returns the task's result where the attempt before had it, and died before Airflow took note."""
+        if self._record is None or self._record.result is None:
+            return None
+        return self._record.lost_result(self._spec_hash, self._first_try, self.task.try_number)
+
+    def find_job(self, *, may_list: bool = True) -> JobRef | None:
+        """Takes over the job of an earlier attempt, if there is one that this attempt can use.
+
+        :param may_list: whether to ask the cluster for its jobs where no record is left.
+        """
+        if self._record is None and may_list and (self.task.try_number > 1 or self._is_unreadable):
+            self._record = self._find_listed_record()
+        record = self._record
+        if record is None or record.is_over:
+            return None
+        if not self._is_usable(record):
+            self.mark_ended()
+            return None
+        self._log.info("Found Ray job %s of an earlier attempt", record.submission_id)
+        taken_over = replace(record, phase="submitted", submission_count=0, taken_over_at=time.time())
+        number, commits_alone = self.task.try_number, self._commits_alone
+        self._note(replace(taken_over, try_number=number, commits_alone=commits_alone))
+        return self.job
+
+    def _find_listed_record(self) -> JobRecord | None:
+        """
+        :raises RayLLMJobError: when the cluster does not list its jobs, of which one may be this task's.
+        """
+        hook = self._hook
+        self._keep_trying(hook, lambda: hook.call(jobs_api.get_version()))
+        try:
+            jobs = hook.call(jobs_api.list_jobs())
+        except (RayConnectionError, RayUnreachableError) as e:
+            if self._is_unreadable:
+                raise RayLLMJobError(
+                    "another version of the provider wrote the record of the task's job, this one cannot "
+                    f"read it, and the cluster does not list its jobs ({e}). Stop the task's job, if it "
+                    f"runs, and clear the key {STATE_KEY!r} of the task's state"
+                ) from e
+            self._log.warning("Cannot look for a Ray job of an earlier try: the cluster lists none: %s", e)
+            return None
+        job = find_listed_job(jobs, self.submission.metadata, self._first_try)
+        return JobRecord.of_listed_job(job, hook.ray_conn_id) if job is not None else None
+
+    def _is_usable(self, record: JobRecord) -> bool:
+        is_moved, job_id = record.ray_conn_id != self._hook.ray_conn_id, record.submission_id
+        # An embedded Ray is not started to look for the job of a task that was moved away from it.
+        hook = RayHook(record.ray_conn_id, local_head="" if is_moved else None)
+        self._push_owner(job_id)
+
+        def ask() -> jobs_api.JobInfo | None:
+            return hook.call(jobs_api.get_status(job_id))
+
+        try:
+            info = ask() if is_moved else self._keep_trying(hook, ask)
+        except (RayConnectionError, RayUnreachableError) as e:
+            if not is_moved:
+                raise
+            # The task was moved to another cluster, and the one before may no longer exist.
+            self._log.warning(
+                "Leaving Ray job %s alone: cannot reach its cluster (connection %r): %s",
+                job_id, record.ray_conn_id, e,
+            )  # fmt: skip
+            return False
+        if info is None:
+            self._log.info("Ray job %s no longer exists on the cluster", job_id)
+            return False
+        if not self.task.is_of(info.metadata):
+            self._log.warning("Leaving Ray job %s alone: it is not of the task whose record names it", job_id)
+            return False
+        is_same = record.spec_hash == self._spec_hash
+        if info.status not in jobs_api.TERMINAL:
+            if not is_same:
+                reason = "the task's configuration has changed"
+                if not record.spec_hash:
+                    reason = "another version of the provider wrote its record, which this one cannot read"
+                self._log.info("Stopping Ray job %s: %s", job_id, reason)
+                self._keep_trying(hook, lambda: _stop_and_wait(hook, job_id))
+            return is_same
+        if not is_same:
+            return False
+        watch = JobWatch(record.nonce)
+        watch.read_log_end(hook.call(jobs_api.read_log_tail(job_id, info, 200)))
+        if not watch.has_outcome:  # its log may have gone with its node: then the waiter asks the store
+            return info.status == "SUCCEEDED"
+        return isinstance(watch.decide(info.status), Finished)
+
+    def queue_place(self, queue_timeout: float) -> QueuePlace:
+        options = self._wait_options
+        return QueuePlace(
+            options.ray_conn_id, task_key(asdict(self.task)), time.time(), queue_timeout, options.deadline,
+            options.reconnect_timeout,
+        )  # fmt: skip
+
+    def renew_submission(self) -> None:
+        """Builds it again before it is sent: credentials that were lent for it may end meanwhile."""
+        self.__dict__.pop("submission", None)
+
+    def submit(self, waited_s: float = 0) -> JobRef:
+        """
+        :param waited_s: seconds of queue_timeout that have passed.
+        :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before any job starts.
+        :raises RayLLMJobError: when a newer attempt of the task has a job.
+        """
+        if (newer := self._newer_record()) is not None:
+            raise RayLLMJobError(
+                f"try {newer.try_number} of the task has Ray job {newer.submission_id}; this one, "
+                f"{self.task.try_number}, submits no other"
+            )
+        nonce = uuid.uuid4().hex
+        # A try may submit several jobs, and an id must never be used twice.
+        name = make_submission_id(self.submission.metadata, f"{self._ti.id}-{nonce[:6]}")
+        record = JobRecord(
+            phase="intent",
+            ray_conn_id=self._hook.ray_conn_id,
+            submission_id=name,
+            nonce=nonce,
+            spec_hash=self._spec_hash,
+            fingerprint=fingerprint(self.submission.job),
+            try_number=self.task.try_number,
+            commits_alone=self._commits_alone,
+            submission_count=self._submission_count + 1,
+        )
+        self._save(record)
+        self._push_owner(name)
+        arguments = ["--name", name]
+        orphan_timeout, key = self._wait_options.orphan_timeout, heartbeat_key(name)
+        if orphan_timeout is not None:
+            arguments += ["--heartbeat-key", key, "--orphan-timeout", f"{orphan_timeout:g}"]
+            arguments += ["--commit-alone"] if self._commits_alone else []
+        if waited_s >= 1:
+            arguments += ["--waited", f"{waited_s:.0f}"]
+        if self.submission.finish_by is not None:
+            arguments += ["--finish-by", f"{self.submission.finish_by:.0f}"]
+
+        metadata = {**self.submission.metadata, **record.to_metadata()}
+        submission = replace(self.submission, metadata=metadata)
+
+        def send() -> None:
+            if orphan_timeout is not None:
+                self._hook.call(jobs_api.send_heartbeat(key))
+            # A job of this name is not started twice.
+            submission.submit(self._hook, "run", name, record.nonce, arguments)
+
+        self._keep_trying(self._hook, send)
+        self._note(replace(record, phase="submitted"))
+        self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
+        if self._hook.is_local:
+            self._log.info("Its dashboard asks for a token: `airflow-ray-llm local dashboard` prints it")
+        return cast("JobRef", self.job)
+
+    def submit_status_job(self, job: SliceJob, run: str) -> JobRef:
+        """Submits a job that reads the store, which this machine may not be able to read.
+
+        :param job: the slice, which the DAG may describe otherwise by now.
+        :param run: id of the job that ended without a report: an earlier version is not its result.
+        """
+        nonce = uuid.uuid4().hex
+        name = make_submission_id(self.submission.metadata, f"status-{nonce[:12]}")
+        submission = replace(self.submission, job=job)
+        self._keep_trying(
+            self._hook, lambda: submission.submit(self._hook, "status", name, nonce, ["--name", run])
+        )
+        return replace(
+            self._wait_options, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None
+        )
+
+    def _keep_trying(self, hook: RayHook, call: Callable[[], T]) -> T:
+        """Calls a cluster, for `reconnect_timeout` while it is away, or something else answers in its place.
+
+        :raises RayUnreachableError: when it stays away.
+        """
+        until, warned_at = time.monotonic() + self._wait_options.reconnect_timeout, -float("inf")
+        while True:
+            try:
+                return call()
+            except RayUnreachableError as e:
+                if time.monotonic() > until:
+                    raise
+                if time.monotonic() - warned_at > _WARNING_SECONDS:
+                    self._log.warning("Waiting for the cluster: %s", e)
+                    warned_at = time.monotonic()
+            time.sleep(min(self._wait_options.poll_interval, max(until - time.monotonic(), 0)))
+            hook.reread()  # its address may have been corrected
+
+    def can_resubmit(self, *, stopped: bool) -> bool:
+        """Whether this attempt replaces its lost job: one that the cluster forgot, or one that was stopped
+        (`stopped`) on behalf of the attempt before."""
+        if self._submission_count >= _MAX_SUBMISSIONS:
+            return False
+        taken_over = self._record.taken_over_at if self._record is not None else None
+        return not stopped or (taken_over is not None and time.time() - taken_over < _LATE_STOP_SECONDS)
+
+    @property
+    def _submission_count(self) -> int:
+        """Jobs that this attempt has submitted, from whichever process."""
+        record = self._record
+        return record.submission_count if record and record.try_number == self.task.try_number else 0
+
+    def mark_ended(self) -> None:
+        """Records that the job ended without a published slice, so that no attempt waits for it again."""
+        if self._record is not None:
+            self._note(replace(self._record, phase="ended"))
+
+    def conclude(self, result: dict[str, Any]) -> None:
+        """Records that the slice is finished, and the task's result."""
+        if self._record is not None and not self._record.is_over:
+            self._note(self._record.conclude(result, self.task.try_number))
+
+    def _newer_record(self) -> JobRecord | None:
+        """Returns the record of a newer attempt: this one was thought dead, and woke up."""
+        record = JobRecord.from_json(self._read_store())
+        return record if record is not None and record.try_number > self.task.try_number else None
+
+    def _read_store(self) -> Any:
+        return self._store.get(STATE_KEY) if self._store is not None else None
+
+    def _save(self, record: JobRecord) -> None:
+        self._record = record
+        if self._store is not None:
+            self._store.set(STATE_KEY, asdict(record))
+
+    def _note(self, record: JobRecord) -> None:
+        """Saves what spares another attempt work, unless a newer one has its own record. Without it a job is
+        found, and a slice is published, all the same: the task does not fail for it."""
+        try:
+            if self._newer_record() is None:
+                self._save(record)
+        except Exception as e:  # of Airflow's API server, or a state store of the user's own
+            self._record = record
+            self._log.warning("Cannot keep the record of Ray job %s: %s", record.submission_id, e)
+
+    def _push_owner(self, submission_id: str) -> None:
+        self._ti.xcom_push(OWNER_KEY, self.task.owner_record(submission_id))
+
+
+def _hash_of(submission: JobSubmission) -> str:
+    """Hash of the spec, which holds the user's code's hash, and the environment, without credentials."""
+    content = json.dumps(
+        [submission.job.model_dump(mode="json"), submission.runtime_env], sort_keys=True, default=str
+    )
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _stop_and_wait(hook: RayHook, submission_id: str) -> None:
+    hook.call(jobs_api.stop(submission_id))
+    until = time.monotonic() + _STOP_SECONDS
+    while time.monotonic() < until:
+        info = hook.call(jobs_api.get_status(submission_id))
+        if info is None or info.status in jobs_api.TERMINAL:
+            return
+        time.sleep(1.0)
+    raise RayLLMJobError(
+        f"Ray job {submission_id} did not stop within {_STOP_SECONDS:g} s: stop it with `ray job stop`"
+    )

@@ -1,0 +1,150 @@
+"""A task submits its job only while few jobs wait for room on the cluster: each that does is a process on the
+Ray head. The others hold their submission: on their worker (`gate`), or, deferred, in the
+triggerer (`line`). A task that holds has submitted nothing: whatever kills it, nothing is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowTaskTimeout
+
+from airflow_provider_raydatallm.contract.job.phase import PHASE, WAITING
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayLLMInputError,
+    RayLLMJobError,
+    RayQueueTimeoutError,
+    RayUnreachableError,
+)
+from airflow_provider_raydatallm.hooks.jobs_api import LiveJobs
+from airflow_provider_raydatallm.task.job.log_entries import clean
+from airflow_provider_raydatallm.task.job.waiter import TaskLog
+
+#: Between two looks at the cluster's jobs, and how many times the seconds that a look took it.
+_LOOK_SECONDS, _LOOK_COSTS = 10.0, 10
+#: Between two lines in a task's log.
+_LOG_SECONDS, _WARNING_SECONDS = 60.0, 30.0
+
+
+@dataclass(frozen=True)
+class QueuePlace:
+    """A task that is to submit a job. Holds only JSON values: Airflow stores it with the trigger.
+
+    :param task: its `task_key`.
+    :param since: epoch seconds at which it came.
+    :param queue_timeout: seconds from then until it fails.
+    :param deadline: epoch seconds at which the attempt's execution_timeout passes.
+    :param reconnect_timeout: seconds for which the cluster may be away.
+    :param local_head: identity of the embedded Ray that it is for, if it is for one.
+    """
+
+    ray_conn_id: str
+    task: str
+    since: float
+    queue_timeout: float
+    deadline: float | None
+    reconnect_timeout: float
+    local_head: str | None = None
+
+    @classmethod
+    def from_kwargs(cls, kwargs: Any) -> QueuePlace | None:
+        """Returns None for what another version of the provider has kept: the task comes anew."""
+        try:
+            return cls(**kwargs)
+        except TypeError:
+            return None
+
+    @property
+    def waited_s(self) -> float:
+        return max(time.time() - self.since, 0.0)
+
+    def seconds_left(self) -> float:
+        """
+        :raises RayQueueTimeoutError, AirflowTaskTimeout: when there are none.
+        """
+        if self.deadline is not None and time.time() >= self.deadline:
+            raise AirflowTaskTimeout("execution_timeout has passed while the task waited to submit its job")
+        if self.waited_s >= self.queue_timeout:
+            raise RayQueueTimeoutError(
+                f"there was no room on the cluster within limits.queue: waited {self.waited_s:,.0f} s to "
+                "submit the job, behind others that wait for room. Nothing was started, and finished rows "
+                "are kept. Raise limits.queue, add nodes, or lower the number of concurrent runs "
+                "(max_active_runs, a pool)"
+            )
+        left = self.queue_timeout - self.waited_s
+        return left if self.deadline is None else min(left, self.deadline - time.time())
+
+
+def max_waiting_jobs() -> int:
+    return max(1, int(conf.getint("ray_llm", "max_waiting_jobs", fallback=8)))
+
+
+def task_key(metadata: Mapping[str, str]) -> str:
+    """The task instance that a job is of, whichever of its tries."""
+    return "/".join(str(metadata.get(name, "")) for name in ("dag_id", "run_id", "task_id", "map_index"))
+
+
+def count_waiting(jobs: LiveJobs) -> int:
+    return sum(metadata.get(PHASE) == WAITING for metadata in jobs.metadata)
+
+
+def seconds_between_looks(last_look_s: float) -> float:
+    """A cluster that has run thousands of jobs takes long to list them: ask it the less often."""
+    return max(_LOOK_SECONDS, _LOOK_COSTS * last_look_s)
+
+
+class QueueLog:
+    """Tells a task's log what its submission waits for: when that changes, and once a minute at most."""
+
+    def __init__(self, log: TaskLog) -> None:
+        self._log = log
+        self._last_text = ""
+        self._last_time = self._last_warning = -float("inf")
+
+    def waiting(self, waiting: int, ahead: int | None = None) -> None:
+        """:param ahead: tasks that wait for longer, as far as this process knows."""
+        text = f"{waiting} jobs wait for room on the cluster (max_waiting_jobs is {max_waiting_jobs()})"
+        if ahead is not None:
+            text += f"; tasks before this one: {ahead}"
+        now = time.monotonic()
+        if text != self._last_text and now - self._last_time >= _LOG_SECONDS:
+            self._log.info("Waiting to submit the job: %s", text)
+            self._last_text, self._last_time = text, now
+
+    def unlisted(self, refusal: str) -> None:
+        self._log.warning(
+            "The cluster does not let this task list its jobs, so the task submits its own without regard to "
+            "max_waiting_jobs: %s",
+            clean(refusal),
+        )
+
+    def unreachable(self, error: Exception) -> None:
+        if time.monotonic() - self._last_warning >= _WARNING_SECONDS:
+            self._log.warning("Waiting for the cluster: %s", clean(str(error)))
+            self._last_warning = time.monotonic()
+
+
+#: What may end the waiting, and their kinds that a resumed task raises as they are.
+QUEUE_ERRORS = (AirflowTaskTimeout, RayLLMInputError, RayLLMJobError)
+_KINDS: tuple[type[BaseException], ...] = (
+    AirflowTaskTimeout,
+    RayConnectionError,
+    RayQueueTimeoutError,
+    RayUnreachableError,
+)
+
+
+def to_event(error: BaseException | None) -> dict[str, Any]:
+    """Returns as JSON, which a trigger hands to its task, that it is its turn, or why it is not."""
+    return {} if error is None else {"error": type(error).__name__, "message": clean(str(error))}
+
+
+def raise_error_of(event: Mapping[str, Any]) -> None:
+    if "error" in event:
+        kinds = {kind.__name__: kind for kind in _KINDS}
+        raise kinds.get(event["error"], RayLLMJobError)(event["message"])

@@ -1,0 +1,16 @@
+import pickle
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+
+
+class _CellError(SliceError):
+    def __init__(self, row: int, column: str) -> None:
+        super().__init__(f"row {row}, column {column}", kind="engine", log={"pid": 7})
+        self.row = row
+
+
+def test_an_error_keeps_its_kind_and_fields_on_the_way_out_of_a_ray_task():
+    error = pickle.loads(pickle.dumps(_CellError(4, "name")))
+    assert type(error) is _CellError
+    assert str(error) == "row 4, column name"
+    assert vars(error) == {"kind": "engine", "log": {"pid": 7}, "row": 4}

@@ -1,0 +1,82 @@
+"""Records of jobs, some of which other versions of the provider wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.hooks.jobs_api import ListedJob
+from airflow_provider_raydatallm.task.job.record import JobRecord, find_listed_job
+
+RECORD: dict[str, Any] = {
+    "phase": "submitted", "ray_conn_id": "c", "submission_id": "j", "nonce": "n", "spec_hash": "h",
+    "fingerprint": "f", "try_number": 1,
+}  # fmt: skip
+TASK = {
+    "dag_id": "d", "task_id": "t", "run_id": "r", "map_index": "-1", "run_start": "then",
+    "dag_version_id": "v", "ray_llm_phase": "admitted", "try_number": "2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "job", "spec_hash"),
+    [
+        (RECORD, "j", "h"), ({**RECORD, "from_the_future": 1}, "j", "h"),
+        ({**RECORD, "record_format": 2}, "j", ""), ({**RECORD, "phase": "paused"}, "j", ""),
+        ({"submission_id": "j", "ray_conn_id": "c"}, "j", ""),
+        ({"phase": "submitted"}, None, None), ({**RECORD, "submission_id": 1}, None, None),
+        *(({**RECORD, "submission_id": path}, None, None) for path in ("../packages/gcs/x", "..", "j?x", "")),
+        ("a newer form", None, None), ([1], None, None), ({}, None, None), (None, None, None),
+    ],
+)  # fmt: skip
+def test_record_of_another_version_tells_the_job_if_nothing_else(
+    value: Any, job: str | None, spec_hash: str | None
+) -> None:
+    record = JobRecord.from_json(value)
+    assert (record and record.submission_id, record and record.spec_hash) == (job, spec_hash)
+
+
+def listed(name: str = "j", status: str = "RUNNING", at: float | None = 1.0, **metadata: Any) -> ListedJob:
+    kept = {n: v for n, v in {**TASK, **metadata}.items() if v is not None}
+    return ListedJob(name, status, kept, at)
+
+
+@pytest.mark.parametrize(
+    ("job", "is_found"),
+    [
+        (listed(), True), (listed(status="SUCCEEDED"), True), (listed(status="FAILED"), True),
+        (listed(map_index="3"), False), (listed(run_id="s"), False), (listed(ray_llm_phase=None), False),
+        # A clear asks anew, and starts a finished run anew; but it finds what still runs.
+        (listed(try_number="1"), True), (listed(status="SUCCEEDED", try_number="1"), False),
+        (listed(run_start="before"), True), (listed(status="SUCCEEDED", run_start="before"), False),
+        # Of a DAG that was edited, and of another Airflow or of a run that was deleted.
+        (listed(dag_version_id="w"), True), (listed(run_start="before", dag_version_id="w"), False),
+        # Of other versions.
+        (listed(run_start=None, dag_version_id=None), False), (listed(try_number="two"), True),
+        (listed(status="SUCCEEDED", try_number="two"), False),
+    ],
+)  # fmt: skip
+def test_job_that_the_cluster_lists_is_the_tasks_own_by_its_metadata(job: ListedJob, is_found: bool) -> None:
+    assert find_listed_job([job], TASK, first_try=2) == (job if is_found else None)
+
+
+def test_task_whose_run_and_version_are_unknown_has_no_job_in_the_list() -> None:
+    unknown = {"run_start": "", "dag_version_id": ""}
+    assert find_listed_job([listed(**unknown)], {**TASK, **unknown}, first_try=1) is None
+
+
+def test_newest_job_is_the_tasks_job_and_one_that_runs_before_one_that_ended() -> None:
+    ended, runs = listed("a", "FAILED", 3.0), listed("b", at=1.0)
+    jobs = [listed("c", "FAILED", None), ended, listed("d", "STOPPED", 2.0)]
+    assert find_listed_job(jobs, TASK, first_try=1) is ended
+    assert find_listed_job([*jobs, runs, listed("e", at=0.5)], TASK, first_try=1) is runs
+
+
+def test_result_of_an_earlier_try_is_lost_to_a_clear_and_to_another_question() -> None:
+    record = JobRecord(**RECORD).conclude({"outcome": "published"}, 2)
+    assert record.is_over
+    assert record.lost_result("h", first_try=1, try_number=3) == {"outcome": "published"}
+    assert record.lost_result("h", first_try=3, try_number=3) is None  # cleared after the second try
+    assert record.lost_result("h", first_try=1, try_number=2) is None  # its own
+    assert record.lost_result("another", first_try=1, try_number=3) is None

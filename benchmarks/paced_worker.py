@@ -83,7 +83,7 @@ class PacedWorker(NoOpWorker):
 
 def _answer(prompt: int, answer: int, began: float) -> tuple[Any, ...]:
     now = time.time()
-    return "word " * answer, prompt, answer, 0, "stop", now - began, now, None, None
+    return "word " * answer, None, "stop", prompt, answer, 0, now - began, now, None, None
 
 
 class PacedEngine(VllmEngine):

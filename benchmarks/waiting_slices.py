@@ -75,9 +75,10 @@ async def _run_all(folder: str, cpus: int) -> list[str]:
 async def _run_slice(folder: str, cpus: int, key: str) -> str:
     """As a deferrable task."""
     from airflow_provider_raydatallm.hooks.ray import RayHook
+    from airflow_provider_raydatallm.processor.store.published import finished_report
     from airflow_provider_raydatallm.submit import packages
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
-    from airflow_provider_raydatallm.task.job.verdict import Finished
+    from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport, Finished
     from airflow_provider_raydatallm.task.job.waiter import JobRef, wait_for_job
     from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
     from airflow_provider_raydatallm.task.queue.line import wait_in_line
@@ -105,11 +106,11 @@ async def _run_slice(folder: str, cpus: int, key: str) -> str:
         return True
 
     verdict = await wait_for_job(ref, log, still_waits)
-    if not isinstance(verdict, Finished):
-        say(f"{key}: {verdict}")
-        return "failed"
-    say(f"{key} {verdict.report['outcome']}")
-    return str(verdict.report["outcome"])
+    outcome = verdict.report["outcome"] if isinstance(verdict, Finished) else "failed"
+    if isinstance(verdict, EndedWithoutReport) and await asyncio.to_thread(finished_report, job):
+        outcome = "published"  # a task asks the store, too
+    say(f"{key} {outcome}{f': {verdict}' if outcome == 'failed' else ''}")
+    return str(outcome)
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,15 @@ class _HeadWatch:
         self._thread.join()
 
     def _watch(self) -> None:
+        from airflow_provider_raydatallm.exceptions import RayUnreachableError
         from airflow_provider_raydatallm.hooks import jobs_api
         from airflow_provider_raydatallm.hooks.ray import RayHook
         from airflow_provider_raydatallm.task.queue.places import count_waiting
 
         hook = RayHook("ray_default")
         while not self._ended.wait(1):
-            self.waiting = max(self.waiting, count_waiting(hook.call(jobs_api.list_live_jobs())))
+            with contextlib.suppress(RayUnreachableError):  # the head is started again
+                self.waiting = max(self.waiting, count_waiting(hook.call(jobs_api.list_live_jobs())))
             memory = _Memory.of(self._folder)
             if memory.head > self.peak.head:
                 self.peak = memory

@@ -19,6 +19,9 @@ _OptionalSeconds = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(to_optional_seconds)
 ]
 
+#: Sampling parameters that do not matter where labels are compared.
+_COMPARING = ("temperature", "max_tokens", "seed")
+
 
 class EngineSpec(RequestSpec):
     engine: str = "auto"
@@ -121,6 +124,15 @@ class EngineSpec(RequestSpec):
         return self
 
     @model_validator(mode="after")
+    def _check_labels(self) -> EngineSpec:
+        for name, is_set in [("confidence", self.label_confidence), ("exact", self.exact_labels)]:
+            if is_set and self.choices is None:
+                raise ValueError(f"labels.{name}=True needs choices, which are the labels")
+        if self.label_confidence and (reason := self._writes_labels_reason):
+            raise ValueError(f"labels.confidence=True is not possible: {reason}")
+        return self
+
+    @model_validator(mode="after")
     def _check_engine_scope(self) -> EngineSpec:
         if self.engine_scope == "shared" and (reason := self._own_engine_reason):
             raise ValueError(f"engine.scope='shared' is not possible: {reason}")
@@ -151,6 +163,24 @@ class EngineSpec(RequestSpec):
         unsupported = self.engine_kwargs.keys() & {"task_type", "tokenizer_mode", "skip_tokenizer_init"}
         is_plain = not (unsupported or self.processor_kwargs or "://" in self.model_source)
         return "vllm" if is_plain else "ray_data_llm"
+
+    @property
+    def compares_labels(self) -> bool:
+        """Whether the engine asks how probable each of the choices is, in a token, and has none written."""
+        return self.choices is not None and self._writes_labels_reason is None
+
+    @property
+    def _writes_labels_reason(self) -> str | None:
+        if self.exact_labels:
+            return "labels.exact=True has the model write them"
+        if self.resolved_engine != "vllm":
+            return f"it is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
+        given = self.sampling_params
+        if others := {name for name in given if name not in _COMPARING or isinstance(given[name], str)}:
+            return f"sampling_params[{min(others)!r}] decides how one is drawn"
+        if given.get("temperature") not in (None, 0):
+            return "a temperature draws one at random, and the most probable one is published"
+        return None
 
     @property
     def runs_user_code(self) -> bool:

@@ -48,6 +48,10 @@ def fingerprint(job: SliceJob) -> str:
             inputs["answer_cache"] = True
     if job.processor_kwargs:  # may hold a chat template
         inputs["processor_kwargs"] = job.processor_kwargs
+    if job.compares_labels:
+        inputs["labels"] = "compared"
+    if job.label_confidence:
+        inputs["label_confidence"] = True
     if job.on_too_long != "quarantine":
         inputs["on_too_long"] = job.on_too_long
     if job.engine_kwargs.get("max_model_len") == "auto":
@@ -69,6 +73,8 @@ def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_file
             "engine_kwargs": answer_affecting_kwargs(engine_kwargs),
             "chat_template_kwargs": job.chat_template_kwargs,
             "on_too_long": job.on_too_long,
+            # The request itself names the choices.
+            **({"labels": "written"} if job.choices is not None and not job.compares_labels else {}),
         }
     )
 

@@ -53,6 +53,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "max_attempts": "max_row_attempts",
         "on_too_long": "on_too_long",
     },
+    "labels": {"exact": "exact_labels", "confidence": "label_confidence"},
     "publish": {
         "max_file_bytes": "max_file_bytes",
         "file_per_input": "file_per_input",

@@ -18,6 +18,10 @@ class RequestSpec(Contract):
     system_prompt: str | None = None
     prompt: str | None = None
     choices: tuple[str, ...] | None = None
+    #: Whether a grammar makes the model write its choice, rather than comparing how probable they are.
+    exact_labels: bool = False
+    #: Whether to publish how probable the label is, and the next one.
+    label_confidence: bool = False
     output_schema: dict[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None

@@ -141,6 +141,21 @@ class Quality(TypedDict, total=False):
     on_too_long: Literal["quarantine", "truncate", "raise_limit"] | Later
 
 
+class Labels(TypedDict, total=False):
+    """How one of `choices` is found. By default, engine `vllm` asks how probable each of them is, mostly in a
+    single token, and the most probable one is published. With a `temperature`, or other sampling parameters
+    that decide how an answer is drawn, the model writes its choice.
+
+    :param confidence: publish also the columns `<output>_probability`, `<output>_runner_up`,
+        `<output>_runner_up_probability` and `<output>_entropy` (bits). The probabilities are of the choices
+        alone: together they are 1.
+    :param exact: have the model write its choice in full, by a grammar.
+    """
+
+    confidence: bool | Later
+    exact: bool | Later
+
+
 class Publish(TypedDict, total=False):
     """How the slice is published.
 

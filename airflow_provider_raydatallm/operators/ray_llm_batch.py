@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.contract.spec import SliceJob
     from airflow_provider_raydatallm.operators.groups import (
         Engine,
+        Labels,
         Later,
         Limits,
         Path,
@@ -78,7 +79,8 @@ class RayLLMBatchOperator(SliceTask):
     :param prompt: user message; `{column}` is replaced by the row's value, other braces stay. Wrap prompts
         with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file beside the DAG.
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
-    :param choices: the answer is one of these texts.
+    :param choices: the answer is one of these texts, the most probable one by default.
+    :param labels: how it is found, and columns that say how sure it is: the group `Labels`.
     :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.
         Published as a struct when the schema fixes every field, else as JSON text. Rows with an invalid
         answer (cut at max_tokens, or with a key that the struct lacks) go to quarantine. `$ref` may point
@@ -126,9 +128,10 @@ class RayLLMBatchOperator(SliceTask):
     """
 
     template_fields: Sequence[str] = (
-        "input_path", "output_path", "model_source", "prompt", "system_prompt", "choices", "regex", "grammar",
-        "output_column", "columns", "sampling_params", "chat_template_kwargs", "slice_key", "engine",
-        "source", "rerun", "quality", "publish", "limits", "ray_conn_id", "model_conn_id", "storage_conn_id",
+        "input_path", "output_path", "model_source", "prompt", "system_prompt", "choices", "labels", "regex",
+        "grammar", "output_column", "columns", "sampling_params", "chat_template_kwargs", "slice_key",
+        "engine", "source", "rerun", "quality", "publish", "limits", "ray_conn_id", "model_conn_id",
+        "storage_conn_id",
     )  # fmt: skip
     #: Of no other kind: a choice that ends in README.md is no file.
     template_ext: Sequence[str] = (".jinja",)
@@ -149,6 +152,7 @@ class RayLLMBatchOperator(SliceTask):
         prompt: Text | None = None,
         system_prompt: Text | None = None,
         choices: Sequence[str] | XComArg | None = None,
+        labels: Labels | XComArg | None = None,
         output_schema: type[pydantic.BaseModel] | dict[str, Any] | None = None,
         regex: Text | None = None,
         grammar: Text | None = None,
@@ -183,7 +187,7 @@ class RayLLMBatchOperator(SliceTask):
         self.input_path = arguments.to_url(input_path)
         self.output_path = arguments.to_url(output_path)
         self.model_source, self.prompt, self.system_prompt = model_source, prompt, system_prompt
-        self.choices, self.regex, self.grammar = choices, regex, grammar
+        self.choices, self.labels, self.regex, self.grammar = choices, labels, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)
         self.output_column, self.columns = output_column, columns
         self.sampling_params, self.chat_template_kwargs = sampling_params, chat_template_kwargs

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.counters import COUNTERS
@@ -22,26 +20,12 @@ CARRIED_ROW_FIELD = pa.field("__row", pa.string())
 ERROR_FIELDS = [pa.field("error_type", pa.string()), pa.field("error", pa.string())]
 
 
-@dataclass(frozen=True)
-class Task:
-    """What is asked of a model, by the columns of its answer.
-
-    :param answer: what was asked for.
-    :param details: what the model says about it.
-    """
-
-    answer: tuple[pa.Field, ...]
-    details: tuple[pa.Field, ...] = ()
-
-    @property
-    def columns(self) -> tuple[pa.Field, ...]:
-        return (*self.answer, *self.details)
-
-
-GENERATE = Task(
-    answer=(pa.field("text", pa.string()),),
-    details=(pa.field("finish_reason", pa.string()),),  # "length" for an answer that max_tokens cut
-)
+#: What a model answers: a text, or numbers, such as the probabilities of labels. The other is null.
+_SAID_FIELDS = [
+    pa.field("text", pa.string()),
+    pa.field("numbers", pa.list_(pa.float32())),
+    pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
+]
 
 _COUNTER_FIELDS = {
     c.name: pa.field(c.name, {"int": pa.int64(), "bool": pa.bool_()}[c.type]) for c in COUNTERS
@@ -52,9 +36,8 @@ _TIME_FIELDS = [
 ]
 
 ANSWER_FIELDS = [
-    *GENERATE.answer,
+    *_SAID_FIELDS,
     *(_COUNTER_FIELDS[c.name] for c in COUNTERS if c.source != "parser"),
-    *GENERATE.details,
     pa.field("worker", pa.string()),  # the engine's worker that answered
     pa.field("gpus", pa.string()),  # ids of the worker's GPUs, comma-separated, where they are known
     *_TIME_FIELDS,
@@ -78,20 +61,19 @@ QUARANTINE_FIELDS = [
 #: Finished rows, as a vLLM worker returns them; `row` is the id that their feeder gave them.
 GROUP_SCHEMA = pa.schema([
     pa.field("row", pa.int32()),
-    *GENERATE.answer,
+    *_SAID_FIELDS,
     *(_COUNTER_FIELDS[c.name] for c in COUNTERS if c.source == "worker"),
-    *GENERATE.details,
     *_TIME_FIELDS,
     *ERROR_FIELDS,
 ])  # fmt: skip
 
 #: Columns that are equal for all rows with the same request.
-SHARED_FIELDS = [*GENERATE.columns, _COUNTER_FIELDS["shortened"], *ERROR_FIELDS]
+SHARED_FIELDS = [*_SAID_FIELDS, _COUNTER_FIELDS["shortened"], *ERROR_FIELDS]
 
 #: An entry of the answer cache.
 ENTRY_SCHEMA = pa.schema([
     pa.field("key", pa.binary(16)),  # `request_key` of its request
-    *GENERATE.columns,
+    *_SAID_FIELDS,
     *(_COUNTER_FIELDS[name] for name in ("shortened", "input_tokens", "output_tokens")),  # once inferred
     pa.field("answered_at", pa.int64()),  # epoch seconds
 ])  # fmt: skip

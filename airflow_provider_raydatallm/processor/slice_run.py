@@ -183,7 +183,8 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
         plan.columns,
         prompt=job.prompt,
         system_prompt=job.system_prompt,
-        sampling_params=job.sampling_params,
+        # Comparing is deterministic: identical requests run once.
+        sampling_params={**({"temperature": 0} if job.compares_labels else {}), **job.sampling_params},
         structured_outputs=structured_outputs(job),
         preprocess=preprocess,
     )

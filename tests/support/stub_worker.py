@@ -48,7 +48,7 @@ class _StubWorker(VllmWorker):
             began = time.time()
             await asyncio.sleep(made / 1000)
         now = time.time()
-        return "a", len(tokens), made, 0, "stop", now - began, now, None, None
+        return "a", None, "stop", len(tokens), made, 0, now - began, now, None, None
 
 
 class _LateWorker(_StubWorker):
@@ -88,7 +88,7 @@ class _CountingWorker(_StubWorker):
     async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
         answer = await super()._generate_row(tokens, params, user)
         with open(self._asked, "a") as asked:
-            asked.write(f"{answer[2]}\n")
+            asked.write(f"{answer[4]}\n")
         return answer
 
 

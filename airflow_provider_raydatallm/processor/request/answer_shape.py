@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.processor.columns import (
     failed_table,
 )
 from airflow_provider_raydatallm.processor.input.listing import folder_column
+from airflow_provider_raydatallm.processor.request import label_confidence
 from airflow_provider_raydatallm.processor.request.output_schema import AnswerSchema, InvalidAnswer
 from airflow_provider_raydatallm.processor.request.return_types import declared_columns
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
@@ -83,7 +84,8 @@ class AnswerParser:
         :raises SliceError: when output_schema cannot be used, or postprocess declares names that are taken.
         """
         self._column = job.output_column
-        self._choices = frozenset(job.choices) if job.choices else None
+        self._choices = job.choices
+        self._confidence = label_confidence.fields(job)
         self._schema = AnswerSchema(job.output_schema) if job.output_schema is not None else None
         self._postprocess = postprocess
         taken = [*input_columns, folder_column(job.slice_path) or ""]
@@ -109,7 +111,8 @@ class AnswerParser:
         """Published columns; None when only the postprocess function knows them."""
         if self._postprocess is not None:
             return None
-        return [pa.field(self._column, self._schema.type if self._schema else pa.string())]
+        answer = pa.field(self._column, self._schema.type if self._schema else pa.string())
+        return [answer, *self._confidence]
 
     @property
     def known_fields(self) -> list[pa.Field]:
@@ -120,15 +123,20 @@ class AnswerParser:
     def __call__(self, answers: pa.Table) -> tuple[pa.Table, pa.Table]:
         indices: list[int] = []
         values: list[Any] = []
+        confidence: list[list[Any]] = []
         failures: list[Failure] = []
-        names = ("text", "finish_reason", "error_type", "error")
+        names = ("text", "numbers", "finish_reason", "error_type", "error")
         columns = [answers.column(name).to_pylist() for name in names]
         rows = answers.column("__row").to_pylist() if self._postprocess else []
-        for i, (text, reason, error_type, error) in enumerate(zip(*columns, strict=True)):
+        for i, (text, numbers, reason, error_type, error) in enumerate(zip(*columns, strict=True)):
             if error is not None:
                 kind = PROMPT_TOO_LONG if _TOO_LONG.search(error) else error_type or "EngineError"
                 failures.append((i, kind, error))
                 continue
+            of_label: list[Any] = []
+            if numbers is not None:
+                assert self._choices is not None
+                text, of_label = label_confidence.most_probable(self._choices, numbers)
             try:
                 value = self._parse(text)
             except InvalidAnswer as e:
@@ -141,14 +149,18 @@ class AnswerParser:
                 continue
             if self._postprocess is not None:
                 try:
-                    value = self._process(i, rows[i], value)
+                    value = self._process(i, rows[i], value, of_label)
                 except Exception as e:
                     failures.append((i, type(e).__name__, f"postprocess: {describe_error(e)}"))
                     continue
             indices.append(i)
             values.append(value)
+            confidence.append(of_label)
         if self._postprocess is None:
-            published = {f.name: pa.array(values, f.type) for f in self.known_fields}
+            answer, *beside = self.known_fields
+            published = {answer.name: pa.array(values, answer.type)}
+            for n, field in enumerate(beside):
+                published[field.name] = pa.array([of_label[n] for of_label in confidence], field.type)
         else:
             published, indices, mismatches = self._fit_columns(values)
             failures += mismatches
@@ -170,9 +182,10 @@ class AnswerParser:
             raise InvalidAnswer("is missing")
         return text if self._schema is None else self._schema.parse(text)
 
-    def _process(self, index: int, row: str, value: Any) -> _Result:
+    def _process(self, index: int, row: str, value: Any, of_label: list[Any]) -> _Result:
         assert self._postprocess is not None
-        result = self._postprocess({**json.loads(row), self._column: value})
+        beside = {f.name: v for f, v in zip(self._confidence, of_label, strict=False)}
+        result = self._postprocess({**json.loads(row), self._column: value, **beside})
         fields = as_mapping(result)
         columns: dict[str, tuple[ValueType, Any]] = {}
         for name, field in (fields if fields is not None else {self._column: result}).items():

@@ -62,8 +62,8 @@ def test_the_paced_worker_answers_when_the_simulation_does() -> None:
 
     async def generate(length: int) -> None:
         params = json.dumps({"max_tokens": 99, "extra_args": {"length": length}})
-        _, _, generated, *_ = await worker._generate_row([1] * 20, params, "")
-        finished.append(generated)
+        answer = await worker._generate_row([1] * 20, params, "")
+        finished.append(answer[4])
 
     async def generate_all() -> None:
         await asyncio.gather(*(generate(length) for length in lengths))

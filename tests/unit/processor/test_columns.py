@@ -10,7 +10,8 @@ from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ENTRY_SC
 def test_files_of_the_answer_cache_stay_readable() -> None:
     assert pa.schema([
         ("key", pa.binary(16)),
-        ("text", pa.string()), ("finish_reason", pa.string()), ("shortened", pa.bool_()),
+        ("text", pa.string()), ("numbers", pa.list_(pa.float32())), ("finish_reason", pa.string()),
+        ("shortened", pa.bool_()),
         ("input_tokens", pa.int64()), ("output_tokens", pa.int64()), ("answered_at", pa.int64()),
     ]) == ENTRY_SCHEMA  # fmt: skip
 
@@ -24,6 +25,6 @@ def test_counters_of_fragments_keep_their_names() -> None:
 
 def test_workers_return_rows_in_the_order_of_their_schema() -> None:
     assert GROUP_SCHEMA.names == [
-        "row", "text", "input_tokens", "output_tokens", "cached_tokens", "finish_reason", "engine_seconds",
-        "finished_at", "error_type", "error",
+        "row", "text", "numbers", "finish_reason", "input_tokens", "output_tokens", "cached_tokens",
+        "engine_seconds", "finished_at", "error_type", "error",
     ]  # fmt: skip

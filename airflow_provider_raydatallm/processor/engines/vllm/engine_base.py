@@ -221,6 +221,9 @@ class VllmEngineBase(Engine):
     def env(self) -> dict[str, str]:
         """Environment variables for its workers' processes, except those that are set already."""
         defaults = CPU_ENV if self.on_cpu else {}
+        if self.on_cpu and self.engine_kwargs.get("enforce_eager"):
+            # vLLM compiles the part that reads probabilities all the same, which takes longer than a slice.
+            defaults = {**defaults, "TORCH_COMPILE_DISABLE": "1"}
         return {name: value for name, value in defaults.items() if name not in os.environ}
 
     @property

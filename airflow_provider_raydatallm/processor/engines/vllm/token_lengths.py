@@ -31,6 +31,8 @@ def sample_token_lengths(
 
     try:
         tokenizer = PromptTokenizer(job)
+    except SliceError:
+        raise
     except Exception as e:  # the hub and the files raise any type
         raise SliceError(
             f"the model's tokenizer, which measures the rows, cannot be loaded: {e}", kind="model"

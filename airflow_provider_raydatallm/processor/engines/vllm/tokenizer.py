@@ -22,6 +22,8 @@ from airflow_provider_raydatallm.processor.engines.control_tokens import (
     Spans,
     cells_of,
 )
+from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LabelTree
+from airflow_provider_raydatallm.processor.engines.vllm.labels import Labels
 from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
 
 #: vLLM's default.
@@ -40,7 +42,7 @@ _KNOWN_PROMPTS = 1000
 class TokenizedRequest:
     """A request as vLLM takes it.
 
-    :param params: JSON text of vLLM's sampling parameters.
+    :param params: JSON text of vLLM's sampling parameters, or of a `LabelTree`.
     :param total_tokens: of the prompt plus max_tokens.
     :param shortened: whether the prompt was cut to the tokenizer's limit.
     :param error: why the request cannot be sent; there are no tokens then.
@@ -70,7 +72,9 @@ class PromptTokenizer:
                 trust_remote_code=trust_remote_code,
             )
         self._job = job
-        self._template = job.chat_template_kwargs
+        self._template = dict(job.chat_template_kwargs)
+        if job.compares_labels:  # by the first token, which is the label's and no thought's
+            self._template.setdefault("enable_thinking", False)
         self._limit = limit
         # Tokenizers are not thread-safe; each call uses all cores.
         self._lock = threading.Lock()
@@ -79,6 +83,7 @@ class PromptTokenizer:
         self._backend = None if trust_remote_code else getattr(self._tokenizer, "backend_tokenizer", None)
         self._control = ControlTokenSet(self._tokenizer)
         self._control_tokens: dict[bytes, list[int]] = {}  # of messages without their cells
+        self._labels = Labels.of_job(job, self._render, self._tokenize)
         self._placeholder = f"cell-{secrets.token_hex(8)}"  # no row can guess it
 
     def __call__(self, requests: Sequence[str]) -> list[TokenizedRequest]:
@@ -106,8 +111,11 @@ class PromptTokenizer:
             if result.error is None:
                 try:
                     tokens = all_tokens[i] if all_tokens is not None else self._tokenize([text])[0]
+                    tree = None
+                    if self._labels is not None:
+                        tree = self._labels.after(text, tokens, parsed[i]["sampling_params"])
                     tokens = self._without_forged(parsed[i]["messages"], parsed[i]["cells"], tokens)
-                    result = self._limited(parsed[i], tokens)
+                    result = self._limited(parsed[i], tokens, tree)
                 except Exception as e:
                     result = TokenizedRequest(error=e)
             tokenized.append(result)
@@ -181,10 +189,15 @@ class PromptTokenizer:
         length = int(self._tokenizer.model_max_length)
         return length if length < _NO_LENGTH else None
 
-    def _limited(self, request: Mapping[str, Any], tokens: Sequence[int]) -> TokenizedRequest:
+    def _limited(
+        self, request: Mapping[str, Any], tokens: Sequence[int], tree: LabelTree | None
+    ) -> TokenizedRequest:
         sampling = request["sampling_params"]
-        params = to_json(sampling).decode()
-        max_tokens = int(sampling.get("max_tokens", _MAX_TOKENS) or 1)
+        if tree is not None:
+            params, max_tokens = tree.params, tree.most_tokens
+        else:
+            params = to_json(sampling).decode()
+            max_tokens = int(sampling.get("max_tokens", _MAX_TOKENS) or 1)
         if self._limit is None or len(tokens) + max_tokens <= self._limit:
             return TokenizedRequest(tokens, params, len(tokens) + max_tokens)
         limit = self._limit - max_tokens
@@ -222,9 +235,9 @@ class PromptTokenizer:
             "max_tokens, and cannot be shortened to fit"
         )
 
-    def _render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def _render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
         text: str = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self._template
+            messages, tokenize=False, add_generation_prompt=add_generation_prompt, **self._template
         )
         return text
 

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
+from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LABELS, Branching, LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     parse_startup_seconds,
     read_process_log,
@@ -107,20 +108,14 @@ class VllmWorker:
         """The columns of `GROUP_SCHEMA` after `row`."""
         began = time.time()
         try:
+            request = _parse_request(params)
             async with self._slot(user):
                 began = time.time()
-                output = await self._final_output(tokens, _sampling_params(params))
-            answer = output.outputs[0]
-            if answer.finish_reason == "abort":  # only an engine that was told to end aborts rows
-                raise self._dead_error
-            if answer.finish_reason == "error":
-                raise RuntimeError(
-                    "vLLM could not finish the request (finish_reason 'error'): see the worker's log"
-                )
-            return (
-                answer.text, len(tokens), len(answer.token_ids), output.num_cached_tokens,
-                answer.finish_reason, time.time() - began, time.time(), None, None,
-            )  # fmt: skip
+                if isinstance(request, LabelTree):
+                    answer = await self._compare_labels(tokens, request)
+                else:
+                    answer = await self._generate_text(tokens, request)
+            return (*answer, time.time() - began, time.time(), None, None)
         except self._dead_error as e:
             # Callers of an actor that dies know that all its rows are lost.
             logger.error("the engine died: %s", e)
@@ -128,7 +123,7 @@ class VllmWorker:
         except Exception as e:
             cause = e.__cause__ or e
             return (
-                *[None] * 5,
+                *[None] * 6,
                 time.time() - began,
                 time.time(),
                 type(cause).__name__,
@@ -139,10 +134,42 @@ class VllmWorker:
         """Held while a request is in the engine."""
         return contextlib.nullcontext()
 
+    async def _generate_text(self, tokens: list[int], params: SamplingParams) -> tuple[Any, ...]:
+        output = await self._final_output(tokens, params)
+        said = output.outputs[0]
+        return (
+            said.text, None, said.finish_reason,
+            len(tokens), len(said.token_ids), output.num_cached_tokens,
+        )  # fmt: skip
+
+    async def _compare_labels(self, tokens: list[int], tree: LabelTree) -> tuple[Any, ...]:
+        """The answer's numbers are the labels' probabilities."""
+
+        def ask(request: Branching) -> Coroutine[Any, Any, RequestOutput]:
+            return self._final_output([*tokens, *request.prefix], _compare_tokens(request.tokens))
+
+        outputs = [await ask(tree.requests[0])]  # its prompt is in the prefix cache then
+        outputs += await asyncio.gather(*map(ask, tree.requests[1:]))
+        logprobs = [
+            [output.outputs[0].logprobs[0][token].logprob for token in request.tokens]
+            for output, request in zip(outputs, tree.requests, strict=True)
+        ]
+        return (
+            None, tree.probabilities(logprobs), "stop",
+            len(tokens), len(outputs), outputs[0].num_cached_tokens,
+        )  # fmt: skip
+
     async def _final_output(self, tokens: list[int], params: SamplingParams) -> RequestOutput:
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.generate(prompt, params, uuid.uuid4().hex):
             last = output
+        finish_reason = last.outputs[0].finish_reason
+        if finish_reason == "abort":  # only an engine that was told to end aborts rows
+            raise self._dead_error
+        if finish_reason == "error":
+            raise RuntimeError(
+                "vLLM could not finish the request (finish_reason 'error'): see the worker's log"
+            )
         return last
 
     async def stop(self) -> None:
@@ -156,11 +183,28 @@ class VllmWorker:
 
 
 @lru_cache(1024)
-def _sampling_params(text: str) -> SamplingParams:
+def _parse_request(text: str) -> SamplingParams | LabelTree:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     params = json.loads(text)
+    if LABELS in params:
+        return LabelTree.from_json(params[LABELS])
     if shape := params.pop("structured_outputs", None):
         params["structured_outputs"] = StructuredOutputsParams(**shape)
     return SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+@lru_cache(1024)
+def _compare_tokens(tokens: tuple[int, ...]) -> SamplingParams:
+    """Of a request that asks how probable tokens are. Which one is sampled does not matter."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=1,
+        temperature=0,
+        detokenize=False,
+        logprob_token_ids=list(tokens),
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )

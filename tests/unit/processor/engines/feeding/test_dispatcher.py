@@ -51,7 +51,7 @@ class Worker:
     def answer(self, *lengths: int, numbers: Sequence[int] = (), stream: int = -1) -> None:
         rows = [*(self.numbers[length] for length in lengths), *numbers]
         n = len(rows)
-        columns = [rows, ["x"] * n, [1] * n, [1] * n, [0] * n, ["stop"] * n, [0.1] * n, [0.0] * n]
+        columns = [rows, ["x"] * n, [None] * n, ["stop"] * n, [1] * n, [1] * n, [0] * n, [0.1] * n, [0.0] * n]
         columns += [[None] * n] * (len(GROUP_SCHEMA) - len(columns))
         table = pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
         self.streams[stream].put(table)

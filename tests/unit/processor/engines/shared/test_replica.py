@@ -60,7 +60,7 @@ async def test_only_rows_of_a_job_that_is_gone_are_dropped(monkeypatch: pytest.M
 
     monkeypatch.setattr(serve_apps.SERVE, "users", poll)
     monkeypatch.setattr(replica, "_USERS_POLL_SECONDS", 0.01)
-    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.worker._sampling_params", str)
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.worker._parse_request", str)
     worker: Any = Worker.__new__(Worker)
     worker.__dict__ |= {
         "_engine": Vllm(), "_streams": RowStreams(), "_dead_error": ConnectionError, "_app": "e",

@@ -47,7 +47,7 @@ def worker_of(engine: Vllm) -> Any:
 
 
 def generate(monkeypatch: pytest.MonkeyPatch, *tokens: int) -> list[dict[str, Any]]:
-    monkeypatch.setattr(worker_module, "_sampling_params", str)
+    monkeypatch.setattr(worker_module, "_parse_request", str)
     worker = worker_of(Vllm())
     n = len(tokens)
     rows = pa.table({"row": range(n), "tokens": [[t] for t in tokens], "params": ["{}"] * n})

@@ -109,7 +109,7 @@ class EngineSpec(RequestSpec):
                 f"quality.on_too_long={self.on_too_long!r} needs engine.kwargs['max_model_len']: a number of "
                 "tokens, or 'auto'"
             )
-        max_tokens = self.sampling_params.get("max_tokens", 16)
+        max_tokens = self.sampling_params.get("max_tokens", 16) if self.task == "generate" else 0
         if max_tokens is None and (length == "auto" or self.on_too_long == "truncate"):
             raise ValueError(
                 "sampling_params['max_tokens'] is None, which leaves no room for a prompt: give a number, "
@@ -120,6 +120,14 @@ class EngineSpec(RequestSpec):
             raise ValueError(
                 f"quality.on_too_long='truncate' leaves nothing of a prompt: max_tokens is {max_tokens} and "
                 f"max_model_len {length}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_task_of_engine(self) -> EngineSpec:
+        if self.task != "generate" and self.resolved_engine == "ray_data_llm":
+            raise ValueError(
+                f"task={self.task!r} is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
             )
         return self
 
@@ -163,6 +171,11 @@ class EngineSpec(RequestSpec):
         unsupported = self.engine_kwargs.keys() & {"task_type", "tokenizer_mode", "skip_tokenizer_init"}
         is_plain = not (unsupported or self.processor_kwargs or "://" in self.model_source)
         return "vllm" if is_plain else "ray_data_llm"
+
+    @property
+    def draws_nothing(self) -> bool:
+        """Whether equal requests have equal answers, whatever the sampling parameters."""
+        return self.compares_labels or self.task == "embed"
 
     @property
     def compares_labels(self) -> bool:

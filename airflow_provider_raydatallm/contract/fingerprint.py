@@ -48,6 +48,8 @@ def fingerprint(job: SliceJob) -> str:
             inputs["answer_cache"] = True
     if job.processor_kwargs:  # may hold a chat template
         inputs["processor_kwargs"] = job.processor_kwargs
+    if job.task == "embed":
+        inputs["embed"] = [job.embedding_dimensions, job.embedding_dtype, job.embedding_normalize]
     if job.compares_labels:
         inputs["labels"] = "compared"
     if job.label_confidence:
@@ -73,6 +75,7 @@ def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_file
             "engine_kwargs": answer_affecting_kwargs(engine_kwargs),
             "chat_template_kwargs": job.chat_template_kwargs,
             "on_too_long": job.on_too_long,
+            **({"embed": [job.embedding_dimensions, job.embedding_normalize]} if job.task == "embed" else {}),
             # The request itself names the choices.
             **({"labels": "written"} if job.choices is not None and not job.compares_labels else {}),
         }

@@ -53,6 +53,11 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "max_attempts": "max_row_attempts",
         "on_too_long": "on_too_long",
     },
+    "embedding": {
+        "dimensions": "embedding_dimensions",
+        "dtype": "embedding_dtype",
+        "normalize": "embedding_normalize",
+    },
     "labels": {"exact": "exact_labels", "confidence": "label_confidence"},
     "publish": {
         "max_file_bytes": "max_file_bytes",

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.engine_arguments import with_booleans, with_scalars
+from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
 
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 
+#: Arguments that a task without text answers does not have.
+_OF_TEXTS = (
+    "system_prompt", "choices", "output_schema", "regex", "grammar", "sampling_params",
+    "chat_template_kwargs", "postprocess",
+)  # fmt: skip
+
+
 class RequestSpec(Contract):
+    #: What is asked of the model: a text, or the vector of one.
+    task: Literal["generate", "embed"] = "generate"
     system_prompt: str | None = None
     prompt: str | None = None
     choices: tuple[str, ...] | None = None
@@ -22,6 +32,11 @@ class RequestSpec(Contract):
     exact_labels: bool = False
     #: Whether to publish how probable the label is, and the next one.
     label_confidence: bool = False
+    #: Numbers of a vector, for models trained to have it cut; the model's own without it.
+    embedding_dimensions: int | None = Field(default=None, ge=1)
+    embedding_dtype: Literal["float32", "float16"] = "float32"
+    #: Whether vectors have length 1.
+    embedding_normalize: bool = True
     output_schema: dict[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
@@ -62,6 +77,18 @@ class RequestSpec(Contract):
     @classmethod
     def _to_booleans(cls, value: dict[str, Any]) -> dict[str, Any]:
         return with_booleans(value)
+
+    @model_validator(mode="after")
+    def _check_task(self) -> RequestSpec:
+        if self.task == "embed":
+            if given := [name for name in _OF_TEXTS if getattr(self, name)]:
+                raise ValueError(
+                    f"task='embed' and {given[0]} exclude each other: the text that prompt makes of a row is "
+                    "embedded as it is"
+                )
+        elif given := sorted(name for name in self.model_fields_set if name.startswith("embedding_")):
+            raise ValueError(f"{label(given[0])} needs task='embed'")
+        return self
 
     @model_validator(mode="after")
     def _check_request_and_answer_shape(self) -> RequestSpec:

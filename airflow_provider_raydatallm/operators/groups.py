@@ -141,6 +141,20 @@ class Quality(TypedDict, total=False):
     on_too_long: Literal["quarantine", "truncate", "raise_limit"] | Later
 
 
+class Embedding(TypedDict, total=False):
+    """The vectors of `task="embed"`.
+
+    :param dimensions: numbers of a vector, for models that are trained to have it cut (Matryoshka). Default:
+        the model's own.
+    :param dtype: `float32` or `float16`.
+    :param normalize: whether vectors have length 1, so that their product is the cosine. Default: True.
+    """
+
+    dimensions: int | Later
+    dtype: Literal["float32", "float16"] | Later
+    normalize: bool | Later
+
+
 class Labels(TypedDict, total=False):
     """How one of `choices` is found. By default, engine `vllm` asks how probable each of them is, mostly in a
     single token, and the most probable one is published. With a `temperature`, or other sampling parameters

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_raydatallm.contract.spec import SliceJob
     from airflow_provider_raydatallm.operators.groups import (
+        Embedding,
         Engine,
         Labels,
         Later,
@@ -76,11 +77,14 @@ class RayLLMBatchOperator(SliceTask):
     :param output_path: root of the published table. Without `{slice}`, the slice goes to
         `<output_path>/ds=<slice key>/`.
     :param model_source: hub id, folder on every node, or `s3://` address.
-    :param prompt: user message; `{column}` is replaced by the row's value, other braces stay. Wrap prompts
-        with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file beside the DAG.
+    :param task: `generate` a text, or `embed` the row's text: publish its vector, a list of floats.
+    :param prompt: user message, or the text to embed; `{column}` is replaced by the row's value, other braces
+        stay. Wrap prompts with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file
+        beside the DAG.
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
     :param choices: the answer is one of these texts, the most probable one by default.
     :param labels: how it is found, and columns that say how sure it is: the group `Labels`.
+    :param embedding: type and size of the vectors of `task="embed"`: the group `Embedding`.
     :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.
         Published as a struct when the schema fixes every field, else as JSON text. Rows with an invalid
         answer (cut at max_tokens, or with a key that the struct lacks) go to quarantine. `$ref` may point
@@ -128,10 +132,10 @@ class RayLLMBatchOperator(SliceTask):
     """
 
     template_fields: Sequence[str] = (
-        "input_path", "output_path", "model_source", "prompt", "system_prompt", "choices", "labels", "regex",
-        "grammar", "output_column", "columns", "sampling_params", "chat_template_kwargs", "slice_key",
-        "engine", "source", "rerun", "quality", "publish", "limits", "ray_conn_id", "model_conn_id",
-        "storage_conn_id",
+        "input_path", "output_path", "model_source", "task", "prompt", "system_prompt", "choices", "labels",
+        "embedding", "regex", "grammar", "output_column", "columns", "sampling_params",
+        "chat_template_kwargs", "slice_key", "engine", "source", "rerun", "quality", "publish", "limits",
+        "ray_conn_id", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
     #: Of no other kind: a choice that ends in README.md is no file.
     template_ext: Sequence[str] = (".jinja",)
@@ -149,10 +153,12 @@ class RayLLMBatchOperator(SliceTask):
         input_path: Path,
         output_path: Path,
         model_source: Later,
+        task: Literal["generate", "embed"] | Later = "generate",
         prompt: Text | None = None,
         system_prompt: Text | None = None,
         choices: Sequence[str] | XComArg | None = None,
         labels: Labels | XComArg | None = None,
+        embedding: Embedding | XComArg | None = None,
         output_schema: type[pydantic.BaseModel] | dict[str, Any] | None = None,
         regex: Text | None = None,
         grammar: Text | None = None,
@@ -186,7 +192,8 @@ class RayLLMBatchOperator(SliceTask):
         super().__init__(**kwargs)
         self.input_path = arguments.to_url(input_path)
         self.output_path = arguments.to_url(output_path)
-        self.model_source, self.prompt, self.system_prompt = model_source, prompt, system_prompt
+        self.model_source, self.task = model_source, task
+        self.prompt, self.system_prompt, self.embedding = prompt, system_prompt, embedding
         self.choices, self.labels, self.regex, self.grammar = choices, labels, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)
         self.output_column, self.columns = output_column, columns

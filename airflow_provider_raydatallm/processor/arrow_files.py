@@ -146,6 +146,8 @@ def _is_plain(kind: pa.DataType) -> bool:
     """Whether a value's bytes stand in the file, each once."""
     if pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return all(_is_plain(kind.field(i).type) for i in range(kind.num_fields))
+    if pa.types.is_fixed_size_list(kind):
+        return kind.list_size > 0 and bool(pa.types.is_primitive(kind.value_type))
     if pa.types.is_map(kind):
         return _is_plain(kind.key_type) and _is_plain(kind.item_type)
     if pa.types.is_fixed_size_binary(kind):

@@ -32,6 +32,7 @@ from airflow_provider_raydatallm.processor.publish.table_schema import check_col
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
+from airflow_provider_raydatallm.processor.request.vectors import VectorParser
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
@@ -127,7 +128,10 @@ def inspect_slice(
     ):
         return replace(earlier_build, number=number, base=version, checkpoint=checkpoint), None
     plan = checkpoint.load_plan(listing) or make_plan(job, listing)
-    shape = AnswerParser(job, _load_function(job.postprocess), plan.columns)
+    if job.task == "embed":
+        shape: AnswerParser = VectorParser(job)
+    else:
+        shape = AnswerParser(job, _load_function(job.postprocess), plan.columns)
     inference = _plan_inference(job, plan, shape)
     if not plan.rows and job.on_empty != "publish":
         return None, _report_empty(job, plan)
@@ -183,8 +187,8 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
         plan.columns,
         prompt=job.prompt,
         system_prompt=job.system_prompt,
-        # Comparing is deterministic: identical requests run once.
-        sampling_params={**({"temperature": 0} if job.compares_labels else {}), **job.sampling_params},
+        # By which the engine knows that identical requests may run once.
+        sampling_params={**({"temperature": 0} if job.draws_nothing else {}), **job.sampling_params},
         structured_outputs=structured_outputs(job),
         preprocess=preprocess,
     )

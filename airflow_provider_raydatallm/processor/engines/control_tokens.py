@@ -34,6 +34,13 @@ class ControlTokenSet:
             if token.special or (len(text) > 2 and not text.isspace() and text in template):
                 texts[text] = token_id
         texts.pop("", None)
+        # What a tokenizer makes of characters that it does not know, unless it serves for more than that.
+        unknown = getattr(tokenizer, "unk_token", None)
+        roles = (
+            getattr(tokenizer, f"{role}_token", None) for role in ("bos", "eos", "sep", "cls", "pad", "mask")
+        )
+        if unknown is not None and unknown not in roles:
+            texts.pop(str(unknown), None)
         self._ids = frozenset(texts.values())
         longest_first = sorted(texts, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

@@ -130,8 +130,7 @@ class AnswerParser:
         rows = answers.column("__row").to_pylist() if self._postprocess else []
         for i, (text, numbers, reason, error_type, error) in enumerate(zip(*columns, strict=True)):
             if error is not None:
-                kind = PROMPT_TOO_LONG if _TOO_LONG.search(error) else error_type or "EngineError"
-                failures.append((i, kind, error))
+                failures.append(engine_failure(i, error_type, error))
                 continue
             of_label: list[Any] = []
             if numbers is not None:
@@ -247,6 +246,12 @@ class AnswerParser:
             else "the input or its folder has it too"
         )
         return f"returned the column {name!r}: {why}. Return it under another name"
+
+
+def engine_failure(index: int, error_type: str | None, error: str) -> Failure:
+    """A row that failed in the engine."""
+    kind = PROMPT_TOO_LONG if _TOO_LONG.search(error) else error_type or "EngineError"
+    return index, kind, error
 
 
 def _preferred(known: ColumnTypes, results: list[_Result]) -> ColumnTypes:

@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.processor.engines.control_tokens import (
     Spans,
     cells_of,
 )
+from airflow_provider_raydatallm.processor.engines.vllm.embedding import embed_params
 from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.labels import Labels
 from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
@@ -83,6 +84,8 @@ class PromptTokenizer:
         self._backend = None if trust_remote_code else getattr(self._tokenizer, "backend_tokenizer", None)
         self._control = ControlTokenSet(self._tokenizer)
         self._control_tokens: dict[bytes, list[int]] = {}  # of messages without their cells
+        #: Tokens around a text that is embedded as it is; a chat template writes its own.
+        self._around = self._find_special_tokens() if job.task == "embed" else ([], [])
         self._labels = Labels.of_job(job, self._render, self._tokenize)
         self._placeholder = f"cell-{secrets.token_hex(8)}"  # no row can guess it
 
@@ -193,14 +196,23 @@ class PromptTokenizer:
         self, request: Mapping[str, Any], tokens: Sequence[int], tree: LabelTree | None
     ) -> TokenizedRequest:
         sampling = request["sampling_params"]
-        if tree is not None:
+        if self._job.task == "embed":
+            if names := sampling.keys() - {"temperature"}:
+                raise ValueError(f"sampling_params[{min(names)!r}] means nothing to task='embed'")
+            params, max_tokens = embed_params(self._job), 0
+        elif tree is not None:
             params, max_tokens = tree.params, tree.most_tokens
         else:
             params = to_json(sampling).decode()
             max_tokens = int(sampling.get("max_tokens", _MAX_TOKENS) or 1)
+        before, after = self._around
+        tokens = [*before, *tokens, *after] if before or after else tokens
         if self._limit is None or len(tokens) + max_tokens <= self._limit:
             return TokenizedRequest(tokens, params, len(tokens) + max_tokens)
         limit = self._limit - max_tokens
+        if self._job.task == "embed":
+            tokens = [*tokens[: limit - len(after)], *after]
+            return TokenizedRequest(tokens, params, len(tokens), shortened=True)
         tokens = self._shorten(request["messages"], request["cells"], len(tokens), limit)
         return TokenizedRequest(tokens, params, len(tokens) + max_tokens, shortened=True)
 
@@ -235,7 +247,17 @@ class PromptTokenizer:
             "max_tokens, and cannot be shortened to fit"
         )
 
+    def _find_special_tokens(self) -> tuple[list[int], list[int]]:
+        """Returns those that the tokenizer puts before and after a text by itself."""
+        [text], whole = self._tokenize(["x"]), list(self._tokenizer("x")["input_ids"])
+        for start in range(len(whole) - len(text) + 1):
+            if whole[start : start + len(text)] == text:
+                return whole[:start], whole[start + len(text) :]
+        return [], []
+
     def _render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+        if self._job.task == "embed":
+            return "\n".join(message["content"] for message in messages)
         text: str = self._tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=add_generation_prompt, **self._template
         )

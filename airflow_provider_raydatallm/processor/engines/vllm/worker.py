@@ -14,6 +14,7 @@ import os
 import time
 import uuid
 from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
+from airflow_provider_raydatallm.processor.engines.vllm.embedding import EMBED
 from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LABELS, Branching, LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     parse_startup_seconds,
@@ -32,7 +34,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
 if TYPE_CHECKING:
-    from vllm import RequestOutput, SamplingParams
+    from vllm import PoolingParams, RequestOutput, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +113,9 @@ class VllmWorker:
             request = _parse_request(params)
             async with self._slot(user):
                 began = time.time()
-                if isinstance(request, LabelTree):
+                if isinstance(request, _Embed):
+                    answer = await self._embed(tokens, request.params)
+                elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(tokens, request)
                 else:
                     answer = await self._generate_text(tokens, request)
@@ -159,6 +163,18 @@ class VllmWorker:
             len(tokens), len(outputs), outputs[0].num_cached_tokens,
         )  # fmt: skip
 
+    async def _embed(self, tokens: list[int], params: PoolingParams) -> tuple[Any, ...]:
+        """The answer's numbers are the vector."""
+        prompt: Any = {"type": "token", "prompt_token_ids": tokens}
+        async for output in self._engine.encode(prompt, params, uuid.uuid4().hex):
+            last = output
+        if not last.finished:  # only an engine that was told to end aborts rows
+            raise self._dead_error
+        return (
+            None, last.outputs.data.float().numpy(), "stop",
+            len(tokens), 0, last.num_cached_tokens,
+        )  # fmt: skip
+
     async def _final_output(self, tokens: list[int], params: SamplingParams) -> RequestOutput:
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.generate(prompt, params, uuid.uuid4().hex):
@@ -182,12 +198,19 @@ class VllmWorker:
         self._guard.kill()
 
 
+@dataclass(frozen=True)
+class _Embed:
+    params: PoolingParams
+
+
 @lru_cache(1024)
-def _parse_request(text: str) -> SamplingParams | LabelTree:
-    from vllm import SamplingParams
+def _parse_request(text: str) -> SamplingParams | LabelTree | _Embed:
+    from vllm import PoolingParams, SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     params = json.loads(text)
+    if EMBED in params:
+        return _Embed(PoolingParams(task="embed", **params[EMBED]))
     if LABELS in params:
         return LabelTree.from_json(params[LABELS])
     if shape := params.pop("structured_outputs", None):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokenSet
 from airflow_provider_raydatallm.processor.engines.ray_data_llm import _row_by_row, _to_request
 from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
@@ -178,3 +179,17 @@ async def test_ray_data_llm_quarantines_such_rows(tokenizers: dict[str, PromptTo
     batch = [_to_request({"__request": r}, defaults={}) | {"i": i} for i, r in enumerate(requests)]
     outputs = [output async for output in stage.udf(batch)]
     assert [o["__inference_error__"].partition(":")[0] for o in outputs] == ["", *["ControlTokens"] * 3]
+
+
+def test_characters_that_a_tokenizer_does_not_know_are_no_control_tokens() -> None:
+    class Tokenizer:
+        unk_token, sep_token, cls_token = "[UNK]", "[SEP]", "[CLS]"
+        all_special_tokens, all_special_ids = ["[UNK]", "[SEP]", "[CLS]"], [1, 2, 3]
+
+    assert ControlTokenSet(Tokenizer()).select([1, 2, 7, 3]) == [2, 3]
+
+    class Shared(Tokenizer):
+        unk_token = "[SEP]"
+        all_special_tokens, all_special_ids = ["[SEP]", "[CLS]"], [2, 3]
+
+    assert ControlTokenSet(Shared()).select([2, 7, 3]) == [2, 3]

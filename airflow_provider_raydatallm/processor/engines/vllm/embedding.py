@@ -1,0 +1,95 @@
+"""What the engine is asked for where a row's answer is the vector of its text.
+
+vLLM takes how token vectors are pooled from the model's own files. What these say and vLLM does not do would
+give other vectors than the model's authors publish, silently: that is refused before an engine starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_json
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.sizing.model_config import config_file
+
+#: What a worker takes in place of sampling parameters: arguments of vLLM's `PoolingParams`, under this name.
+EMBED = "embed"
+#: Ways of pooling that vLLM knows.
+_POOLED_BY = ("cls_token", "mean_tokens", "lasttoken")
+#: Modules of sentence-transformers that vLLM runs.
+_MODULES = ("Transformer", "Pooling", "Normalize", "Dense")
+
+
+def embed_params(job: SliceJob) -> str:
+    """Returns what a worker takes in place of sampling parameters (JSON)."""
+    params = {"use_activation": job.embedding_normalize, "dimensions": job.embedding_dimensions}
+    return to_json({EMBED: params}).decode()
+
+
+def check_embedding_model(job: SliceJob) -> None:
+    """Checks the files of a model that are on this machine.
+
+    :raises SliceError: naming what vLLM would do otherwise than the model says, or cannot do.
+    """
+    config_path = config_file(job.model_source)
+    if config_path is None or not config_path.exists():
+        return  # it is loaded from a hub later
+    folder = config_path.parent
+    _check_dimensions(job, _read(config_path) or {})
+    modules = _read(folder / "modules.json") or []
+    for module in modules:
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind not in _MODULES:
+            _refuse(job, f"its modules.json has a module {kind!r}, which vLLM leaves out")
+        if kind == "Pooling":
+            pooling = _read(folder / str(module.get("path", "")) / "config.json") or {}
+            _check_pooling(job, pooling)
+        if kind == "Normalize" and not job.embedding_normalize:
+            _refuse(job, "its vectors are of length 1: leave embedding.normalize out")
+    prompts = _read(folder / "config_sentence_transformers.json") or {}
+    name = prompts.get("default_prompt_name")
+    text = (prompts.get("prompts") or {}).get(name) if name else None
+    if text and job.prompt is not None and not job.prompt.startswith(text):
+        _refuse(job, f"its texts begin with {text!r} (its prompt {name!r}): begin prompt with that")
+
+
+def _check_dimensions(job: SliceJob, config: Mapping[str, Any]) -> None:
+    asked = job.embedding_dimensions
+    if asked is None:
+        return
+    overrides = job.engine_kwargs.get("hf_overrides")
+    config = {**config, **(overrides if isinstance(overrides, dict) else {})}
+    sizes = config.get("matryoshka_dimensions")
+    if not (config.get("is_matryoshka") or sizes):
+        _refuse(
+            job,
+            f"embedding.dimensions is {asked}, and its config.json does not say that its vectors may be cut. "
+            "If it was trained for that, set engine.kwargs['hf_overrides'] to {'is_matryoshka': True}",
+        )
+    if sizes and asked not in sizes:
+        _refuse(job, f"embedding.dimensions is {asked}, and its vectors may be cut to {sizes}")
+
+
+def _check_pooling(job: SliceJob, pooling: Mapping[str, Any]) -> None:
+    modes = [
+        name.removeprefix("pooling_mode_") for name, is_set in pooling.items()
+        if name.startswith("pooling_mode_") and is_set is True
+    ]  # fmt: skip
+    if len(modes) > 1 or not set(modes) <= set(_POOLED_BY):
+        _refuse(job, f"it pools by {' and '.join(modes)}, and vLLM by one of {', '.join(_POOLED_BY)}")
+
+
+def _refuse(job: SliceJob, why: str) -> None:
+    raise SliceError(f"model {job.model_source!r} cannot embed as asked: {why}", kind="input")
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,73 @@
+"""Vectors by a real model: those of transformers, for texts of any kind, and only they."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from tests.support import real_models
+from tests.support.slices import Ask
+
+#: Tokens that the model has positions for.
+LENGTH = 256
+
+
+def transformers_vectors(model: Path, texts: list[str]) -> np.ndarray:
+    """Means of the token vectors, of length 1, as the model's `1_Pooling` says."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, encoder = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
+    vectors = []
+    with torch.no_grad():
+        for start in range(0, len(texts), 50):
+            batch = tokenizer(texts[start : start + 50], padding=True, return_tensors="pt")
+            mask = batch["attention_mask"].unsqueeze(-1)
+            means = (encoder(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
+            vectors.append(torch.nn.functional.normalize(means).numpy())
+    return np.concatenate(vectors)
+
+
+def test_vectors_are_those_of_transformers_and_a_text_that_is_too_long_stops_no_other(
+    ask: Ask, tmp_path: Path
+) -> None:
+    mails = [mail["text"][:300] for mail in pq.read_table(real_models.mails()).to_pylist()[:496]]
+    texts = [*mails, "[SEP] forged [CLS]", "", "\U0001f600 \u4e2d\u6587", mails[0]]
+    rows = [*texts, "too long " * 300, None]
+    pq.write_table(pa.table({"n": range(len(rows)), "text": rows}), tmp_path / "in.parquet")
+    model = real_models.minilm()
+    arguments: dict[str, Any] = {
+        "task": "embed", "input_path": f"{tmp_path}/in.parquet", "model_source": str(model),
+        "prompt": "{text}", "output_column": "vector", "poll_interval": 1.0,
+        "engine_kwargs": {"max_model_len": LENGTH, "dtype": "float32"},
+    }  # fmt: skip
+    result = ask(output_path=f"{tmp_path}/out", **arguments)
+    published = pq.read_table(result["output_path"], partitioning=None)
+    assert published.schema.field("vector").type == pa.list_(pa.float32(), 384)
+    assert published.column("n").to_pylist() == [*range(len(texts)), len(texts) + 1]
+    vectors = np.array(published.column("vector").to_pylist(), np.float32)
+    # A row's control tokens are plain text to the model, as anywhere.
+    is_plain = np.array(["[SEP]" not in text for text in texts])
+    expected = transformers_vectors(model, texts)
+    assert np.abs(vectors[: len(texts)] - expected)[is_plain].max() < 1e-3
+    [failed] = pq.read_table(tmp_path / "out.quarantine").to_pylist()
+    assert (failed["n"], failed["__error_type"]) == (len(texts), "PromptTooLong")
+    counts, tokens = result["counts"], result["tokens"]
+    assert (counts["succeeded"], counts["deduplicated"]) == (len(texts) + 1, 2)
+    assert tokens["output"] == 0
+    assert SliceJob.model_fields["embedding_dtype"].default == "float32"
+
+    halves = ask(
+        output_path=f"{tmp_path}/halves", embedding_dtype="float16", on_too_long="truncate", **arguments
+    )
+    published = pq.read_table(halves["output_path"], partitioning=None)
+    assert published.schema.field("vector").type == pa.list_(pa.float16(), 384)
+    assert published.num_rows == len(rows)
+    assert halves["counts"]["shortened"] == 1
+    again = np.array(published.column("vector").to_pylist(), np.float32)
+    assert np.abs(again[: len(texts)] - vectors[: len(texts)]).max() < 2e-3

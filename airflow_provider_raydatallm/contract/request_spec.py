@@ -86,8 +86,10 @@ class RequestSpec(Contract):
                     f"task='embed' and {given[0]} exclude each other: the text that prompt makes of a row is "
                     "embedded as it is"
                 )
-        elif given := sorted(name for name in self.model_fields_set if name.startswith("embedding_")):
-            raise ValueError(f"{label(given[0])} needs task='embed'")
+        else:
+            for name in ("embedding_dimensions", "embedding_dtype", "embedding_normalize"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{label(name)} needs task='embed'")
         return self
 
     @model_validator(mode="after")

@@ -41,7 +41,7 @@ def endpoint(respond: Respond, path: str = "/v1/chat/completions") -> Iterator[E
     async def serve() -> None:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_post(path, handle)
-        runner = web.AppRunner(app, shutdown_timeout=0)
+        runner = web.AppRunner(app, shutdown_timeout=0, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
         await site.start()
@@ -59,6 +59,21 @@ def endpoint(respond: Respond, path: str = "/v1/chat/completions") -> Iterator[E
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
+
+
+class Trickle(web.StreamResponse):
+    """A reply whose body comes byte by byte, and says nothing."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        writer = await super().prepare(request)
+        for _ in range(int(self._seconds * 10)):
+            await self.write(b" ")
+            await asyncio.sleep(0.1)
+        return writer
 
 
 def text_of(body: dict[str, Any]) -> str:

@@ -56,7 +56,8 @@ def feed(served: Endpoint, texts: list[str], **fields: Any) -> tuple[Sink, list[
     sink = Sink()
     unused: Any = None
     setup = FeederSetup(job, NoWorkers, sink, RowBudget(1, 1), active_feeders=unused, suspect_keys=unused)  # type: ignore[arg-type]
-    feeder, left = HttpFeeder(setup), []
+    feeder: Any = HttpFeeder(setup)
+    left: list[int] = []
     infer = feeder._infer
 
     def noted(*arguments: Any) -> Any:
@@ -64,7 +65,7 @@ def feed(served: Endpoint, texts: list[str], **fields: Any) -> tuple[Sink, list[
         left.extend(rows)
         return rows
 
-    feeder._infer = noted  # type: ignore[method-assign]
+    feeder._infer = noted
     requests = [
         json.dumps({"messages": [{"role": "user", "content": t}], "sampling_params": job.sampling_params})
         for t in texts

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.http import limits
 from airflow_provider_raydatallm.processor.engines.http.limits import Pace, TokenBudget, TokenEstimate
 
 
@@ -16,7 +15,7 @@ class Clock:
         """:param late: seconds that each sleep takes longer."""
         self.now, self._late = 100.0, late
         self._sleep = asyncio.sleep
-        monkeypatch.setattr(limits.asyncio, "sleep", self._pass)
+        monkeypatch.setattr("asyncio.sleep", self._pass)
 
     async def _pass(self, seconds: float) -> None:
         self.now += seconds + self._late

@@ -81,7 +81,9 @@ def text_of(body: dict[str, Any]) -> str:
     return content
 
 
-def completion(text: str, tokens: tuple[int, int] = (7, 3), finish_reason: str = "stop") -> web.Response:
+def completion(
+    text: str | None, tokens: tuple[int, int] = (7, 3), finish_reason: str = "stop"
+) -> web.Response:
     return web.json_response(
         {
             "choices": [{"message": {"content": text}, "finish_reason": finish_reason}],

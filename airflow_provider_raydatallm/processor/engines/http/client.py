@@ -6,6 +6,7 @@ An endpoint that is away fails the slice, which a retry continues; a row that al
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -68,6 +69,7 @@ class EndpointClient:
         self._session: aiohttp.ClientSession | None = None
         #: What ended it: no row is asked from then on.
         self.failure: SliceError | None = None
+        self._has_failed = asyncio.Event()
 
     async def answer(self, body: str, max_tokens: int) -> dict[str, Any] | None:
         """Returns the columns of an answer, or of a row that failed; None for a row that is left."""
@@ -81,7 +83,7 @@ class EndpointClient:
                 message = storable(self._redact(str(e)))
                 return {"finished_at": time.time(), "error_type": ROW_REFUSED, "error": message}
             except SliceError as e:
-                self.failure = self.failure or SliceError(self._redact(str(e)), kind=e.kind)
+                self._fail(SliceError(self._redact(str(e)), kind=e.kind))
             except PassingError as e:
                 tries += not e.is_limit  # the endpoint answers: limits.stall ends a wait without end
                 if tries >= TRIES:
@@ -107,16 +109,25 @@ class EndpointClient:
                 spent = expected if e.may_have_cost else 0.0
                 raise
             spent = self._learn(completion, len(data)) or expected
-            text = completion.text if self._job.choices is None else unwrap_choice(completion.text)
             return {
-                **vars(completion),
-                "text": text,
+                **self._columns(completion),
                 "engine_seconds": time.time() - began,
                 "finished_at": time.time(),
             }
         finally:
             self._tokens.correct(spent - expected)
             await self._budget.settle(expected, spent)
+
+    def _columns(self, completion: Completion) -> dict[str, Any]:
+        """:raises RowRefusedError: for an answer without text, unless max_tokens cut it."""
+        columns = vars(completion).copy()
+        text, refusal = completion.text, columns.pop("refusal")
+        if text is None and completion.finish_reason != "length":
+            reason = f"finish_reason {completion.finish_reason!r}"
+            raise RowRefusedError(f"the endpoint answered no text ({reason}): {refusal!r:.500}")
+        if text is not None and self._job.choices is not None:
+            columns["text"] = unwrap_choice(text)
+        return columns
 
     def _learn(self, completion: Completion, body_bytes: int) -> int | None:
         """Returns the tokens that the endpoint counted."""
@@ -177,21 +188,25 @@ class EndpointClient:
             self._warned_at = time.monotonic()
             advice = ". Lower engine.requests_per_minute or engine.in_flight" if error.is_limit else ""
             logger.warning("%s: rows wait, and are asked again%s", self._redact(str(error)), advice)
-        await asyncio.sleep(asked_s + pause_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(asked_s + pause_s):
+                await self._has_failed.wait()
 
     def _give_up(self, error: PassingError, *, is_alone: bool) -> None:
         """:param is_alone: whether others were answered meanwhile."""
         message = self._redact(str(error))
         if is_alone:
             logger.warning("a row is left after %d tries, while others are answered: %s", TRIES, message)
-        elif self.failure is None:
-            self.failure = SliceError(
-                f"{message}, in each of {TRIES} tries. The answered rows are kept, and a retry continues "
-                "with the others. Check that the endpoint of engine.url runs, and that the cluster's nodes "
-                "reach it",
-                kind="transient",
+        else:
+            self._fail(
+                SliceError(
+                    f"{message}, in each of {TRIES} tries. The answered rows are kept, and a retry continues "
+                    "with the others. Check that the endpoint of engine.url runs, and that the cluster's "
+                    "nodes reach it",
+                    kind="transient",
+                )
             )
 
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+    def _fail(self, error: SliceError) -> None:
+        self.failure = self.failure or error
+        self._has_failed.set()

@@ -37,22 +37,20 @@ class HttpDispatcher:
 
     def __init__(
         self,
-        client: Callable[[], Client],
+        client: Client,
         in_flight: int,
         on_group: Callable[[Sequence[Row], pa.Table], None],
     ) -> None:
-        """
-        :param client: opens it, in the event loop.
-        :param on_group: delivers finished rows, with their columns of `GROUP_SCHEMA` and `worker`.
-        """
-        self._open_client, self._in_flight, self._on_group = client, in_flight, on_group
+        """:param on_group: delivers finished rows, with their columns of `GROUP_SCHEMA` and `worker`."""
+        self._client, self._in_flight, self._on_group = client, in_flight, on_group
+        self._loop = asyncio.new_event_loop()
+        self._places, self._has_finished = asyncio.Semaphore(in_flight), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._finished: list[tuple[Row, dict[str, Any] | None]] = []
         self._unsettled: dict[Row, None] = {}
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        self._started = threading.Event()
         threading.Thread(target=self._run, name="ray-llm-http", daemon=True).start()
-        self._started.wait()
 
     def wait_for_room(self) -> None:
         with self._changed:
@@ -62,12 +60,13 @@ class HttpDispatcher:
         self._raise_failure()
 
     def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> RowsInWork:
-        self._raise_failure()
         together = RowsInWork(len(rows))
         if not rows:
             together.are_settled.set()
             return together
         with self._changed:
+            if self._error is not None:
+                raise self._error
             for row in rows:
                 row.together = together
                 self._unsettled[row] = None
@@ -92,16 +91,9 @@ class HttpDispatcher:
     # In the event loop
 
     def _run(self) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            runner.run(self._deliver_groups())
+        self._loop.run_until_complete(self._deliver_groups())
 
     async def _deliver_groups(self) -> None:
-        self._client = self._open_client()
-        self._places = asyncio.Semaphore(self._in_flight)
-        self._has_finished = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._started.set()
         try:
             while True:
                 await self._has_finished.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
 from airflow_provider_raydatallm.processor.engines.feeding.row import RowDispatcher
@@ -20,9 +19,7 @@ class HttpFeeder(Feeder):
 
     def _new_dispatcher(self) -> RowDispatcher:
         job = self._setup.job
-        return HttpDispatcher(
-            partial(EndpointClient, job), job.requests_in_flight, on_group=self._deliver_group
-        )
+        return HttpDispatcher(EndpointClient(job), job.requests_in_flight, on_group=self._deliver_group)
 
 
 class NoWorkers:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import Kind, SliceError
 
@@ -27,10 +28,12 @@ _ADVICE: Mapping[int, tuple[Kind, str]] = {
 
 @dataclass(frozen=True)
 class Completion:
-    """An answer. Tokens are None where the endpoint does not count them."""
+    """An answer. Its text is None where the endpoint refused, or max_tokens cut it before it began, and its
+    tokens where the endpoint does not count them."""
 
-    text: str
+    text: str | None
     finish_reason: str | None
+    refusal: str | None
     input_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
@@ -97,11 +100,15 @@ def _read_completion(body: bytes) -> Completion:
         raise PassingError(
             f"the endpoint's reply is not a chat completion: {_snippet(body)!r}", may_have_cost=True
         ) from e
-    if not isinstance(text, str):
-        refusal = message.get("refusal")
-        raise RowRefusedError(f"the endpoint answered no text (finish_reason {reason!r}): {refusal!r:.500}")
-    counts = [count if type(count) is int and count >= 0 else None for count in tokens]
-    return Completion(text, reason if isinstance(reason, str) else None, *counts)
+    return Completion(_text(text), _text(reason), _text(message.get("refusal")), *map(_count, tokens))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 def _error_message(body: bytes) -> str:

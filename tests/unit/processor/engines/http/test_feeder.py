@@ -144,6 +144,23 @@ def test_refused_rows_are_quarantined_and_stop_no_other() -> None:
     assert sink.by_row[1]["error"] == "the endpoint answered 400: too long, ***"
 
 
+def test_answer_without_text_is_refused_unless_max_tokens_cut_it() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        reason = "length" if text_of(body) == "thinks" else "content_filter"
+        return completion(None, finish_reason=reason)
+
+    with endpoint(respond) as served:
+        sink, _ = feed(served, ["thinks", "bad"])
+    cut, refused = sink.by_row[0], sink.by_row[1]
+    assert (cut["text"], cut["finish_reason"], cut["error"], cut["output_tokens"]) == (
+        None,
+        "length",
+        None,
+        3,
+    )
+    assert (refused["error_type"], "content_filter" in refused["error"]) == ("RefusedByEndpoint", True)
+
+
 def test_endpoint_that_is_away_fails_the_slice_and_no_row() -> None:
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
         return error(502)

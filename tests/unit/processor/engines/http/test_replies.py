@@ -26,9 +26,9 @@ def error(message: str, **more: Any) -> bytes:
 
 
 def test_answer_has_its_tokens_and_why_it_ended() -> None:
-    assert read_reply(200, {}, reply(content="Hi")) == Completion("Hi", "length", 7, 3, 2)
+    assert read_reply(200, {}, reply(content="Hi")) == Completion("Hi", "length", None, 7, 3, 2)
     bare = b'{"choices": [{"message": {"content": ""}}], "usage": {"prompt_tokens": "x"}}'
-    assert read_reply(200, {}, bare) == Completion("", None, None, None, None)
+    assert read_reply(200, {}, bare) == Completion("", None, None, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_refused_row_says_why(status: int) -> None:
         read_reply(status, {}, error("maximum context length is 5"))
 
 
-def test_answer_without_text_is_the_rows_failure() -> None:
-    with pytest.raises(RowRefusedError, match="I cannot"):
-        read_reply(200, {}, reply(content=None, refusal="I cannot"))
+def test_answer_may_lack_its_text_and_costs_all_the_same() -> None:
+    refused = Completion(None, "length", "I cannot", 7, 3, 2)
+    assert read_reply(200, {}, reply(content=None, refusal="I cannot")) == refused
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from airflow_provider_raydatallm.contract.durations import to_seconds
 
 #: An address or an absolute path: every process on every node has to find the same folder.
 FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
+
+#: As people write durations.
+Seconds = Annotated[float, BeforeValidator(to_seconds), Field(gt=0, allow_inf_nan=False)]
 
 
 class Contract(BaseModel):

@@ -6,15 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.base import FOLDER
-from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
+from airflow_provider_raydatallm.contract.base import FOLDER, Seconds
+from airflow_provider_raydatallm.contract.durations import to_optional_seconds
 from airflow_provider_raydatallm.contract.engine_arguments import with_scalars
 from airflow_provider_raydatallm.contract.groups import KINDS, is_profile
 from airflow_provider_raydatallm.contract.request_spec import RequestSpec
 
 _Workers = Annotated[int, Field(ge=1)]
 Concurrency = _Workers | tuple[_Workers, _Workers] | Literal["auto"]
-_Seconds = Annotated[float, BeforeValidator(to_seconds), Field(gt=0, allow_inf_nan=False)]
 _OptionalSeconds = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(to_optional_seconds)
 ]
@@ -48,9 +47,9 @@ class EngineSpec(RequestSpec):
     batch_size: int | None = Field(default=None, ge=1)
     max_concurrent_batches: int | None = Field(default=None, ge=1)
     #: Seconds to wait until all resources of the engine are free at once.
-    queue_timeout: _Seconds = 24 * 3600.0
+    queue_timeout: Seconds = 24 * 3600.0
     #: Seconds within which at least one row must finish once the engine runs.
-    stall_timeout: _Seconds = 1800.0
+    stall_timeout: Seconds = 1800.0
 
     @field_validator("engine")
     @classmethod
@@ -125,7 +124,7 @@ class EngineSpec(RequestSpec):
 
     @model_validator(mode="after")
     def _check_task_of_engine(self) -> EngineSpec:
-        if self.task != "generate" and self.resolved_engine == "ray_data_llm":
+        if self.task != "generate" and self.resolved_engine in ("ray_data_llm", "http"):
             raise ValueError(
                 f"task={self.task!r} is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
             )
@@ -155,10 +154,10 @@ class EngineSpec(RequestSpec):
                 "engine.cache and engine.deduplicate=False contradict each other: a cache exists to avoid "
                 "repeated requests. Leave one of them out"
             )
-        if self.resolved_engine != "vllm":
+        if self.resolved_engine not in ("vllm", "http"):
             raise ValueError(
-                f"engine.cache is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it "
-                "out, or set engine='vllm' if that engine can run the slice"
+                f"engine.cache is for engine 'vllm' or 'http', and this slice's is {self.resolved_engine!r}: "
+                "leave it out, or set engine='vllm' if that engine can run the slice"
             )
         return self
 

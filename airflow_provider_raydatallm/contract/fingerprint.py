@@ -30,8 +30,9 @@ def fingerprint(job: SliceJob) -> str:
         "model": job.model_source,
         "engine_kwargs": answer_affecting_kwargs(job.engine_kwargs),
         "request": job.model_dump(mode="json", include=_REQUEST_FIELDS),
-        # All built-in engines are vLLM and answer the same.
-        "engine": job.engine if custom_engine else "ray_data_llm",
+        # All built-in engines on the cluster are vLLM and answer the same. An endpoint is known by its model:
+        # its address may change (a gateway, a port, a region), and the model's name says what answers.
+        "engine": job.engine if custom_engine or job.engine == "http" else "ray_data_llm",
         "code": job.code_hash if job.preprocess or job.postprocess or custom_engine else "",
         # Which rows the slice has, and how they are read: by another rule, they are other rows.
         "rows": {

@@ -29,6 +29,13 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "batch_size": "batch_size",
         "max_concurrent_batches": "max_concurrent_batches",
         "processor": "processor_kwargs",
+        "url": "endpoint_url",
+        "allow_http": "allow_plain_http",
+        "in_flight": "requests_in_flight",
+        "requests_per_minute": "requests_per_minute",
+        "tokens_per_minute": "tokens_per_minute",
+        "token_budget": "token_budget",
+        "request_timeout": "request_timeout",
     },
     "source": {
         "format": "input_format",
@@ -81,7 +88,7 @@ _RERUN = {
     "extend": {"on_input_change": "extend"},
 }
 #: Engines that are no profiles.
-KINDS = ("auto", "vllm", "ray_data_llm")
+KINDS = ("auto", "vllm", "ray_data_llm", "http")
 _LABELS = {field: f"{group}.{leaf}" for group, leaves in GROUPS.items() for leaf, field in leaves.items()}
 
 

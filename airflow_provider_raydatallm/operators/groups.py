@@ -26,7 +26,8 @@ class Engine(TypedDict, total=False):
 
     :param profile: an engine of the connection's extra `engines`; the other leaves override its own.
     :param kind: `vllm`, fed by the provider; `ray_data_llm`, vLLM in Ray Data LLM's own processor; `auto`:
-        `vllm` where possible; or `"package.module:Class"` of your own engine.
+        `vllm` where possible; `http`: an endpoint with OpenAI's chat completions; or
+        `"package.module:Class"` of your own engine.
     :param kwargs: vLLM's engine arguments. A `max_model_len` of "auto" is estimated from a sample of rows.
     :param accelerator: Ray's name of the GPU that the workers need, such as `L4`.
     :param workers: a number, (min, max) to scale between, or `"auto"`: as many as the cluster's GPUs and the
@@ -53,6 +54,17 @@ class Engine(TypedDict, total=False):
     :param processor: options of Ray Data LLM's processor, which `auto` then selects: its stages
         (`tokenize_stage={"concurrency": 4}`), `placement_group_config`, `preprocess_map_kwargs`,
         `postprocess_map_kwargs`.
+
+    Of kind `http` only, whose `model_source` is the endpoint's name of the model, and whose key is the
+    password of `model_conn_id`:
+
+    :param url: base address, such as `https://host/v1`.
+    :param allow_http: allow an `http://` address of another machine.
+    :param in_flight: requests at once. Default: 100.
+    :param requests_per_minute: requests that begin in a minute, at most, retries included.
+    :param tokens_per_minute: tokens of prompts and answers in a minute, at most.
+    :param token_budget: tokens of prompts and answers that a run may spend; it fails before it spends more.
+    :param request_timeout: how long a request may take, whatever it waits for. Default: 10 minutes.
     """
 
     profile: Later
@@ -72,6 +84,13 @@ class Engine(TypedDict, total=False):
     batch_size: int | Later
     max_concurrent_batches: int | Later
     processor: Mapping[str, Any] | XComArg
+    url: Later
+    allow_http: bool | Later
+    in_flight: int | Later
+    requests_per_minute: float | Later
+    tokens_per_minute: float | Later
+    token_budget: int | Later
+    request_timeout: Duration
 
 
 class Source(TypedDict, total=False):

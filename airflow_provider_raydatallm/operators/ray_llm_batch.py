@@ -76,7 +76,7 @@ class RayLLMBatchOperator(SliceTask):
         stands for the slice key.
     :param output_path: root of the published table. Without `{slice}`, the slice goes to
         `<output_path>/ds=<slice key>/`.
-    :param model_source: hub id, folder on every node, or `s3://` address.
+    :param model_source: hub id, folder on every node, or `s3://` address; of an endpoint, its name there.
     :param task: `generate` a text, or `embed` the row's text: publish its vector, a list of floats.
     :param prompt: user message, or the text to embed; `{column}` is replaced by the row's value, other braces
         stay. Wrap prompts with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file
@@ -104,7 +104,7 @@ class RayLLMBatchOperator(SliceTask):
         model) decides the columns' types, else the first answers do; other types go to quarantine.
     :param code_paths: folders or .py files of that code, sent with the job. Default: the functions' package.
     :param engine: what answers: a profile of the connection, such as `"l4-small"`; `"auto"`, `"vllm"` or
-        `"ray_data_llm"`; `"package.module:Class"` of your own; or the group `Engine`.
+        `"ray_data_llm"`; `"package.module:Class"` of your own; or the group `Engine`, also for an endpoint.
     :param source: how the input is read: the group `Source`.
     :param rerun: what happens to a slice that is published already: `"keep"` (fail when the configuration or
         the input is another), `"recompute"`, `"extend"` (add new input files), or the group `Rerun`.
@@ -114,7 +114,7 @@ class RayLLMBatchOperator(SliceTask):
     :param runtime_env: Ray runtime environment of the job, without secrets; the provider adds its modules.
     :param ray_conn_id: connection of type `ray`; host `local` means an embedded Ray on this machine.
     :param model_conn_id: connection (of type huggingface, http or generic) whose password is the model hub's
-        access token; the job gets it as HF_TOKEN.
+        access token, which the job gets as HF_TOKEN; or the key of the endpoint at its host.
     :param storage_conn_id: AWS connection from which the job gets session credentials for `s3://` addresses.
         Default: the identity of the cluster's nodes.
     :param allow_static_credentials: send the keys of `storage_conn_id` as they are, for stores without STS.

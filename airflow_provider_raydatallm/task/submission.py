@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import pydantic
 import pydantic_core
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_raydatallm.contract.endpoint_spec import ENDPOINT_FIELDS, KEY_VARIABLE
 from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.result.report import Report
@@ -67,6 +69,10 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
     is_engine_known = known.get("engine") == arguments["engine"]
     if not is_engine_known:
         fields.pop("on_too_long", None)  # needs a max_model_len, which it may hold
+        if fields.get("engine") == "http":
+            fields.setdefault("endpoint_url", "https://x")
+        else:
+            fields = {name: value for name, value in fields.items() if name not in ENDPOINT_FIELDS}
     required = ("input_path", "output_path", "model_source", *(("prompt",) if arguments["prompt"] else ()))
     build_spec(task_id, {**dict.fromkeys(required, "x"), **fields, "slice_key": "x"})
 
@@ -131,11 +137,13 @@ def credentials_env(
             policy_of=partial(session_policy, job, runtime_env),
         )
     if model_conn_id is not None:
-        variables["HF_TOKEN"] = _model_token(model_conn_id)
+        token = _model_token(model_conn_id, job.endpoint_host)
+        variables["HF_TOKEN" if job.endpoint_host is None else KEY_VARIABLE] = token
     return variables
 
 
-def _model_token(conn_id: str) -> str:
+def _model_token(conn_id: str, endpoint_host: str | None) -> str:
+    """:param endpoint_host: to which the token is a key; None for a model hub's."""
     try:
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:
@@ -154,8 +162,19 @@ def _model_token(conn_id: str) -> str:
         raise RayLLMInputError(
             f"model_conn_id: connection {conn_id!r} has no password, which is the access token"
         )
+    if endpoint_host is not None and (host := _host_of(connection)) != endpoint_host:
+        # Whoever sets engine.url must not have the key sent to a host of their own.
+        raise RayLLMInputError(
+            f"model_conn_id: the key of connection {conn_id!r} is for the host {host!r}, and engine.url "
+            f"names {endpoint_host!r}: set the connection's host to it, if that is where the key belongs"
+        )
     mask(connection.password)
     return connection.password
+
+
+def _host_of(connection: Any) -> str | None:
+    host = connection.host or ""
+    return urlsplit(host if "://" in host else f"//{host}").hostname
 
 
 def read_finished_report(submission: JobSubmission) -> Report | None:

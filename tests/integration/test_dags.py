@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from aiohttp import web
 from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
@@ -23,6 +24,7 @@ from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import industry_of, write_customers
 from demo.spec import spec_of
+from tests.support.endpoint import completion, endpoint
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.warm_engine
@@ -158,3 +160,24 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
             ">= 0"
         ).fetchall()
     assert shown == [("2026-01-01",)]
+
+
+def test_endpoint_dag_has_an_endpoint_answer(
+    ray_head: LocalHead, airflow_database: Path, tmp_path: Path
+) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion('{"answer": "Healthcare"}')
+
+    write_customers(tmp_path / "customers", ["2026-01-01"], 600)
+    with endpoint(respond) as served:
+        run_dag(
+            "customers_endpoint",
+            "2026-01-02",
+            RAY_LLM_DEMO_INPUT=str(tmp_path / "customers"),
+            RAY_LLM_DEMO_OUTPUT=str(tmp_path / "out"),
+            RAY_LLM_DEMO_ENDPOINT=served.url,
+            AIRFLOW_CONN_LLM_ENDPOINT="http://:sk-of-the-endpoint@127.0.0.1",
+        )
+    table = pq.read_table(tmp_path / "out_by_endpoint" / "ds=2026-01-01", partitioning=None)
+    assert table.column("industry").to_pylist() == ["Healthcare"] * 600
+    assert {headers["Authorization"] for headers, _ in served.requests} == {"Bearer sk-of-the-endpoint"}

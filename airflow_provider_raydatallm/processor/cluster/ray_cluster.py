@@ -119,7 +119,8 @@ class RayCluster:
             threading.Thread(target=importlib.import_module, args=("ray.data",), name="import").start()
         rows, cluster = missing.rows, cluster_probe.probe_cluster()
         checks.raise_errors(checks.preflight_findings(engine.plan, rows, cluster))
-        cluster_probe.check_model_folder(inference.job.model_source)
+        if inference.job.endpoint_url is None:
+            cluster_probe.check_model_folder(inference.job.model_source)
         lengths = None
         if engine.needs_token_lengths(raised=limit_raised):
             lengths = _sample_lengths(inference, missing)

@@ -9,7 +9,11 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 
 _FOLDER = __name__.rpartition(".")[0]
-_ENGINES = {"vllm": f"{_FOLDER}.vllm.engine:VllmEngine", "ray_data_llm": f"{_FOLDER}.ray_data_llm:RayDataLLM"}
+_ENGINES = {
+    "vllm": f"{_FOLDER}.vllm.engine:VllmEngine",
+    "ray_data_llm": f"{_FOLDER}.ray_data_llm:RayDataLLM",
+    "http": f"{_FOLDER}.http.engine:HttpEngine",
+}
 _SHARED = f"{_FOLDER}.shared.engine:SharedVllmEngine"
 
 

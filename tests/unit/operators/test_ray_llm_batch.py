@@ -246,6 +246,42 @@ def test_model_token_is_taken_from_connections_that_hold_one(
     assert redact(f"token={b64encode(b'me:hub-sesame').decode()[4:]}").startswith("token=***")
 
 
+def test_key_of_an_endpoint_is_lent_for_its_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {
+        "conn_type": "http",
+        "host": "https://llm.example.com",
+        "port": 443,
+        "password": "sk-sesame",
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
+
+    def lent(url: str) -> dict[str, str]:
+        task = operator(slice_key="k", model_conn_id="llm", engine={"kind": "http", "url": url})
+        submission = task._build_submission(context_of(task))
+        assert "sk-sesame" not in submission.job.model_dump_json() + str(submission.metadata)
+        return submission.lend_credentials()
+
+    assert lent("https://llm.example.com/v1") == {"RAY_LLM_ENDPOINT_API_KEY": "sk-sesame"}
+    for url in ("https://evil.example.com/v1", "https://llm.example.com.evil.com", "http://127.0.0.1/v1"):
+        with pytest.raises(RayLLMInputError, match=r"for the host 'llm\.example\.com', and engine") as e:
+            lent(url)
+        assert "sesame" not in str(e.value)
+    connection.pop("host")
+    monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
+    with pytest.raises(RayLLMInputError, match="is for the host None"):
+        lent("https://llm.example.com/v1")
+
+
+@pytest.mark.parametrize("engine", [
+    {"kind": "http", "url": "{{ params.url }}"}, {"kind": "http", "url": "https://h", "in_flight": "{{ 1 }}"},
+    {"profile": "llm", "token_budget": 5}, {"kind": "{{ params.kind }}", "url": "https://h"},
+])  # fmt: skip
+def test_leaves_of_an_endpoint_may_come_later(engine: dict[str, Any]) -> None:
+    operator(engine=engine)
+    with pytest.raises(RayLLMInputError, match="token_budget is for engine"):
+        operator(engine={"token_budget": 5})
+
+
 @pytest.mark.parametrize("conn_type", ["postgres", "aws", "ray", "ssh"])
 def test_password_of_another_kind_of_connection_never_leaves_airflow(
     conn_type: str, monkeypatch: pytest.MonkeyPatch

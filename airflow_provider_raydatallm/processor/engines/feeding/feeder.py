@@ -69,13 +69,16 @@ class Feeder:
     def __init__(self, setup: FeederSetup) -> None:
         self._setup = setup
         self._deliver = setup.deliver
-        self._tokenizer = PromptTokenizer(setup.job, setup.shorten_to)
+        self._tokenizer = self._new_tokenizer()
         self._name = uuid.uuid4().hex[:12]
         self._pool = setup.open_workers(self._name)
         self._dedup = setup.dedup() if setup.dedup is not None else None
         # One block at a time is tokenized, in the order of the input.
         self._intake = threading.Lock()
         self._dispatcher = self._new_dispatcher()
+
+    def _new_tokenizer(self) -> Callable[[Sequence[str]], list[TokenizedRequest]]:
+        return PromptTokenizer(self._setup.job, self._setup.shorten_to)
 
     def _new_dispatcher(self) -> RowDispatcher:
         return Dispatcher(

@@ -16,11 +16,9 @@ from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OpenFeeder
-from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
-from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
-from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
+from airflow_provider_raydatallm.processor.engines.dedup.slice_dedup import SliceDedup
 from airflow_provider_raydatallm.processor.engines.feeding.active_feeders import ActiveFeeders
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import (
     SILENT_SECONDS,
@@ -41,13 +39,7 @@ from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 
 if TYPE_CHECKING:
     import ray.data
-    from ray.actor import ActorHandle
     from ray.util.placement_group import PlacementGroup
-
-#: A busy coordinator stores its answers in time, or not at all.
-_STOP_SECONDS = 5.0
-#: A restarted coordinator has lost its answers; they are inferred again.
-_COORDINATOR_OPTIONS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 10_000}
 
 
 class VllmEngine(VllmEngineBase):
@@ -62,14 +54,11 @@ class VllmEngine(VllmEngineBase):
             raise SliceError(
                 "engine.processor are for Ray Data LLM's processor: set engine='ray_data_llm'", kind="input"
             )
-        if job.answer_cache is not None:
-            check_address(job.answer_cache)
+        self._dedup = SliceDedup(job)
         self._workers: OwnWorkers | None = None
         self._groups: list[PlacementGroup] = []
         self._active_feeders: ActiveFeeders | None = None
         self._suspect_keys: SuspectKeys | None = None
-        self._coordinators: list[ActorHandle[Any]] = []
-        self._is_retry = False
         self._isolates = False
 
     def for_suspects(self, rows: int) -> VllmEngine:
@@ -125,7 +114,7 @@ class VllmEngine(VllmEngineBase):
     def choose_sizes(self, facts: SizingInputs) -> None:
         super().choose_sizes(facts)
         if facts.limit_raised:  # the next rows were postponed, and not yet answered
-            self._is_retry = False
+            self._dedup.is_retry = False
 
     @property
     def needs_ray_data(self) -> bool:
@@ -168,31 +157,17 @@ class VllmEngine(VllmEngineBase):
 
     def _start_dedup(self, in_one_process: bool) -> Callable[[], DedupClient] | None:
         """Returns what finds identical requests, in a feeder's process."""
-        import ray
-
-        if self.job.deduplicate is False or self._isolates:
+        if self._isolates:
             return None
-        always, namespace = bool(self.job.deduplicate), self._next_cache_namespace()
-        if in_one_process and namespace is None:
-            return partial(DedupClient.alone, always=always)
-        actor, shards = ray.remote(DedupCoordinator), sizing.dedup_shards(self.workers[1])
-        self._coordinators = [
-            actor.options(**_COORDINATOR_OPTIONS).remote(namespace, Shard(i, shards)) for i in range(shards)
-        ]
-        return partial(DedupClient.of_actors, self._coordinators, always=always)
+        shards = sizing.dedup_shards(self.workers[1])
+        return self._dedup.start(self._next_cache_namespace(), shards=shards, in_one_process=in_one_process)
 
     def _next_cache_namespace(self) -> CacheNamespace | None:
-        """The cache of the next round. Every round after the first retries rows."""
-        is_retry, self._is_retry = self._is_retry, True
-        if self.job.answer_cache is None:
-            return None
-        try:
-            return self._cache_namespace(self.job.answer_cache, is_retry)
-        except Exception as e:  # a node is gone, but the slice does not depend on it
-            warn(f"{e}. The slice continues without it")
-            return None
+        # With max_model_len -1 the GPU's memory may have cut an answer.
+        keep_truncated = self.engine_kwargs.get("max_model_len") != -1
+        return self._dedup.next_namespace(self._cache_key, keep_truncated=keep_truncated)
 
-    def _cache_namespace(self, url: str, is_retry: bool) -> CacheNamespace | None:
+    def _cache_key(self) -> str | None:
         job = self.job
         sources = [job.model_source, str(self.engine_kwargs.get("tokenizer") or job.model_source)]
         files = [model_files(source) for source in sources]
@@ -200,18 +175,7 @@ class VllmEngine(VllmEngineBase):
             folders = " or ".join(dict.fromkeys(sources))
             warn(f"disabled: could not read the model's files in {folders} on any node")
             return None
-        return CacheNamespace(
-            url,
-            answer_cache_key(job, self.engine_kwargs, files),
-            job.answer_cache_max_bytes,
-            job.answer_cache_max_days,
-            # A retry is for another answer.
-            read_existing=not (job.force_rerun or job.retry_quarantined or is_retry),
-            # With max_model_len -1 the GPU's memory may have cut the answer.
-            keep_truncated=job.choices is None
-            and job.output_schema is None
-            and self.engine_kwargs.get("max_model_len") != -1,
-        )
+        return answer_cache_key(job, self.engine_kwargs, files)
 
     def _start(self) -> OpenWorkerPool:
         """Starts the workers. Returns how feeders reach them."""
@@ -236,23 +200,17 @@ class VllmEngine(VllmEngineBase):
             self.startup_seconds = self._workers.startup_seconds
 
     def stop(self) -> None:
-        import ray
         from ray.util import remove_placement_group
 
-        closes = self._coordinators if self.job.answer_cache is not None else []
-        stored = [actor.close.remote() for actor in closes]
         if self._workers is not None:
             self._workers.stop()
-        if stored:
-            ray.wait(stored, num_returns=len(stored), timeout=_STOP_SECONDS)
-        for actor in self._coordinators:
-            ray.kill(actor)
+        self._dedup.stop()
         for group in self._groups:
             remove_placement_group(group)
         for shared in (self._active_feeders, self._suspect_keys):
             if shared is not None:
                 shared.forget()
-        self._workers, self._groups, self._coordinators = None, [], []
+        self._workers, self._groups = None, []
         self._active_feeders = self._suspect_keys = None
 
     def _worker_arguments(self) -> dict[str, Any]:

@@ -396,7 +396,7 @@ def test_end_of_a_slice_does_not_stop_the_engine(
     monkeypatch.setattr("ray.wait", lambda *arguments, **options: ([], []))
     engine = started()
     coordinator: Any = object()
-    engine._coordinators = [coordinator]
+    engine._dedup._coordinators = [coordinator]
     engine.stop()
     engine.stop()
     assert (killed, serve.left) == ([coordinator], [NAME])

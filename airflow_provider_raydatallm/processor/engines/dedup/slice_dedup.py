@@ -1,0 +1,95 @@
+"""What answers a slice's identical requests once: started in the driver, used in its feeders' processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
+from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
+from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
+from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
+from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+#: A busy coordinator stores its answers in time, or not at all.
+_STOP_SECONDS = 5.0
+#: A restarted coordinator has lost its answers; they are inferred again.
+_COORDINATOR_OPTIONS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 10_000}
+
+
+class SliceDedup:
+    """:raises SliceError: from the constructor, for a cache whose address cannot be used."""
+
+    def __init__(self, job: SliceJob) -> None:
+        if job.answer_cache is not None:
+            check_address(job.answer_cache)
+        self._job = job
+        self._coordinators: list[ActorHandle[Any]] = []
+        #: Whether the next round retries rows.
+        self.is_retry = False
+
+    def next_namespace(
+        self, cache_key: Callable[[], str | None], *, keep_truncated: bool = True
+    ) -> CacheNamespace | None:
+        """The answer cache of the next round. Every round after the first retries rows.
+
+        :param cache_key: its key; None where there can be no cache.
+        :param keep_truncated: `CacheNamespace`, for answers without a shape.
+        """
+        job = self._job
+        is_retry, self.is_retry = self.is_retry, True
+        if job.answer_cache is None:
+            return None
+        try:
+            key = cache_key()
+        except Exception as e:  # a node is gone, but the slice does not depend on it
+            warn(f"{e}. The slice continues without it")
+            return None
+        if key is None:
+            return None
+        return CacheNamespace(
+            job.answer_cache,
+            key,
+            job.answer_cache_max_bytes,
+            job.answer_cache_max_days,
+            # A retry is for another answer.
+            read_existing=not (job.force_rerun or job.retry_quarantined or is_retry),
+            keep_truncated=keep_truncated and job.choices is None and job.output_schema is None,
+        )
+
+    def start(
+        self, namespace: CacheNamespace | None, *, shards: int = 1, in_one_process: bool = False
+    ) -> Callable[[], DedupClient] | None:
+        """Starts a round. Returns what finds identical requests, in a feeder's process; None where the job
+        wants each answered.
+
+        :param in_one_process: whether there is one feeder only.
+        """
+        import ray
+
+        if self._job.deduplicate is False:
+            return None
+        always = bool(self._job.deduplicate)
+        if in_one_process and namespace is None:
+            return partial(DedupClient.alone, always=always)
+        actor: Any = ray.remote(DedupCoordinator)
+        self._coordinators = [
+            actor.options(**_COORDINATOR_OPTIONS).remote(namespace, Shard(i, shards)) for i in range(shards)
+        ]
+        return partial(DedupClient.of_actors, self._coordinators, always=always)
+
+    def stop(self) -> None:
+        import ray
+
+        closes = self._coordinators if self._job.answer_cache is not None else []
+        stored = [actor.close.remote() for actor in closes]
+        if stored:
+            ray.wait(stored, num_returns=len(stored), timeout=_STOP_SECONDS)
+        for actor in self._coordinators:
+            ray.kill(actor)
+        self._coordinators = []

@@ -1,0 +1,148 @@
+"""Keeps an endpoint's places full: asks for rows, so many at once, and delivers groups as they finish.
+
+All rows are asked from one event loop, in a thread of its own. When no more may be asked, the rows in flight
+are waited for and delivered, for they are paid for, before the failure is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowsInWork
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import add_worker_name
+
+#: Shortest time between two groups.
+_GROUP_SECONDS = 0.25
+#: For what is in flight when the slice fails.
+_LAST_SECONDS = 60.0
+
+
+class Client(Protocol):
+    #: What ended it.
+    failure: SliceError | None
+
+    async def answer(self, body: str, max_tokens: int) -> dict[str, Any] | None:
+        """Returns columns of `GROUP_SCHEMA`; None for a row that is left."""
+
+
+class HttpDispatcher:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        client: Client,
+        in_flight: int,
+        on_group: Callable[[Sequence[Row], pa.Table], None],
+    ) -> None:
+        """:param on_group: delivers finished rows, with their columns of `GROUP_SCHEMA` and `worker`."""
+        self._client, self._in_flight, self._on_group = client, in_flight, on_group
+        self._loop = asyncio.new_event_loop()
+        self._places, self._has_finished = asyncio.Semaphore(in_flight), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._finished: list[tuple[Row, dict[str, Any] | None]] = []
+        self._unsettled: dict[Row, None] = {}
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="ray-llm-http", daemon=True).start()
+
+    def wait_for_room(self) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure is not None or len(self._unsettled) < 2 * self._in_flight
+            )
+        self._raise_failure()
+
+    def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> RowsInWork:
+        together = RowsInWork(len(rows))
+        if not rows:
+            together.are_settled.set()
+            return together
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            for row in rows:
+                row.together = together
+                self._unsettled[row] = None
+        self._loop.call_soon_threadsafe(self._start, rows)
+        return together
+
+    def wait(self, rows: RowsInWork) -> list[Row]:
+        rows.are_settled.wait()
+        self._raise_failure()
+        return rows.left
+
+    @property
+    def _failure(self) -> BaseException | None:
+        return self._error or self._client.failure
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._error or not self._unsettled, _LAST_SECONDS)
+            raise self._failure
+
+    # In the event loop
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._deliver_groups())
+
+    async def _deliver_groups(self) -> None:
+        try:
+            while True:
+                await self._has_finished.wait()
+                await asyncio.sleep(_GROUP_SECONDS)
+                self._has_finished.clear()
+                finished, self._finished = self._finished, []
+                await asyncio.to_thread(self._deliver, finished)
+        except BaseException as e:
+            self._end(e)
+
+    def _start(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            task = self._loop.create_task(self._answer(row))
+            self._tasks.add(task)  # the loop itself keeps none
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, row: Row) -> None:
+        try:
+            async with self._places:
+                answer = await self._client.answer(row.params, row.max_tokens)
+            self._finished.append((row, answer))
+            self._has_finished.set()
+        except BaseException as e:
+            self._end(e)
+
+    # In threads that deliver
+
+    def _deliver(self, finished: Sequence[tuple[Row, dict[str, Any] | None]]) -> None:
+        answers = [(row, answer) for row, answer in finished if answer is not None]
+        if answers:
+            columns = [{"row": i, **answer} for i, (_, answer) in enumerate(answers)]
+            group = add_worker_name(pa.Table.from_pylist(columns, schema=GROUP_SCHEMA), "endpoint")
+            self._on_group([row for row, _ in answers], group)
+        with self._changed:
+            for row, answer in finished:
+                del self._unsettled[row]
+                assert row.together is not None
+                row.together.unsettled -= 1
+                if answer is None:
+                    row.together.left.append(row)
+                if not row.together.unsettled:
+                    row.together.are_settled.set()
+            self._changed.notify_all()
+
+    def _end(self, error: BaseException) -> None:
+        """Ends all waits with this error."""
+        with self._changed:
+            self._error = self._error or error
+            for row in self._unsettled:
+                assert row.together is not None
+                row.together.are_settled.set()
+            self._changed.notify_all()

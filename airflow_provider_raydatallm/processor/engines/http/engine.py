@@ -1,0 +1,98 @@
+"""An HTTP endpoint as an engine: nothing runs on the cluster but what reads, asks and writes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink, Engine, OpenFeeder
+from airflow_provider_raydatallm.processor.engines.dedup.slice_dedup import SliceDedup
+from airflow_provider_raydatallm.processor.engines.feeding.active_feeders import ActiveFeeders
+from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederSetup, feeder_pool
+from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
+from airflow_provider_raydatallm.processor.engines.http.feeder import HttpFeeder, NoWorkers
+from airflow_provider_raydatallm.processor.sizing import sizes as sizing
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
+
+if TYPE_CHECKING:
+    import ray.data
+
+#: Of them all, so that the limits of the job hold.
+_FEEDERS = 1
+#: The feeder, one to read and one to split blocks.
+_CPUS = 3
+
+
+class HttpEngine(Engine):
+    supports_dedup = True
+
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        super().__init__(job, rows)
+        self._dedup = SliceDedup(job)
+        self._suspect_keys: SuspectKeys | None = None
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(
+            cpus=_CPUS, gpus=0, breakdown="1 process that asks the endpoint, 2 to read and write"
+        )
+
+    @property
+    def batch_size(self) -> int:
+        return sizing.block_rows(self.rows, _FEEDERS)
+
+    @property
+    def needs_ray_data(self) -> bool:
+        return self.job.blocks is not None
+
+    @property
+    def is_ready(self) -> bool:
+        return True
+
+    def start_for_feeder(self) -> OpenFeeder:
+        return partial(_open_feeder, self._start_feeding(in_one_process=True))
+
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+        blocks = sizing.blocks_in_work(self.rows, self.block_rows, _FEEDERS)
+        return requests.map_batches(
+            HttpFeeder,
+            fn_constructor_args=(self._start_feeding()(deliver=deliver),),
+            batch_size=None,
+            batch_format="pyarrow",
+            **feeder_pool((_FEEDERS, _FEEDERS), blocks),
+        )
+
+    def _start_feeding(self, *, in_one_process: bool = False) -> Callable[..., FeederSetup]:
+        """Returns what makes the setup of the feeder; `deliver` is left."""
+        run = uuid.uuid4().hex[:12]
+        self._suspect_keys = SuspectKeys(run)
+        return partial(
+            FeederSetup,
+            self.job,
+            NoWorkers,
+            budget=RowBudget(self.job.requests_in_flight, sizing.TOKENS_IN_FLIGHT),
+            active_feeders=ActiveFeeders(run),
+            suspect_keys=self._suspect_keys,
+            dedup=self._dedup.start(
+                self._dedup.next_namespace(self._cache_key), in_one_process=in_one_process
+            ),
+        )
+
+    def _cache_key(self) -> str:
+        # Slices of other tables share the cache, and endpoints may serve other models under one name.
+        return answer_cache_key(self.job, {}, {"endpoint": self.job.endpoint_url})
+
+    def stop(self) -> None:
+        self._dedup.stop()
+        if self._suspect_keys is not None:
+            self._suspect_keys.forget()
+            self._suspect_keys = None
+
+
+def _open_feeder(setup: Callable[..., FeederSetup], deliver: AnswerSink) -> HttpFeeder:
+    return HttpFeeder(setup(deliver=deliver))

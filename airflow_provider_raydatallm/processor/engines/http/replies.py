@@ -1,0 +1,136 @@
+"""What an endpoint's reply means: an answer, a row that it refuses, a pause, or a reason to stop. Pure."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raydatallm.contract.result.errors import Kind, SliceError
+
+#: The row's own fault: its text is too long, or has what the endpoint does not accept.
+_REFUSED = (400, 413, 422)
+#: Passing, as are all of 500 and above.
+_PASSING = (408, 409, 425)
+_MAX_MESSAGE = 500
+#: Longer pauses that an endpoint asks for are cut: it is asked again then.
+_LONGEST_PAUSE_S = 600.0
+_ADVICE: Mapping[int, tuple[Kind, str]] = {
+    401: ("input", "it does not accept the key: check the password of the connection in model_conn_id"),
+    402: ("input", "the account has no credit: check it with the endpoint's provider"),
+    403: ("input", "the key may not use this model: check model_source, and the rights of the key"),
+    404: ("model", "it has no such model, or no chat completions: check model_source and engine.url"),
+}
+
+
+@dataclass(frozen=True)
+class Completion:
+    """An answer. Its text is None where the endpoint refused, or max_tokens cut it before it began, and its
+    tokens where the endpoint does not count them."""
+
+    text: str | None
+    finish_reason: str | None
+    refusal: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+
+
+class RowRefusedError(Exception):
+    """The endpoint refuses this row, and answers others."""
+
+
+class PassingError(Exception):
+    """Another try may succeed.
+
+    :param pause_s: before which the endpoint wants none.
+    :param is_limit: whether the endpoint works, and has had too many requests.
+    :param may_have_cost: whether it may have answered all the same.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        pause_s: float | None = None,
+        is_limit: bool = False,
+        may_have_cost: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.pause_s, self.is_limit, self.may_have_cost = pause_s, is_limit, may_have_cost
+
+
+def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Completion:
+    """
+    :raises RowRefusedError: for this row.
+    :raises PassingError: when another try may succeed.
+    :raises SliceError: when no row can succeed.
+    """
+    if 200 <= status < 300:
+        return _read_completion(body)
+    message = f"the endpoint answered {status}: {_error_message(body)}"
+    if status in _REFUSED:
+        raise RowRefusedError(message)
+    if status == 429 and b"insufficient_quota" in body:
+        status = 402
+    if status == 429 or status in _PASSING or status >= 500:
+        raise PassingError(message, pause_s=_pause(headers), is_limit=status == 429)
+    if 300 <= status < 400:
+        raise SliceError(
+            f"the endpoint redirects to {headers.get('Location', 'another address')!r:.200}, which is not "
+            "followed: the key is for one host. Set engine.url to where it answers itself",
+            kind="input",
+        )
+    kind, advice = _ADVICE.get(status, ("input", "check engine.url: it may lead to something else"))
+    raise SliceError(f"{message}. Most likely {advice}", kind=kind)
+
+
+def _read_completion(body: bytes) -> Completion:
+    try:
+        reply = json.loads(body)
+        [choice, *_] = reply["choices"]
+        message, reason = choice["message"], choice.get("finish_reason")
+        text, usage = message.get("content"), reply.get("usage") or {}
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
+        raise PassingError(
+            f"the endpoint's reply is not a chat completion: {_snippet(body)!r}", may_have_cost=True
+        ) from e
+    return Completion(_text(text), _text(reason), _text(message.get("refusal")), *map(_count, tokens))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _error_message(body: bytes) -> str:
+    try:
+        error = json.loads(body)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)[:_MAX_MESSAGE]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return _snippet(body)
+
+
+def _snippet(body: bytes) -> str:
+    return body[:_MAX_MESSAGE].decode(errors="replace")
+
+
+def _pause(headers: Mapping[str, str]) -> float | None:
+    """The seconds of `Retry-After`, which are a number or a date."""
+    value = headers.get("Retry-After", "").strip()
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return min(max(0.0, seconds), _LONGEST_PAUSE_S) if seconds == seconds else None

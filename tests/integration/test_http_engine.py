@@ -1,0 +1,184 @@
+"""Slices that an endpoint answers: vLLM's own server on loopback, behind a proxy with faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from aiohttp import web
+
+from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
+from demo.customers import LABELS
+from tests.support.endpoint import Endpoint, Trickle, completion, endpoint, error, text_of
+from tests.support.slices import Ask
+from tests.support.vllm_server import NAME, vllm_server
+
+KEY = "sk-of-the-endpoint"
+ROWS = 300
+#: Tokens that the server takes.
+LIMIT = 256
+PROMPT = "What industry is this company in: {name}"
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path) -> Iterator[str]:
+    with vllm_server(tiny_model, LIMIT) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ENDPOINT", f"http://:{KEY}@127.0.0.1")
+
+
+#: Answers in the server's place; None: it answers itself.
+Fault = Callable[[int, dict[str, Any]], Awaitable[web.StreamResponse | None]]
+
+
+@contextmanager
+def proxy(server: str, fault: Fault) -> Iterator[Endpoint]:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if (response := await fault(number, body)) is not None:
+            return response
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{server}/chat/completions", json=body) as reply,
+        ):
+            return web.Response(status=reply.status, body=await reply.read())
+
+    with endpoint(respond) as served:
+        yield served
+
+
+def arguments(served: Endpoint, folder: Path, names: list[str], **engine: Any) -> dict[str, Any]:
+    pq.write_table(pa.table({"name": names}), folder / "in.parquet")
+    return {
+        "input_path": f"{folder}/in.parquet",
+        "prompt": PROMPT,
+        "model_source": NAME,
+        "model_conn_id": "endpoint",
+        "engine": {"kind": "http", "url": served.url, **engine},
+        "sampling_params": {"temperature": 0, "max_tokens": 24},
+        "poll_interval": 1.0,
+    }
+
+
+def rows_of(result: dict[str, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(result["output_path"], partitioning=None).to_pylist()
+    return rows
+
+
+def test_faults_lose_no_row_and_bad_rows_stop_no_other(ask: Ask, server: str, tmp_path: Path) -> None:
+    """A tenth of the rows meets a fault: a limit, an error, a hang, a broken or foreign or slow reply."""
+    seen: Counter[str] = Counter()
+
+    async def fault(number: int, body: dict[str, Any]) -> web.StreamResponse | None:
+        text = text_of(body)
+        seen[text] += 1
+        if seen[text] > 1 or number % 10:
+            return None
+        match number // 10 % 6:
+            case 0:
+                return error(429, **{"Retry-After": "1"})
+            case 1:
+                return error(500)
+            case 2:
+                await asyncio.sleep(20)
+            case 3:
+                return web.Response(text='{"choices": [{"mess')
+            case 4:
+                return web.Response(text="<html>busy</html>", content_type="text/html")
+        return Trickle(seconds=20)
+
+    names = [*(f"Dental {i % 250}" for i in range(ROWS - 2)), "far too long " * 200, "another " * 2000]
+    limits = {"in_flight": 32, "request_timeout": "15s", "requests_per_minute": 6000}
+    with proxy(server, fault) as served:
+        given = arguments(served, tmp_path, names, **limits)
+        result = ask(**given, choices=list(LABELS))
+    counts = result["counts"]
+    assert (counts["succeeded"], counts["quarantined"]) == (ROWS - 2, 2)
+    rows = rows_of(result)
+    assert [row["name"] for row in rows] == names[:-2]
+    assert {row["answer"] for row in rows} <= set(LABELS)
+    assert counts["deduplicated"] == len(names) - len(set(names))
+    assert (result["tokens"]["input"] > 10 * ROWS, result["tokens"]["output"] > ROWS) == (True, True)
+    bad = pq.read_table(f"{tmp_path}/out.quarantine", partitioning=None).to_pylist()
+    assert {row["__error_type"] for row in bad} == {"PromptTooLong"}
+    assert max(seen.values()) == 2  # the rows with a fault were asked once more, and no others
+    assert {headers.get("Authorization") for headers, _ in served.requests} == {f"Bearer {KEY}"}
+    for file in (tmp_path / "out.ray_llm").rglob("*"):
+        assert file.is_dir() or KEY.encode() not in file.read_bytes()
+
+    # The slice is published: the endpoint, which is gone, is not asked.
+    again = ask(**given, choices=list(LABELS))
+    assert (again["outcome"], again["fingerprint"]) == ("unchanged", result["fingerprint"])
+
+
+def test_schema_is_followed_and_a_retry_continues(ask: Ask, server: str, tmp_path: Path) -> None:
+    """The first run is refused its key after 100 answers: they are kept, and not asked again."""
+    schema = {
+        "type": "object", "properties": {"industry": {"enum": list(LABELS)}}, "required": ["industry"],
+        "additionalProperties": False,
+    }  # fmt: skip
+    is_refused = True
+
+    async def fault(number: int, body: dict[str, Any]) -> web.StreamResponse | None:
+        return error(401, f"the key {KEY} is not valid") if is_refused and number >= 100 else None
+
+    names = [f"Dental {i}" for i in range(ROWS)]
+    with proxy(server, fault) as served:
+        given = arguments(served, tmp_path, names, in_flight=8, deduplicate=False)
+        with pytest.raises(RayLLMInputError, match="check the password of the connection") as caught:
+            ask(**given, output_schema=schema)
+        assert KEY not in str(caught.value)
+        asked, is_refused = len(served.requests), False
+        assert asked <= 100 + 8
+        result = ask(**given, output_schema=schema)
+    assert (result["counts"]["succeeded"], result["counts"]["resumed"]) == (ROWS, 100)
+    assert len(served.requests) == asked + ROWS - 100
+    rows = rows_of(result)
+    assert [row["name"] for row in rows] == names
+    assert all(row["answer"]["industry"] in LABELS for row in rows)
+
+
+def test_wrong_model_and_redirect_say_what_to_check(ask: Ask, server: str, tmp_path: Path) -> None:
+    async def fault(number: int, body: dict[str, Any]) -> web.StreamResponse | None:
+        return None
+
+    with proxy(server, fault) as served:
+        with pytest.raises(RayModelNotFoundError, match=r"check model_source and engine\.url"):
+            ask(**{**arguments(served, tmp_path, ["a"]), "model_source": "another"})
+
+        async def redirect(number: int, body: dict[str, Any]) -> web.StreamResponse | None:
+            return web.Response(status=308, headers={"Location": f"{served.url}/chat/completions"})
+
+        before = len(served.requests)
+        with proxy(server, redirect) as moved, pytest.raises(RayLLMInputError, match="not followed"):
+            ask(**arguments(moved, tmp_path, ["a"]))
+        assert len(served.requests) == before
+
+
+def test_slice_of_many_rows_goes_through_ray_data(ask: Ask, tmp_path: Path) -> None:
+    """With an answer cache, which then answers another slice."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion(json.dumps(text_of(body)))
+
+    names = [f"n{i}" for i in range(6000)]
+    with endpoint(respond) as served:
+        given = arguments(served, tmp_path, names, in_flight=200, cache=f"{tmp_path}/cache")
+        result = ask(**given)
+        assert (result["counts"]["succeeded"], len(served.requests)) == (6000, 6000)
+        other = ask(**given, slice_key="2026-02-01")
+    assert (other["counts"]["succeeded"], other["counts"]["cached"]) == (6000, 6000)
+    assert len(served.requests) == 6000
+    assert [row["answer"] for row in rows_of(other)] == [json.dumps(PROMPT.format(name=n)) for n in names]

@@ -1,0 +1,96 @@
+"""An endpoint with OpenAI's chat completions on loopback, which answers as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+
+@dataclass
+class Endpoint:
+    url: str = ""
+    #: Of the requests so far: headers and body.
+    requests: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[str]:
+        return [text_of(body) for _, body in self.requests]
+
+
+#: Answers a request, by its number, from 0, and its body.
+Respond = Callable[[int, dict[str, Any]], Awaitable[web.StreamResponse]]
+
+
+@contextmanager
+def endpoint(respond: Respond, path: str = "/v1/chat/completions") -> Iterator[Endpoint]:
+    served = Endpoint()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        number = len(served.requests)
+        served.requests.append((dict(request.headers), body))
+        return await respond(number, body)
+
+    async def serve() -> None:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_post(path, handle)
+        runner = web.AppRunner(app, shutdown_timeout=0, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
+        await site.start()
+        served.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        started.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    started, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread.start()
+    started.wait(10)
+    try:
+        yield served
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+
+
+class Trickle(web.StreamResponse):
+    """A reply whose body comes byte by byte, and says nothing."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        writer = await super().prepare(request)
+        for _ in range(int(self._seconds * 10)):
+            await self.write(b" ")
+            await asyncio.sleep(0.1)
+        return writer
+
+
+def text_of(body: dict[str, Any]) -> str:
+    content: str = body["messages"][-1]["content"]
+    return content
+
+
+def completion(
+    text: str | None, tokens: tuple[int, int] = (7, 3), finish_reason: str = "stop"
+) -> web.Response:
+    return web.json_response(
+        {
+            "choices": [{"message": {"content": text}, "finish_reason": finish_reason}],
+            "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1]},
+        }
+    )
+
+
+def error(status: int, message: str = "no", **headers: str) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=status, headers=headers)

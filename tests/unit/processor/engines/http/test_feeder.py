@@ -1,0 +1,248 @@
+"""A feeder, its client and a real endpoint on loopback: none lost, none twice, whatever the endpoint does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from aiohttp import web
+
+from airflow_provider_raydatallm.contract.endpoint_spec import KEY_VARIABLE
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederSetup
+from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
+from airflow_provider_raydatallm.processor.engines.http import client
+from airflow_provider_raydatallm.processor.engines.http.feeder import HttpFeeder, NoWorkers
+from tests.support.endpoint import Endpoint, completion, endpoint, error, text_of
+from tests.support.in_process import job_of
+
+KEY = "sk-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(client, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.answers: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, answers: pa.Table) -> pa.Table:
+        with self._lock:
+            self.answers += answers.to_pylist()
+        return answers
+
+    @property
+    def by_row(self) -> dict[int, dict[str, Any]]:
+        by_row = {answer["__offset"]: answer for answer in self.answers}
+        assert len(by_row) == len(self.answers)  # none twice
+        return by_row
+
+
+def feed(served: Endpoint, texts: list[str], **fields: Any) -> tuple[Sink, list[int]]:
+    """Returns what was delivered, and the rows that are left."""
+    paths = {"input_path": "in", "output_path": "out"}
+    job = job_of(engine="http", endpoint_url=served.url, **paths, **fields)
+    sink = Sink()
+    unused: Any = None
+    setup = FeederSetup(job, NoWorkers, sink, RowBudget(1, 1), active_feeders=unused, suspect_keys=unused)  # type: ignore[arg-type]
+    feeder: Any = HttpFeeder(setup)
+    left: list[int] = []
+    infer = feeder._infer
+
+    def noted(*arguments: Any) -> Any:
+        rows = infer(*arguments)
+        left.extend(rows)
+        return rows
+
+    feeder._infer = noted
+    requests = [
+        json.dumps({"messages": [{"role": "user", "content": t}], "sampling_params": job.sampling_params})
+        for t in texts
+    ]
+    ids = {
+        "__unit": pa.array([0] * len(texts), pa.int32()),
+        "__offset": pa.array(range(len(texts)), pa.int64()),
+    }
+    try:
+        feeder(pa.table({**ids, "__request": requests}))
+    except SliceError as e:
+        e.add_note(json.dumps(sorted(sink.by_row)))
+        raise
+    return sink, left
+
+
+async def echo(number: int, body: dict[str, Any]) -> web.StreamResponse:
+    return completion(text_of(body).upper())
+
+
+def test_answers_belong_to_their_rows() -> None:
+    with endpoint(echo) as served:
+        sink, left = feed(served, [f"row {i}" for i in range(300)], requests_in_flight=50)
+    assert left == []
+    assert {i: a["text"] for i, a in sink.by_row.items()} == {i: f"ROW {i}" for i in range(300)}
+    answer = sink.by_row[7]
+    assert (answer["input_tokens"], answer["output_tokens"], answer["finish_reason"]) == (7, 3, "stop")
+    assert 0 <= answer["engine_seconds"] < 10
+    headers, body = served.requests[0]
+    assert headers["Authorization"] == f"Bearer {KEY}"
+    assert body["model"] == "m/m"
+
+
+def test_passing_faults_lose_no_row_and_answer_none_twice() -> None:
+    """Each row meets one fault, of seven kinds, before it is answered."""
+    seen: Counter[str] = Counter()
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        text = text_of(body)
+        seen[text] += 1
+        if seen[text] > 1:
+            return completion(text.upper())
+        match int(text.split()[1]) % 7:
+            case 0:
+                return error(429, **{"Retry-After": "0.2"})
+            case 1:
+                return error(500)
+            case 2:
+                await asyncio.sleep(4)
+            case 3:
+                return web.Response(text='{"choices": [{"mess')
+            case 4:
+                raise ConnectionResetError  # an answer of 500 without a body
+            case 5:
+                return error(503, **{"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"})
+        return web.Response(status=200, text="<html>a proxy's page</html>")
+
+    texts = [f"row {i}" for i in range(70)]
+    with endpoint(respond) as served:
+        sink, left = feed(served, texts, request_timeout=2, requests_in_flight=70)
+    assert left == []
+    assert {i: a["text"] for i, a in sink.by_row.items()} == {i: f"ROW {i}" for i in range(70)}
+    assert set(seen.values()) == {2}
+
+
+def test_refused_rows_are_quarantined_and_stop_no_other() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        text = text_of(body)
+        return error(400, f"too long, {KEY}") if text == "bad" else completion(text)
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["a", "bad", "b"])
+    assert left == []
+    assert [sink.by_row[i]["text"] for i in range(3)] == ["a", None, "b"]
+    assert sink.by_row[1]["error_type"] == "RefusedByEndpoint"
+    assert sink.by_row[1]["error"] == "the endpoint answered 400: too long, ***"
+
+
+def test_answer_without_text_is_refused_unless_max_tokens_cut_it() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        reason = "length" if text_of(body) == "thinks" else "content_filter"
+        return completion(None, finish_reason=reason)
+
+    with endpoint(respond) as served:
+        sink, _ = feed(served, ["thinks", "bad"])
+    cut, refused = sink.by_row[0], sink.by_row[1]
+    assert (cut["text"], cut["finish_reason"], cut["error"], cut["output_tokens"]) == (
+        None,
+        "length",
+        None,
+        3,
+    )
+    assert (refused["error_type"], "content_filter" in refused["error"]) == ("RefusedByEndpoint", True)
+
+
+def test_endpoint_that_is_away_fails_the_slice_and_no_row() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return error(502)
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="in each of 8 tries") as caught:
+        feed(served, ["a", "b"])
+    assert caught.value.kind == "transient"
+    assert caught.value.__notes__ == ["[]"]
+    with pytest.raises(SliceError, match="cannot be reached"):  # nobody listens
+        feed(served, ["a"])
+
+
+def test_row_that_alone_gets_no_answer_is_left() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        text = text_of(body)
+        if text == "poison":
+            return error(500)
+        await asyncio.sleep(0.05)
+        return completion(text)
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["poison", "a", "b"])
+    assert left == [0]
+    assert sorted(sink.by_row) == [1, 2]
+
+
+def test_refused_key_ends_the_slice_when_the_rows_in_flight_are_delivered() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if text_of(body) == "slow":
+            await asyncio.sleep(1)
+            return completion("answered")
+        await asyncio.sleep(0.3)
+        return error(401, f"{KEY} is not valid")
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="check the password") as caught:
+        feed(served, ["slow", *map(str, range(50))], requests_in_flight=4)
+    assert (caught.value.kind, caught.value.__notes__) == ("input", ["[0]"])
+    assert KEY not in str(caught.value)
+    assert len(served.requests) <= 4  # no row is asked after the refusal
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Endpoint]:
+    with endpoint(echo) as other:
+        yield other
+
+
+def test_redirect_takes_neither_key_nor_row_elsewhere(elsewhere: Endpoint) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(status=307, headers={"Location": f"{elsewhere.url}/chat/completions"})
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="not followed"):
+        feed(served, ["a"])
+    assert elsewhere.requests == []
+
+
+def test_budget_of_tokens_ends_the_slice() -> None:
+    with endpoint(echo) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as caught:
+        feed(served, [f"row {i}" for i in range(100)], token_budget=305, requests_in_flight=5)
+    answered = json.loads(caught.value.__notes__[0])
+    assert len(answered) == len(served.requests) == 30  # of 10 tokens each
+
+
+def test_limit_of_the_endpoint_is_no_failed_try() -> None:
+    """More refusals than a row has tries."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return error(429, **{"Retry-After": "0.01"}) if number < 12 else completion("x")
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["a"])
+    assert (left, sink.by_row[0]["text"]) == ([], "x")
+
+
+def test_rate_limit_holds_for_all_rows() -> None:
+    times: list[float] = []
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        times.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.2)
+        return completion("x")
+
+    with endpoint(respond) as served:
+        feed(served, [str(i) for i in range(300)], requests_per_minute=6000, requests_in_flight=100)
+    assert 299 / (times[-1] - times[0]) == pytest.approx(100, rel=0.1)

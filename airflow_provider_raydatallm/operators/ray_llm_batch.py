@@ -83,6 +83,8 @@ class RayLLMBatchOperator(SliceTask):
         Published as a struct when the schema fixes every field, else as JSON text. Rows with an invalid
         answer (cut at max_tokens, or with a key that the struct lacks) go to quarantine. `$ref` may point
         into the schema only.
+    :param output_mode: how its answers are published: `struct` (JSON text, where the schema leaves fields
+        open), `columns`: one for each of its properties, or `json`: the text as the model wrote it.
     :param regex: the answer matches this expression.
     :param grammar: the answer follows this grammar (EBNF).
     :param output_column: name of the answer's column; must not exist in the input.
@@ -127,8 +129,9 @@ class RayLLMBatchOperator(SliceTask):
 
     template_fields: Sequence[str] = (
         "input_path", "output_path", "model_source", "prompt", "system_prompt", "choices", "regex", "grammar",
-        "output_column", "columns", "sampling_params", "chat_template_kwargs", "slice_key", "engine",
-        "source", "rerun", "quality", "publish", "limits", "ray_conn_id", "model_conn_id", "storage_conn_id",
+        "output_mode", "output_column", "columns", "sampling_params", "chat_template_kwargs", "slice_key",
+        "engine", "source", "rerun", "quality", "publish", "limits", "ray_conn_id", "model_conn_id",
+        "storage_conn_id",
     )  # fmt: skip
     #: Of no other kind: a choice that ends in README.md is no file.
     template_ext: Sequence[str] = (".jinja",)
@@ -150,6 +153,7 @@ class RayLLMBatchOperator(SliceTask):
         system_prompt: Text | None = None,
         choices: Sequence[str] | XComArg | None = None,
         output_schema: type[pydantic.BaseModel] | dict[str, Any] | None = None,
+        output_mode: Literal["columns", "struct", "json"] | Later = "struct",
         regex: Text | None = None,
         grammar: Text | None = None,
         output_column: Later = "answer",
@@ -185,7 +189,7 @@ class RayLLMBatchOperator(SliceTask):
         self.model_source, self.prompt, self.system_prompt = model_source, prompt, system_prompt
         self.choices, self.regex, self.grammar = choices, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)
-        self.output_column, self.columns = output_column, columns
+        self.output_mode, self.output_column, self.columns = output_mode, output_column, columns
         self.sampling_params, self.chat_template_kwargs = sampling_params, chat_template_kwargs
         self.slice_key = slice_key
         self.preprocess, self.postprocess, self.code_paths = preprocess, postprocess, code_paths

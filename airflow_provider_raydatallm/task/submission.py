@@ -67,6 +67,9 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
     is_engine_known = known.get("engine") == arguments["engine"]
     if not is_engine_known:
         fields.pop("on_too_long", None)  # needs a max_model_len, which it may hold
+    if any(is_rendered_later(arguments[shape]) for shape in ("choices", "regex", "grammar")):
+        for name in ("repair", "max_invalid_fraction"):  # need one of them
+            fields.pop(name, None)
     required = ("input_path", "output_path", "model_source", *(("prompt",) if arguments["prompt"] else ()))
     build_spec(task_id, {**dict.fromkeys(required, "x"), **fields, "slice_key": "x"})
 

@@ -33,6 +33,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
 from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admitted
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
@@ -68,6 +69,7 @@ class InferenceRun:
     still_missing: reads again which of the rows are.
     on_wait: called every second while the run waits for room on the cluster, as by `admission.admit`.
     limit_raised: the engine replaces one whose length limit was too low for the rows.
+    feedback: for rows whose answers were invalid.
     """
 
     inference: InferencePlan
@@ -78,10 +80,16 @@ class InferenceRun:
     still_missing: Callable[[], MissingRows]
     on_wait: Callable[[dict[str, Any]], None]
     limit_raised: bool = False
+    feedback: Feedback | None = None
 
     @property
     def parser(self) -> AnswerParser:
         return self.inference.shape.agreeing_in(self.url, self.folder)
+
+    @property
+    def reader(self) -> RequestReader:
+        plan, builder, needs_row = self.inference.plan, self.inference.builder, self.parser.needs_row
+        return RequestReader(plan, builder, carry_row=needs_row, feedback=self.feedback)
 
 
 class Cluster(Protocol):
@@ -204,20 +212,19 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
     try:
         try:
             with InterruptibleWait(check, _CHECK_SECONDS, _CHECK_LIMIT_SECONDS):
-                reader = RequestReader(inference.plan, inference.builder, carry_row=run.parser.needs_row)
                 if writers.slice_process is not None:
                     run_in_slice_process(
                         writers.slice_process,
                         run.missing,
                         run.still_missing,
                         inference.job,
-                        reader,
+                        run.reader,
                         engine.start_for_feeder(),
                         run.parser,
                         engine.block_rows,
                     )
                 else:
-                    pipeline.run_inference(run.missing, reader, engine, run.parser, writers.for_tasks())
+                    pipeline.run_inference(run.missing, run.reader, engine, run.parser, writers.for_tasks())
                 writers.flush()
         except Exception:
             engine.raise_if_broken()  # its own error names the cause; errors of its callers do not

@@ -208,9 +208,7 @@ class VllmEngine(VllmEngineBase):
             # A retry is for another answer.
             read_existing=not (job.force_rerun or job.retry_quarantined or is_retry),
             # With max_model_len -1 the GPU's memory may have cut the answer.
-            keep_truncated=job.choices is None
-            and job.output_schema is None
-            and self.engine_kwargs.get("max_model_len") != -1,
+            keep_truncated=not job.answer_shapes and self.engine_kwargs.get("max_model_len") != -1,
         )
 
     def _start(self) -> OpenWorkerPool:

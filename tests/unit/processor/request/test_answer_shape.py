@@ -61,7 +61,7 @@ def test_truncated_answer_is_counted_unless_its_shape_is_valid() -> None:
     assert rows.column("__truncated").to_pylist() == [0]
     assert reasons(failed) == [
         (1, "TruncatedAnswer", "the answer is none of the choices (max_tokens cut it): 'x'"),
-        (2, "InvalidAnswer", "the answer is none of the choices: 'y'"),
+        (2, "InvalidOutput", "the answer is none of the choices: 'y'"),
     ]
 
 
@@ -78,8 +78,8 @@ def test_answer_outside_the_choices_fails_its_row() -> None:
     rows, failed = parse(["a", "ab", None], choices=["a", "b"])
     assert rows.column("answer").to_pylist() == ["a"]
     assert reasons(failed) == [
-        (1, "InvalidAnswer", "the answer is none of the choices: 'ab'"),
-        (2, "InvalidAnswer", "the answer is none of the choices: None"),
+        (1, "InvalidOutput", "the answer is none of the choices: 'ab'"),
+        (2, "InvalidOutput", "the answer is none of the choices: None"),
     ]
 
 
@@ -101,7 +101,7 @@ def test_schema_that_fixes_every_field_becomes_a_struct() -> None:
     assert rows.column("answer").to_pylist() == [
         {"industry": "A", "score": 1.0, "tags": ["x"], "inner": {"n": 3}}
     ]
-    assert [r[:2] for r in reasons(failed)] == [(1, "InvalidAnswer"), (2, "InvalidAnswer")]
+    assert [r[:2] for r in reasons(failed)] == [(1, "InvalidOutput"), (2, "InvalidOutput")]
 
 
 def test_postprocess_gets_the_row_and_returns_the_columns() -> None:

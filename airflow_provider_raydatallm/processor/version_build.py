@@ -206,7 +206,7 @@ class _Run:
         build.check_quarantine(state)
         limit_raised = False
         while not state.is_finished:
-            self.meter.failed_rows, self.meter.invalid_rows = state.rows_quarantined, state.rows_invalid
+            self._count_failures(state)
             self.reporter.report({"step": "start", **self.meter.progress()})
             fragments = state.ledger.fragments
             can_raise_limit = bool(state.missing) and build.job.on_too_long == "raise_limit"
@@ -230,12 +230,12 @@ class _Run:
 
     def _infer_once(self, state: CheckpointState, limit_raised: bool) -> None:
         """Answers the missing rows. Those that may kill an engine run last, or when it is given up."""
-        missing = state.missing
+        missing, invalid = state.missing, state.invalid
         if not missing:
-            self._isolate(state.suspects, state.invalid)
+            self._isolate(state.suspects, invalid)
         while missing:
             try:
-                self._run_inference(missing, state.invalid, limit_raised)
+                self._run_inference(missing, invalid, limit_raised)
                 break
             except EngineGivenUpError:
                 before = self.build.load_state(self.lease)
@@ -246,7 +246,7 @@ class _Run:
                 if len(after.ledger.failures) == len(before.ledger.failures):
                     raise  # no row was the reason
                 self.build.check_quarantine(after)
-                missing, limit_raised = after.missing, False
+                missing, invalid, limit_raised = after.missing, after.invalid, False
 
     def _isolate(self, suspects: MissingRows, invalid: Fragments) -> None:
         """Answers rows that may kill an engine, on one that they may kill."""
@@ -296,22 +296,37 @@ class _Run:
                 log_every_s = PROGRESS_SECONDS if update.summaries else math.inf
             self.reporter.report(progress, log_every_s)
 
-        task = InferenceRun(
+        def to_repair() -> InferenceRun | None:
+            if not build.job.repair or engine is not None:  # suspects wait for the next round
+                return None
+            state = build.load_state(self.lease)
+            build.check_quarantine(state)
+            self._count_failures(state)
+            if not state.repairable:
+                return None
+            feedback = Feedback.of(url, folder, build.plan, state.invalid)
+            return replace(run, missing=state.repairable, feedback=feedback)
+
+        run = InferenceRun(
             inference,
             missing,
             url,
             folder,
             self.lease.epoch,
             lambda: build.load_state(self.lease).missing,
+            to_repair,
             on_queued,
             limit_raised,
             Feedback.of(url, folder, build.plan, invalid) if build.job.repair else None,
         )
         try:
-            self.cluster.run_inference(task, on_update)
+            self.cluster.run_inference(run, on_update)
         except SliceError:
             build.check_quarantine(build.load_state(self.lease))  # says more about rows that failed
             raise
+
+    def _count_failures(self, state: CheckpointState) -> None:
+        self.meter.failed_rows, self.meter.invalid_rows = state.rows_quarantined, state.rows_invalid
 
     def _check_lease(self) -> None:
         if self.lease.lost:

@@ -1,8 +1,8 @@
 """Answers that a regular expression or a grammar describes, checked as vLLM's backends read these.
 
-vLLM tries xgrammar first and then llguidance. In a regular expression, `\\w`, `\\d` and `\\s` are classes of ASCII
-to xgrammar, and of Unicode to llguidance; a dot is any character, or any but the line feed. An answer is valid
-if either takes it.
+vLLM tries xgrammar first and then llguidance. They read regular expressions differently: the classes \\w, \\d
+and \\s are of ASCII to xgrammar, whose dot is any character, and of Unicode to llguidance, whose dot is no line
+feed. An answer is valid if either takes it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _matcher(kind: str, text: str | None) -> Any:
         return None
 
 
-def _llguidance_grammar(kind: str, text: str) -> str:
+def _llguidance_grammar(kind: Any, text: str) -> str:
     from llguidance import LLMatcher, grammar_from
 
     if kind == "json":

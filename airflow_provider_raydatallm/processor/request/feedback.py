@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,9 +10,11 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS, SAID_FIELDS, SPENT_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader, last_failures
 from airflow_provider_raydatallm.processor.store.ledger import Fragments, Pieces
+
+logger = logging.getLogger(__name__)
 
 _CORRECTION = (
     "Your answer {problem}.\n"
@@ -39,16 +42,17 @@ class Feedback:
         return cls(url, folder, dict(zip(units, pieces, strict=True)), ids)
 
     def window(self, index: int, start: int, stop: int) -> dict[int, tuple[str, str]]:
-        """The answers to the rows in `[start, stop)` of a unit, with what is wrong, by offset.
-
-        :raises CorruptFileError: naming a damaged fragment.
-        """
+        """The answers to the rows in `[start, stop)` of a unit, with what is wrong, by offset."""
         if index not in self.pieces:
             return {}
         reader = FragmentReader(
             self._store, self.folder, self.pieces[index], {self.unit_ids[index]: 0}, _FIELDS
         )
-        offsets, answers = last_failures(*reader.window(0, start, stop, every=True))
+        try:
+            offsets, answers = last_failures(*reader.window(0, start, stop, every=True))
+        except CorruptFileError as e:  # publishing sets it aside
+            logger.warning("rows with invalid answers are asked from the start: %s", e)
+            return {}
         said = zip(*(answers.column(f.name).to_pylist() for f in SAID_FIELDS), strict=True)
         return dict(zip(offsets.tolist(), said, strict=True))
 

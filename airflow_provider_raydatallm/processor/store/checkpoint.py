@@ -74,6 +74,11 @@ class CheckpointState:
         """Those in quarantine whose answer was invalid or cut."""
         return self._rows.invalid.rows
 
+    @property
+    def repairable(self) -> MissingRows:
+        """Those of `missing` with an invalid answer."""
+        return self._rows.repairable
+
     def release_ledger(self) -> None:
         """Forgets the fragments, which only publishing needs, and keeps which rows are missing, and
         `invalid`."""

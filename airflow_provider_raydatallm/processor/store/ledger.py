@@ -29,9 +29,9 @@ from airflow_provider_raydatallm.processor.store.spans import (
     subtract,
 )
 
-#: `rows`: answered. Rows that failed for their own reasons, once for each failure: `invalid` when their
-#: answer was, and may be asked again; `cut` when max_tokens cut it; else `failed`. `died`: rows that an engine
-#: held when it died, once for each death.
+#: `rows`: answered. `invalid`, `cut`, `failed`: rows that failed for their own reasons, once for each failure:
+#: their answer was invalid, which may be asked for again, or max_tokens cut it, or any other. `died`: rows that
+#: an engine held when it died, once for each death.
 FragmentKind = Literal["rows", "failed", "invalid", "cut", "died"]
 
 _NAME = re.compile(
@@ -200,13 +200,14 @@ class MissingRows:
 
 class RowStates(NamedTuple):
     """The rows of a plan that are not answered. `suspects`: those that engines held when they died;
-    `missing`: all others that are to be answered; `invalid`: those of `quarantined` whose answer was invalid
-    or cut."""
+    `missing`: all others that are to be answered, and `repairable` those of them with an invalid answer;
+    `invalid`: those of `quarantined` whose answer was invalid or cut."""
 
     missing: MissingRows
     suspects: MissingRows
     quarantined: MissingRows
     invalid: MissingRows
+    repairable: MissingRows
 
 
 def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int, repair: int = 0) -> RowStates:
@@ -233,7 +234,9 @@ def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int, repa
         of_answer = intersect(quarantined, merge_spans(np.concatenate([invalid, cut])))
         left = subtract(subtract(block.all_rows(), finished), quarantined)
         suspects = intersect(left, covered_at_least(died, _SUSPECT_DEATHS))
-        spans_of_states = (subtract(left, suspects), suspects, quarantined, of_answer)
+        missing = subtract(left, suspects)
+        repairable = intersect(missing, merge_spans(invalid))
+        spans_of_states = (missing, suspects, quarantined, of_answer, repairable)
         states.append([block.rows_at(spans) for spans in spans_of_states])
     return RowStates(*map(MissingRows.join, zip(*states, strict=True)))
 

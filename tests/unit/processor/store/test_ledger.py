@@ -103,7 +103,9 @@ def test_every_row_is_finished_quarantined_or_missing_and_never_two_of_them(
     }
     invalid = {row for row in quarantined if times["invalid"][row] or times["cut"][row]}
     suspects = {row for row in left - quarantined if times["died"][row] >= 2}
-    wanted = (left - quarantined - suspects, suspects, quarantined, invalid)
+    missing = left - quarantined - suspects
+    repairable = {row for row in missing if times["invalid"][row]}
+    wanted = (missing, suspects, quarantined, invalid, repairable)
     for state, expected in zip(states, wanted, strict=True):
         assert {(unit, i) for unit, of_unit in state for i in separate(of_unit)} == expected
         assert (state.rows, bool(state)) == (len(expected), bool(expected))

@@ -1,8 +1,8 @@
 """Answers that a regular expression or a grammar describes, checked as vLLM's backends read these.
 
-vLLM tries xgrammar first and then llguidance. They read regular expressions differently: the classes \\w, \\d
-and \\s are of ASCII to xgrammar, whose dot is any character, and of Unicode to llguidance, whose dot is no line
-feed. An answer is valid if either takes it.
+vLLM tries xgrammar first and then llguidance. They read regular expressions differently: classes such as \\w
+are of ASCII to xgrammar, whose dot is any character, and of Unicode to llguidance, whose dot is no line feed.
+An answer is valid if either takes it.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def _problem_of_xgrammar(kind: str, text: str) -> str | None:
     try:
         params: Any = SamplingParams(structured_outputs=StructuredOutputsParams(**{kind: text}))
         validate_xgrammar_grammar(params)
-    except ValueError as e:
-        return _brief(str(e))
+    except Exception as e:  # vLLM's own types
+        return _brief(f"{e}{f': {e.__cause__}' if e.__cause__ else ''}")
     return None
 
 

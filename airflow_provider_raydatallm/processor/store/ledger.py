@@ -29,8 +29,8 @@ from airflow_provider_raydatallm.processor.store.spans import (
     subtract,
 )
 
-#: `rows`: answered. `invalid`, `cut`, `failed`: rows that failed for their own reasons, once for each failure:
-#: their answer was invalid, which may be asked for again, or max_tokens cut it, or any other. `died`: rows that
+#: `rows`: answered. `invalid`, `cut`, `failed`: rows that failed for their own reasons, each time:
+#: their answer was invalid, which may be corrected; or cut by max_tokens; or anything else. `died`: rows that
 #: an engine held when it died, once for each death.
 FragmentKind = Literal["rows", "failed", "invalid", "cut", "died"]
 

@@ -1,77 +1,86 @@
-"""What a model is told about its invalid answer when a row is asked again: the answer, and what is wrong."""
+"""What a model is told about its invalid answers when a row is asked again: each one, and what is wrong."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS, SAID_FIELDS, SPENT_FIELDS
+import numpy as np
+
+from airflow_provider_raydatallm.processor.columns import SAID_FIELDS, SPENT_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader, last_failures
+from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
 from airflow_provider_raydatallm.processor.store.ledger import Fragments, Pieces
 
 logger = logging.getLogger(__name__)
 
-_CORRECTION = (
-    "Your answer {problem}.\n"
-    "Answer the same again, corrected. Write nothing but the answer: no apology and no explanation."
-)
+_CORRECTION = "Your answer {problem}.\nCorrect it, and write nothing but the corrected answer."
+
+
+class Attempt(NamedTuple):
+    answer: str | None
+    problem: str
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """The last invalid answers of rows, from a checkpoint's fragments. Picklable.
+    """The invalid answers of rows, from a checkpoint's fragments. Picklable.
 
-    :param pieces: where the answers to the rows of a unit are, by the unit's index; `unit_ids`, its id.
+    :param pieces: where the answers to the rows of some units are.
+    :param units: the ids of these units, by their index in the plan.
     """
 
     url: str
     folder: str
-    pieces: Mapping[int, Pieces]
-    unit_ids: Mapping[int, str]
+    pieces: Pieces
+    units: Mapping[int, str]
 
     @classmethod
     def of(cls, url: str, folder: str, plan: Plan, invalid: Fragments) -> Feedback:
-        units = sorted({unit for unit in invalid.ranges.units.tolist() if unit >= 0})
-        pieces = invalid.divide([[unit] for unit in units], len(plan.units))
-        ids = {unit: plan.units[unit].id for unit in units}
-        return cls(url, folder, dict(zip(units, pieces, strict=True)), ids)
+        units = [unit for unit in np.unique(invalid.ranges.units).tolist() if unit >= 0]
+        [pieces] = invalid.divide([units], len(plan.units))
+        return cls(url, folder, pieces, {unit: plan.units[unit].id for unit in units})
 
-    def window(self, index: int, start: int, stop: int) -> dict[int, tuple[str, str]]:
-        """The answers to the rows in `[start, stop)` of a unit, with what is wrong, by offset."""
-        if index not in self.pieces:
-            return {}
-        reader = FragmentReader(
-            self._store, self.folder, self.pieces[index], {self.unit_ids[index]: 0}, _FIELDS
-        )
+    def window(self, index: int, start: int, stop: int) -> dict[int, list[Attempt]]:
+        """The answers to the rows in `[start, stop)` of a unit, by offset, in the order of the attempts."""
+        attempts: dict[int, list[Attempt]] = {}
+        if index not in self.units:
+            return attempts
         try:
-            offsets, answers = last_failures(*reader.window(0, start, stop, every=True))
+            offsets, answers = self._reader.window([*self.units].index(index), start, stop, every=True)
         except CorruptFileError as e:  # publishing sets it aside
             logger.warning("rows with invalid answers are asked from the start: %s", e)
-            return {}
-        said = zip(*(answers.column(f.name).to_pylist() for f in SAID_FIELDS), strict=True)
-        return dict(zip(offsets.tolist(), said, strict=True))
+            return attempts
+        order = np.argsort(answers.column("finished_at").fill_null(0).to_numpy(), kind="stable")
+        said = zip(*(answers.column(f.name).take(order).to_pylist() for f in SAID_FIELDS), strict=True)
+        for offset, attempt in zip(offsets[order].tolist(), said, strict=True):
+            attempts.setdefault(offset, []).append(Attempt(*attempt))
+        return attempts
 
     @cached_property
-    def _store(self) -> Store:
-        return Store(self.url)
+    def _reader(self) -> FragmentReader:
+        places = {unit_id: place for place, unit_id in enumerate(self.units.values())}
+        fields = [*SAID_FIELDS, *SPENT_FIELDS]
+        return FragmentReader(Store(self.url), self.folder, self.pieces, places, fields)
 
 
-_FIELDS = [*ERROR_FIELDS, *SAID_FIELDS, *SPENT_FIELDS]
+def with_feedback(request: dict[str, Any], attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """The request, with the conversation gone on: it said this, and that is wrong with it. With the last
+    attempt alone, a model that repeats its answer would be asked the same once more.
 
-
-def with_feedback(request: dict[str, Any], answer: str | None, problem: str | None) -> dict[str, Any]:
-    """The request, with the conversation gone on: it said this, and that is wrong with it.
-
-    Both turns count as the row's text (`RequestBuilder`): a model may repeat what a row told it to.
+    These turns count as the row's text (`RequestBuilder`): a model may repeat what a row told it to.
     """
     turns = [
-        {"role": "assistant", "content": answer or ""},
-        {"role": "user", "content": _CORRECTION.format(problem=problem)},
+        turn
+        for attempt in attempts
+        for turn in (
+            {"role": "assistant", "content": attempt.answer or ""},
+            {"role": "user", "content": _CORRECTION.format(problem=attempt.problem)},
+        )
     ]
     longer = {**request, "messages": [*request["messages"], *turns]}
     if "cells" in request:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import CARRIED_ROW_FIELD, REQUEST_FIELDS, failed_table
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.request.feedback import Feedback, with_feedback
+from airflow_provider_raydatallm.processor.request.feedback import Attempt, Feedback, with_feedback
 from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
 from airflow_provider_raydatallm.processor.request.row_function import RowFunction
 from airflow_provider_raydatallm.processor.store.spans import Spans
@@ -141,7 +141,7 @@ class RequestReader:
     def _build_requests(self, index: int, offsets: np.ndarray, table: pa.Table) -> tuple[pa.Table, pa.Table]:
         count = len(offsets)
         rows, unreadable = _read_rows(table)
-        invalid = {}
+        invalid: dict[int, list[Attempt]] = {}
         if self._feedback is not None:
             invalid = self._feedback.window(index, int(offsets[0]), int(offsets[-1]) + 1)
         requests: list[bytes | None] = []
@@ -156,7 +156,7 @@ class RequestReader:
                     carried = _to_json(row)
                 built_request = self._builder.build(row)
                 if (offset := int(offsets[i])) in invalid:
-                    built_request = with_feedback(built_request, *invalid[offset])
+                    built_request = with_feedback(built_request, invalid[offset])
                 request = _to_json(built_request)
             except Exception as e:  # preprocess is the user's
                 failures.append((i, *_describe(e, is_unreadable=i in unreadable)))

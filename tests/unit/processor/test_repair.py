@@ -42,11 +42,11 @@ class Model:
             n = int(messages[0]["content"])
             told = [m["content"] for m in messages if m["role"] == "user"][1:]
             said = [m["content"] for m in messages if m["role"] == "assistant"]
-            attempt = json.loads(said[-1])["age"] - 200 + 1 if said else 0
-            assert len(told) == len(said) == (attempt > 0)
-            if told:
-                assert f"$.age: {199 + attempt} is greater than the maximum of 120" in told[-1]
-                assert request["cells"][1:] == [[[0, len(said[-1])]], [[0, len(told[-1])]]]
+            attempt = len(said)
+            assert [json.loads(text)["age"] for text in said] == [200 + i for i in range(attempt)]
+            for i, text in enumerate(told):
+                assert f"$.age: {200 + i} is greater than the maximum of 120" in text
+            assert request["cells"][1:] == [[[0, len(m["content"])]] for m in messages[1:]]
             texts.append(json.dumps({"age": n if attempt >= STUBBORN.get(n, 0) else 200 + attempt}))
             if n == CUT:
                 texts[-1] = texts[-1][:-2]
@@ -152,7 +152,7 @@ def test_rows_that_were_given_up_are_asked_from_the_start_by_a_retry(job: SliceJ
     run(job, InProcess(answer=Model()))
     again = Model()
     report = run(changed(job, retry_quarantined=True), InProcess(answer=again))
-    assert [len(c) for c in again.conversations] == [1, 1, 3, 3]
+    assert [len(c) for c in again.conversations] == [1, 1, 3, 5]
     assert report.counts.invalid_output == 2
     assert set(quarantined(job)) == {18, CUT}
 

@@ -13,10 +13,17 @@ import threading
 from functools import cache, cached_property
 from typing import Any
 
+from airflow_provider_raydatallm.contract.json_schema import subschemas
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.request.limited_patterns import LimitedPatterns, check_pattern
 from airflow_provider_raydatallm.processor.request.output_schema import InvalidOutput
+
+#: Keywords with which vLLM does not give a schema to xgrammar, in some places (`backend_xgrammar` there).
+_REFUSED_BY_XGRAMMAR = {
+    "multipleOf", "uniqueItems", "contains", "minContains", "maxContains", "format", "minLength", "maxLength",
+    "patternProperties", "propertyNames",
+}  # fmt: skip
 
 
 class AnswerGrammar:
@@ -99,11 +106,11 @@ def _matcher(kind: str, text: str | None) -> Any:
         return None
 
 
-def _llguidance_grammar(kind: Any, text: str) -> str:
+def _llguidance_grammar(kind: Any, text: str, *, lenient: bool = False) -> str:
     from llguidance import LLMatcher, grammar_from
 
     if kind == "json":
-        return str(LLMatcher.grammar_from_json_schema(text))
+        return str(LLMatcher.grammar_from_json_schema(text, overrides={"lenient": lenient}))
     return str(grammar_from(kind, text))
 
 
@@ -121,8 +128,13 @@ def check_compiles(job: SliceJob) -> None:
     name = next(iter(set(job.answer_shapes) - {"choices"}), None)
     if name is None or "structured_outputs_config" in job.engine_kwargs:
         return
-    value = getattr(job, name)
-    kind, text = ("json", json.dumps(value)) if name == "output_schema" else (name, value)
+    if name == "output_schema":
+        kind, text = "json", json.dumps(job.output_schema)
+        keywords = {keyword for part in subschemas(job.output_schema or {}) for keyword in part}
+        if not keywords & _REFUSED_BY_XGRAMMAR and not _problem_of_llguidance(kind, text, lenient=True):
+            return  # at least xgrammar compiles it, without the keywords that it does not know
+    else:
+        kind, text = name, getattr(job, name)
     if problem := _problem_of_llguidance(kind, text):
         with contextlib.suppress(ImportError):
             # Importing it takes seconds, and few shapes get here.
@@ -134,11 +146,11 @@ def check_compiles(job: SliceJob) -> None:
                 )
 
 
-def _problem_of_llguidance(kind: str, text: str) -> str | None:
+def _problem_of_llguidance(kind: str, text: str, *, lenient: bool = False) -> str | None:
     try:
         from llguidance import LLMatcher
 
-        return _brief(LLMatcher.validate_grammar(_llguidance_grammar(kind, text))) or None
+        return _brief(LLMatcher.validate_grammar(_llguidance_grammar(kind, text, lenient=lenient))) or None
     except ImportError:
         return None
     except ValueError as e:

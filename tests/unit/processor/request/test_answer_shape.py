@@ -251,7 +251,10 @@ def test_regex_that_is_not_valid_is_refused() -> None:
     pytest.param({"grammar": "root ::= ("}, "grammar cannot be compiled by vLLM: .*EBNF parser error",
                  marks=pytest.mark.slow),
     ({"regex": r"\p{L}"}, None),
+    pytest.param({"output_schema": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
+                 "output_schema cannot be compiled by vLLM: .*uniqueItems", marks=pytest.mark.slow),
     ({"output_schema": FIXED}, None),
+    ({"output_schema": {**FIXED, "not": {"required": ["tags"]}}}, None),
     ({"regex": r"(a)\1", "engine_kwargs": {"structured_outputs_config": {"backend": "outlines"}}}, None),
 ])  # fmt: skip
 def test_shape_that_vllm_cannot_compile_is_refused_before_it_starts(

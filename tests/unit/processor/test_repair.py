@@ -80,11 +80,11 @@ def quarantined(job: SliceJob) -> dict[int, tuple[str, str]]:
     return {row["n"]: (row["__error_type"], row["__error"]) for row in rows}
 
 
-def check(job: SliceJob, report: Any) -> None:
-    assert published(job).column("n").to_pylist() == [n for n in range(N) if n not in (18, CUT)]
-    assert [a["age"] for a in published(job).column("answer").to_pylist()] == published(job).column(
-        "n"
-    ).to_pylist()
+def check(job: SliceJob, report: Any, ages: list[int] | None = None) -> None:
+    table = published(job)
+    assert table.column("n").to_pylist() == [n for n in range(N) if n not in (18, CUT)]
+    ages = ages or [answer["age"] for answer in table.column("answer").to_pylist()]
+    assert ages == table.column("n").to_pylist()
     kinds = quarantined(job)
     assert set(kinds) == {18, CUT}
     # What it said last.
@@ -175,3 +175,13 @@ def test_slice_with_too_many_invalid_answers_is_not_answered_to_its_end(job: Sli
     with pytest.raises(SliceError, match=r"quality.max_invalid 0.01"):
         run(changed(job, repair=0, max_invalid_fraction=0.01), cluster)
     assert cluster.answered < N
+
+
+def test_column_of_a_schema_that_the_input_has_too_is_refused_before_a_row_is_paid_for(job: SliceJob) -> None:
+    schema = {**SCHEMA, "properties": {"N": {"type": "integer"}}, "required": []}
+    cluster = InProcess(answer=Model())
+    with pytest.raises(SliceError, match=r"column 'N' is also a column of the input: rename that property"):
+        run(changed(job, output_schema=schema, output_mode="columns"), cluster)
+    assert cluster.answered == 0
+    report = run(changed(job, output_mode="columns"), cluster)
+    check(job, report, published(job).column("age").to_pylist())

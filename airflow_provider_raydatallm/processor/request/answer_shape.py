@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
+    FAILED_FIELDS,
     ROW_ID_FIELDS,
     SAID_FIELDS,
     SPENT_FIELDS,
@@ -54,6 +55,8 @@ TYPE_MISMATCH = TypeMismatch.__name__
 _TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[^.]*max_model_len")
 #: Columns and fields of a table: names that a model wrote must not widen it without end.
 _MAX_FIELDS = 1000
+
+_NO_FAILURES = pa.schema([*FAILED_FIELDS, *SAID_FIELDS, *SPENT_FIELDS]).empty_table()
 
 #: (row, error type, message)
 Failure = tuple[int, str, str]
@@ -260,6 +263,8 @@ def _failed_attempts(answers: pa.Table, failures: list[Failure], problems: dict[
 
     :param problems: of invalid answers, by row.
     """
+    if not failures:
+        return _NO_FAILURES
     rows = [i for i, _, _ in failures]
     attempts = answers.take(pa.array(rows, pa.int64()))
     texts = attempts.column("text").to_pylist()

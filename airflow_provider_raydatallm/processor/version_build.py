@@ -166,7 +166,7 @@ class VersionBuild:
         if name == "max_invalid":
             what, fragments = (
                 f"{invalid:,} of {self.plan.rows:,} rows have an invalid answer",
-                (state.ledger.invalid + state.ledger.cut),
+                state.ledger.invalid + state.ledger.cut,
             )
         else:
             what, fragments = f"{failed:,} of {self.plan.rows:,} rows failed", state.ledger.failures
@@ -204,9 +204,9 @@ class _Run:
         """Runs inference until every row has its answer or has failed for good."""
         build = self.build
         build.check_quarantine(state)
+        self._count_failures(state)
         limit_raised = False
         while not state.is_finished:
-            self._count_failures(state)
             self.reporter.report({"step": "start", **self.meter.progress()})
             fragments = state.ledger.fragments
             can_raise_limit = bool(state.missing) and build.job.on_too_long == "raise_limit"
@@ -214,6 +214,7 @@ class _Run:
             self._infer_once(state, limit_raised)
             state = build.load_state(self.lease)
             build.check_quarantine(state)
+            self._count_failures(state)
             is_stuck = not state.is_finished and state.ledger.fragments <= fragments
             if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
@@ -280,10 +281,10 @@ class _Run:
                     checked_schemas.add(schema)
             meter.add(update)
             meter.failed_rows += update.failed
-            # Rows with an invalid answer may still get a valid one.
-            invalid = 0 if build.job.repair else meter.invalid_rows
-            lost = meter.failed_rows - (meter.invalid_rows - invalid)
-            if build.job.max_row_attempts == 1 and build.exceeded_limit(lost, invalid):
+            lost, lost_for_answers = meter.failed_rows, meter.invalid_rows
+            if build.job.repair:  # these may still get a valid answer
+                lost, lost_for_answers = lost - lost_for_answers, 0
+            if build.job.max_row_attempts == 1 and build.exceeded_limit(lost, lost_for_answers):
                 # Nothing that is answered from here on could be published. The ledger has the last word: here
                 # a row that a task delivered again counts twice.
                 raise SliceError(f"{lost:,} rows failed", kind="transient")
@@ -301,7 +302,6 @@ class _Run:
                 return None
             state = build.load_state(self.lease)
             build.check_quarantine(state)
-            self._count_failures(state)
             if not state.repairable:
                 return None
             feedback = Feedback.of(url, folder, build.plan, state.invalid)

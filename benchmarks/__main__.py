@@ -8,7 +8,16 @@ import importlib
 #: Comparisons with other tools and with doing without the provider: the default of `make bench`.
 FIELD = ("peers", "backfill", "warm_slice", "repeated_rows", "row_cost")
 #: Costs of the provider's parts.
-PARTS = ("no_op", "publish_cost", "ledger_scale", "plan_scale", "checkpoint_cost", "slice_cost", "dedup_cost")
+PARTS = (
+    "no_op",
+    "publish_cost",
+    "ledger_scale",
+    "plan_scale",
+    "checkpoint_cost",
+    "slice_cost",
+    "dedup_cost",
+    "answer_cost",
+)
 #: The way of a row around engines that run no model.
 PATH = ("real_path", "tail", "scale", "waiting_slices", "deferred_tasks", "http_engine")
 CASES = FIELD + PARTS + PATH

@@ -47,6 +47,10 @@ def fingerprint(job: SliceJob) -> str:
         # A cache shares random answers between slices too. A preprocess function may set sampling_params.
         if job.answer_cache is not None and (job.preprocess or not is_deterministic(job.sampling_params)):
             inputs["answer_cache"] = True
+    if job.output_mode != "struct":
+        inputs["output_mode"] = job.output_mode
+    if job.repair:
+        inputs["repair"] = job.repair
     if job.processor_kwargs:  # may hold a chat template
         inputs["processor_kwargs"] = job.processor_kwargs
     if job.task == "embed":

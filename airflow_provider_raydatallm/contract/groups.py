@@ -57,6 +57,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "quality": {
         "max_quarantine": "max_quarantine_fraction",
+        "max_invalid": "max_invalid_fraction",
+        "repair": "repair",
         "max_attempts": "max_row_attempts",
         "on_too_long": "on_too_long",
     },

@@ -38,6 +38,9 @@ class RequestSpec(Contract):
     #: Whether vectors have length 1.
     embedding_normalize: bool = True
     output_schema: dict[str, Any] | None = None
+    #: How an answer of `output_schema` is published: the text of its JSON, a struct (the same text where the
+    #: schema leaves fields open), or a column for each property.
+    output_mode: Literal["columns", "struct", "json"] = "struct"
     regex: str | None = None
     grammar: str | None = None
     sampling_params: dict[str, Any] = Field(default_factory=dict)
@@ -100,14 +103,28 @@ class RequestSpec(Contract):
             )
         if self.prompt is not None and self.preprocess is not None:
             raise ValueError("prompt and preprocess both build the request: give one of them")
-        shapes = [n for n in ("choices", "output_schema", "regex", "grammar") if getattr(self, n) is not None]
+        shapes = self.answer_shapes
         if len(shapes) > 1:
             raise ValueError(f"{' and '.join(shapes)} exclude each other: an answer has one shape")
         if shapes and "structured_outputs" in self.sampling_params:
             raise ValueError(
                 f"sampling_params['structured_outputs'] and {shapes[0]} both set the answer's shape: give one"
             )
+        if self.output_mode != "struct" and self.output_schema is None:
+            raise ValueError(
+                f"output_mode is {self.output_mode!r}, which is for answers of an output_schema: give one, "
+                "or leave output_mode out"
+            )
+        if self.output_mode == "columns" and self.postprocess is not None:
+            raise ValueError(
+                "output_mode='columns' and postprocess both decide the published columns: give one of them"
+            )
         n = self.sampling_params.get("n")
         if n not in (None, 1):
             raise ValueError(f"sampling_params['n'] is {n!r}: one answer per row is published, leave n out")
         return self
+
+    @property
+    def answer_shapes(self) -> list[str]:
+        """Names of the arguments that fix what an answer must be; one at most is valid."""
+        return [n for n in ("choices", "output_schema", "regex", "grammar") if getattr(self, n) is not None]

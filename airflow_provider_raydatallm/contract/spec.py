@@ -103,6 +103,10 @@ class SliceJob(EndpointSpec):
     # Rows that fail for their own reasons
     max_row_attempts: int = Field(default=1, ge=1)
     max_quarantine_fraction: float = Field(default=0.1, ge=0, le=1)
+    #: The same for rows whose answer lacks its shape. None: they count as all others.
+    max_invalid_fraction: float | None = Field(default=None, ge=0, le=1)
+    #: How often a row is asked again, with what was wrong, when its answer is invalid.
+    repair: int = Field(default=0, ge=0, le=10)
 
     @field_validator("columns")
     @classmethod
@@ -145,6 +149,26 @@ class SliceJob(EndpointSpec):
         if value.startswith("__"):
             raise ValueError(f"{value!r}: names that begin with __ are reserved; choose another")
         return value
+
+    @model_validator(mode="after")
+    def _check_answers(self) -> SliceJob:
+        if self.token_budget is not None and self.repair:
+            raise ValueError(
+                "engine.token_budget is counted anew for each attempt of quality.repair, and so would not "
+                "hold: leave one of them out"
+            )
+        limits = {"repair": self.repair > 0, "max_invalid_fraction": self.max_invalid_fraction is not None}
+        if (given := [name for name, is_given in limits.items() if is_given]) and not self.answer_shapes:
+            raise ValueError(
+                f"{label(given[0])} is for answers that lack their shape, and these have none: give choices, "
+                "output_schema, regex or grammar, or leave it out"
+            )
+        if self.output_mode == "columns" and self.output_column != "answer":
+            raise ValueError(
+                f"output_column is {self.output_column!r}, and with output_mode='columns' the columns have "
+                "the names of output_schema's properties: leave output_column out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_folders(self) -> SliceJob:

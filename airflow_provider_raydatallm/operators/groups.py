@@ -149,6 +149,10 @@ class Quality(TypedDict, total=False):
 
     :param max_quarantine: share of rows that may fail. Above it the task fails and publishes nothing;
         finished rows are kept for the next run. Default: 0.1.
+    :param max_invalid: the same for rows whose answer lacks its shape (`counts.invalid_output`), a limit of
+        their own beside `max_quarantine`. Default: none.
+    :param repair: how often a row whose answer is invalid is asked again, with its answer and what is wrong
+        with it, before it goes to quarantine. Answers that `max_tokens` cut are not: raise it. Default: 0.
     :param max_attempts: attempts per row, in all, before it goes to quarantine. Default: 1.
     :param on_too_long: how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine`
         those whose prompt alone does not fit; `truncate` the end of the prompt's longest message; or
@@ -156,6 +160,8 @@ class Quality(TypedDict, total=False):
     """
 
     max_quarantine: float | Later
+    max_invalid: float | Later
+    repair: int | Later
     max_attempts: int | Later
     on_too_long: Literal["quarantine", "truncate", "raise_limit"] | Later
 

@@ -89,6 +89,8 @@ class RayLLMBatchOperator(SliceTask):
         Published as a struct when the schema fixes every field, else as JSON text. Rows with an invalid
         answer (cut at max_tokens, or with a key that the struct lacks) go to quarantine. `$ref` may point
         into the schema only.
+    :param output_mode: how its answers are published: `struct` (JSON text, where the schema leaves fields
+        open), `columns`: one for each of its properties, or `json`: the text as the model wrote it.
     :param regex: the answer matches this expression.
     :param grammar: the answer follows this grammar (EBNF).
     :param output_column: name of the answer's column; must not exist in the input.
@@ -133,7 +135,7 @@ class RayLLMBatchOperator(SliceTask):
 
     template_fields: Sequence[str] = (
         "input_path", "output_path", "model_source", "task", "prompt", "system_prompt", "choices", "labels",
-        "embedding", "regex", "grammar", "output_column", "columns", "sampling_params",
+        "embedding", "regex", "grammar", "output_mode", "output_column", "columns", "sampling_params",
         "chat_template_kwargs", "slice_key", "engine", "source", "rerun", "quality", "publish", "limits",
         "ray_conn_id", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
@@ -160,6 +162,7 @@ class RayLLMBatchOperator(SliceTask):
         labels: Labels | XComArg | None = None,
         embedding: Embedding | XComArg | None = None,
         output_schema: type[pydantic.BaseModel] | dict[str, Any] | None = None,
+        output_mode: Literal["columns", "struct", "json"] | Later = "struct",
         regex: Text | None = None,
         grammar: Text | None = None,
         output_column: Later = "answer",
@@ -196,7 +199,7 @@ class RayLLMBatchOperator(SliceTask):
         self.prompt, self.system_prompt, self.embedding = prompt, system_prompt, embedding
         self.choices, self.labels, self.regex, self.grammar = choices, labels, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)
-        self.output_column, self.columns = output_column, columns
+        self.output_mode, self.output_column, self.columns = output_mode, output_column, columns
         self.sampling_params, self.chat_template_kwargs = sampling_params, chat_template_kwargs
         self.slice_key = slice_key
         self.preprocess, self.postprocess, self.code_paths = preprocess, postprocess, code_paths

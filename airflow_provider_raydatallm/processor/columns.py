@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.result.counters import COUNTERS
+from airflow_provider_raydatallm.contract.result.counters import COUNTERS, counters_of
 
 _MAX_MESSAGE_CHARS = 2000
 
@@ -46,6 +46,12 @@ ANSWER_FIELDS = [
 
 #: Counters of answered rows, as fragments hold them; they are not published.
 COUNT_FIELDS = [pa.field(f"__{c.name}", pa.int64()) for c in COUNTERS]
+
+#: Of an attempt that failed: an invalid answer, with what is wrong with it; and what any answer took. Null
+#: for a row that did not reach the engine.
+SAID_FIELDS = [pa.field("answer", pa.string()), pa.field("problem", pa.string())]
+TOKEN_FIELDS = [pa.field(f"__{c.name}", pa.int64()) for c in counters_of("tokens")]
+SPENT_FIELDS = [_TIME_FIELDS[1], *TOKEN_FIELDS]
 
 FAILED_FIELDS = [*ROW_ID_FIELDS, *ERROR_FIELDS]
 

@@ -29,6 +29,7 @@ from airflow_provider_raydatallm.processor.publish.publication import Publicatio
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines
 from airflow_provider_raydatallm.processor.slice_report import published_report
@@ -41,7 +42,7 @@ from airflow_provider_raydatallm.processor.store.checkpoint import (
 )
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
-from airflow_provider_raydatallm.processor.store.ledger import MissingRows
+from airflow_provider_raydatallm.processor.store.ledger import Fragments, MissingRows
 from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
@@ -153,25 +154,40 @@ class VersionBuild:
             # Failures of earlier runs do not count. Without a lease, this run has not failed any row yet.
             since_epoch = lease.epoch if lease is not None else sys.maxsize
         ledger = self.checkpoint.read_ledger(self.plan)
-        return CheckpointState(self.plan, ledger, self.job.max_row_attempts, since_epoch)
+        return CheckpointState(self.plan, ledger, self.job.max_row_attempts, since_epoch, self.job.repair)
 
     def check_quarantine(self, state: CheckpointState) -> None:
         """:raises SliceError: when more rows failed than the slice may lose."""
-        failed = state.rows_quarantined
-        if self.exceeds_quarantine(failed):
-            summary = summarize_quarantine(
-                self.checkpoint.store, self.checkpoint.folder, self.plan, state.ledger.failed
+        failed, invalid = state.rows_quarantined, state.rows_invalid
+        exceeded = self.exceeded_limit(failed, invalid)
+        if exceeded is None:
+            return
+        name, limit = exceeded
+        if name == "max_invalid":
+            what, fragments = (
+                f"{invalid:,} of {self.plan.rows:,} rows have an invalid answer",
+                state.ledger.invalid + state.ledger.cut,
             )
-            raise SliceError(
-                f"{failed:,} of {self.plan.rows:,} rows failed, which is more than quality.max_quarantine "
-                f"{self.job.max_quarantine_fraction:g}: {summary}. Nothing is published, and the answered "
-                "rows are kept. Raise that fraction, or set rerun.retry_quarantined=True to try the failed "
-                "rows again",
-                kind="input",
-            )
+        else:
+            what, fragments = f"{failed:,} of {self.plan.rows:,} rows failed", state.ledger.failures
+        summary = summarize_quarantine(self.checkpoint.store, self.checkpoint.folder, self.plan, fragments)
+        raise SliceError(
+            f"{what}, which is more than quality.{name} {limit:g}: {summary}. Nothing is published, and the "
+            "answered rows are kept. Raise that fraction, or set rerun.retry_quarantined=True to try the "
+            "failed rows again",
+            kind="input",
+        )
 
-    def exceeds_quarantine(self, failed: int) -> bool:
-        return failed > self.job.max_quarantine_fraction * self.plan.rows
+    def exceeded_limit(self, failed: int, invalid: int) -> tuple[str, float] | None:
+        """The limit that so many failed rows exceed, `invalid` of which for their answers."""
+        limits = [
+            ("max_invalid", self.job.max_invalid_fraction, invalid),
+            ("max_quarantine", self.job.max_quarantine_fraction, failed),
+        ]
+        for name, limit, rows in limits:
+            if limit is not None and rows > limit * self.plan.rows:
+                return name, limit
+        return None
 
 
 @dataclass(frozen=True)
@@ -188,9 +204,9 @@ class _Run:
         """Runs inference until every row has its answer or has failed for good."""
         build = self.build
         build.check_quarantine(state)
+        self._count_failures(state)
         limit_raised = False
         while not state.is_finished:
-            self.meter.failed_rows = state.rows_quarantined
             self.reporter.report({"step": "start", **self.meter.progress()})
             fragments = state.ledger.fragments
             can_raise_limit = bool(state.missing) and build.job.on_too_long == "raise_limit"
@@ -198,6 +214,7 @@ class _Run:
             self._infer_once(state, limit_raised)
             state = build.load_state(self.lease)
             build.check_quarantine(state)
+            self._count_failures(state)
             is_stuck = not state.is_finished and state.ledger.fragments <= fragments
             if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
@@ -214,32 +231,36 @@ class _Run:
 
     def _infer_once(self, state: CheckpointState, limit_raised: bool) -> None:
         """Answers the missing rows. Those that may kill an engine run last, or when it is given up."""
-        missing = state.missing
+        missing, invalid = state.missing, state.invalid
         if not missing:
-            self._isolate(state.suspects)
+            self._isolate(state.suspects, invalid)
         while missing:
             try:
-                self._run_inference(missing, limit_raised)
+                self._run_inference(missing, invalid, limit_raised)
                 break
             except EngineGivenUpError:
                 before = self.build.load_state(self.lease)
                 if not before.suspects:
                     raise
-                self._isolate(before.suspects)
+                self._isolate(before.suspects, before.invalid)
                 after = self.build.load_state(self.lease)
-                if len(after.ledger.failed) == len(before.ledger.failed):
+                if len(after.ledger.failures) == len(before.ledger.failures):
                     raise  # no row was the reason
                 self.build.check_quarantine(after)
-                missing, limit_raised = after.missing, False
+                missing, invalid, limit_raised = after.missing, after.invalid, False
 
-    def _isolate(self, suspects: MissingRows) -> None:
+    def _isolate(self, suspects: MissingRows, invalid: Fragments) -> None:
         """Answers rows that may kill an engine, on one that they may kill."""
         assert self.build.inference is not None
         engine = self.build.inference.engine.for_suspects(suspects.rows)
-        self._run_inference(suspects, limit_raised=False, engine=engine)
+        self._run_inference(suspects, invalid, limit_raised=False, engine=engine)
 
-    def _run_inference(self, missing: MissingRows, limit_raised: bool, engine: Engine | None = None) -> None:
+    def _run_inference(
+        self, missing: MissingRows, invalid: Fragments, limit_raised: bool, engine: Engine | None = None
+    ) -> None:
+        """:param invalid: answers of which some rows are told when they are asked again."""
         build, meter = self.build, self.meter
+        url, folder = build.checkpoint.store.url, build.checkpoint.folder
         assert build.inference is not None
         inference = build.inference if engine is None else replace(build.inference, engine=engine)
         checked_schemas: set[bytes] = set()
@@ -260,10 +281,13 @@ class _Run:
                     checked_schemas.add(schema)
             meter.add(update)
             meter.failed_rows += update.failed
-            if build.job.max_row_attempts == 1 and build.exceeds_quarantine(meter.failed_rows):
+            lost, lost_for_answers = meter.failed_rows, meter.invalid_rows
+            if build.job.repair:  # these may still get a valid answer
+                lost, lost_for_answers = lost - lost_for_answers, 0
+            if build.job.max_row_attempts == 1 and build.exceeded_limit(lost, lost_for_answers):
                 # Nothing that is answered from here on could be published. The ledger has the last word: here
                 # a row that a task delivered again counts twice.
-                raise SliceError(f"{meter.failed_rows:,} rows failed", kind="transient")
+                raise SliceError(f"{lost:,} rows failed", kind="transient")
             progress = {"step": "answer" if meter.finished_rows else "start", **meter.progress()}
             if build.finish_by is not None:
                 progress |= lateness(build.finish_by, time.time(), progress)
@@ -273,21 +297,36 @@ class _Run:
                 log_every_s = PROGRESS_SECONDS if update.summaries else math.inf
             self.reporter.report(progress, log_every_s)
 
-        task = InferenceRun(
+        def to_repair() -> InferenceRun | None:
+            if not build.job.repair or engine is not None:  # suspects wait for the next round
+                return None
+            state = build.load_state(self.lease)
+            build.check_quarantine(state)
+            if not state.repairable:
+                return None
+            feedback = Feedback.of(url, folder, build.plan, state.invalid)
+            return replace(run, missing=state.repairable, feedback=feedback)
+
+        run = InferenceRun(
             inference,
             missing,
-            build.checkpoint.store.url,
-            build.checkpoint.folder,
+            url,
+            folder,
             self.lease.epoch,
             lambda: build.load_state(self.lease).missing,
+            to_repair,
             on_queued,
             limit_raised,
+            Feedback.of(url, folder, build.plan, invalid) if build.job.repair else None,
         )
         try:
-            self.cluster.run_inference(task, on_update)
+            self.cluster.run_inference(run, on_update)
         except SliceError:
             build.check_quarantine(build.load_state(self.lease))  # says more about rows that failed
             raise
+
+    def _count_failures(self, state: CheckpointState) -> None:
+        self.meter.failed_rows, self.meter.invalid_rows = state.rows_quarantined, state.rows_invalid
 
     def _check_lease(self) -> None:
         if self.lease.lost:

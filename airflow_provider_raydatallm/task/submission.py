@@ -73,6 +73,9 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
             fields.setdefault("endpoint_url", "https://x")
         else:
             fields = {name: value for name, value in fields.items() if name not in ENDPOINT_FIELDS}
+    if any(is_rendered_later(arguments[shape]) for shape in ("choices", "regex", "grammar")):
+        for name in ("repair", "max_invalid_fraction"):  # need one of them
+            fields.pop(name, None)
     required = ("input_path", "output_path", "model_source", *(("prompt",) if arguments["prompt"] else ()))
     build_spec(task_id, {**dict.fromkeys(required, "x"), **fields, "slice_key": "x"})
 

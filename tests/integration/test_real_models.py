@@ -74,6 +74,32 @@ def test_real_chat_model_answers_in_the_shape_of_the_schema(ask: Ask, tmp_path: 
     assert 10 * len(COUNTRIES) < tokens["output"] < 60 * len(COUNTRIES)
 
 
+def test_real_model_corrects_answers_that_only_the_validator_refuses(ask: Ask, tmp_path: Path) -> None:
+    """Sampling is greedy: without what is wrong it would say the same again."""
+    countries = [*COUNTRIES, "Egypt", "Brazil"]
+    pq.write_table(pa.table({"country": countries}), tmp_path / "in.parquet")
+    continent = {"enum": ["Africa", "America", "Asia", "Europe"], "not": {"const": "Europe"}}
+    schema = {**SCHEMA, "properties": {"continent": continent}, "required": ["continent"]}
+    model = real_models.smollm2()
+    result = ask(
+        input_path=f"{tmp_path}/in.parquet", engine="vllm", engine_scope="slice", model_source=str(model),
+        system_prompt=SYSTEM, prompt="On which continent is {country}? Answer in JSON.",
+        output_schema=schema, output_mode="columns", repair=1, max_quarantine_fraction=1,
+        sampling_params={"temperature": 0, "max_tokens": 40}, poll_interval=1.0,
+        engine_kwargs={"max_model_len": 384, "max_num_seqs": 8},
+    )  # fmt: skip
+    published = pq.read_table(result["output_path"], partitioning=None)
+    answers = dict(zip(*(published.column(n).to_pylist() for n in ("country", "continent")), strict=True))
+    assert set(answers.values()) <= {"Africa", "America", "Asia"}
+    counts, tokens = result["counts"], result["tokens"]
+    assert counts["invalid_output"] == counts["quarantined"] == len(countries) - len(answers)
+    corrected = answers.keys() & {"France", "Italy", "Spain", "Germany"}
+    assert corrected
+    # Of both attempts.
+    assert 5 * (len(countries) + len(corrected)) < tokens["output"] < 2 * 40 * len(countries)
+    assert tokens["input"] > 30 * (len(countries) + 2 * len(corrected))
+
+
 def test_vectors_of_real_mails_tell_spam_from_ham(ask: Ask, tmp_path: Path) -> None:
     mails = pq.read_table(real_models.mails()).to_pylist()
     rows = []

@@ -256,3 +256,18 @@ def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:
     assert table.to_pylist() == [
         {"name": f"n{i}", "zip": f"{i:05}", "answer": f"Who is n{i}?"} for i in range(N)
     ]
+
+
+def test_rows_with_invalid_answers_are_asked_again_with_what_is_wrong(ask: Ask, tmp_path: Path) -> None:
+    """The stub answers with the last message: first with the row, then with what it is told."""
+    names = [f"row {i}" if i % 10 else f"Your own {i}" for i in range(N)]
+    pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet", row_group_size=300)
+    result = ask(
+        **STUB, input_path=f"{tmp_path}/in.parquet", prompt="{name}", regex=r"Your [^\n]*(\n.*)?", repair=1
+    )
+    answers = pq.read_table(result["output_path"], partitioning=None).column("answer").to_pylist()
+    told = "Your answer does not match regex.\nCorrect it, and write nothing but the corrected answer."
+    assert answers == [told if i % 10 else f"Your own {i}" for i in range(N)]
+    counts, tokens = result["counts"], result["tokens"]
+    assert (counts["succeeded"], counts["quarantined"], counts["invalid_output"]) == (N, 0, 0)
+    assert tokens["output"] == 3 * (N + N * 9 // 10)

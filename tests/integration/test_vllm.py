@@ -59,7 +59,7 @@ def ask(row):
     [
         # What 99 of 100 rows need, in steps of 64.
         ("vllm", None, "auto", "128", "ValueError", "TruncatedAnswer"),
-        ("auto", {"preprocess_map_kwargs": {"num_cpus": 0.5}}, 256, "256", "IndexError", "InvalidAnswer"),
+        ("auto", {"preprocess_map_kwargs": {"num_cpus": 0.5}}, 256, "256", "IndexError", "InvalidOutput"),
     ],
 )
 def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(

@@ -35,7 +35,7 @@ def new_answers(*texts: str, **columns: list[Any]) -> pa.Table:
     values: dict[str, list[Any]] = {name: [None] * len(texts) for name in ADDED_COLUMNS}
     values |= {"text": list(texts), "finish_reason": ["stop"] * len(texts), "shortened": [False] * len(texts)}
     values |= {"input_tokens": [3] * len(texts), "output_tokens": [2] * len(texts), **columns}
-    fields = {f.name: f.type for f in ENTRY_SCHEMA}
+    fields = {**{f.name: f.type for f in ENTRY_SCHEMA}, "is_invalid": pa.bool_()}
     return pa.table({n: pa.array(v, fields.get(n, pa.string())) for n, v in values.items()})
 
 

@@ -13,7 +13,6 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate, summarize_group
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
-from airflow_provider_raydatallm.processor.request.requests import RequestReader
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
@@ -45,11 +44,10 @@ class InProcess:
         inference = run.inference
         writer = FragmentWriter(run.url, run.folder, [u.id for u in inference.plan.units], run.epoch)
         parser = run.parser
-        reader = RequestReader(inference.plan, inference.builder, carry_row=parser.needs_row)
         batches = 0
         try:
             for index, spans in run.missing:
-                for requests, bad in reader(index, spans):
+                for requests, bad in run.reader(index, spans):
                     writer.add("failed", bad)
                     on_update(WriterUpdate(failed=bad.num_rows))
                     for start in range(0, requests.num_rows, self.batch):

@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: Error type of a row whose answer is invalid because max_tokens cut it.
+#: Error types of a row whose answer lacks its shape: it is invalid, or max_tokens cut it.
+INVALID_OUTPUT = "InvalidOutput"
 TRUNCATED_ANSWER = "TruncatedAnswer"
 
 #: A section of the report.

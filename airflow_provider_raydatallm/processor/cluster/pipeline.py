@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.cluster.fragment_writers import RowWriter
+from airflow_provider_raydatallm.processor.columns import ROW_ID_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.metrics.meter import summarize_group
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
@@ -62,7 +63,9 @@ class WriterSink:
     def __call__(self, answers: pa.Table) -> pa.Table:
         rows, failed = self._parser(answers)
         self._writer.add(rows, failed, summarize_group(answers, rows, failed))
-        return pa.table({"rows": [answers.num_rows]})
+        invalid = set(_row_ids(failed.filter(failed.column("problem").is_valid())))
+        indices = [i for i, row in enumerate(_row_ids(answers)) if row in invalid] if invalid else []
+        return pa.table({"rows": [answers.num_rows], "invalid": pa.array([indices], pa.list_(pa.int64()))})
 
     def record_death(self, rows: pa.Table) -> None:
         self._writer.add_died(rows)
@@ -71,6 +74,10 @@ class WriterSink:
         from ray.data import TaskPoolStrategy
 
         return answers.map_batches(self.__call__, compute=TaskPoolStrategy(self._tasks), **_BLOCKS)
+
+
+def _row_ids(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    return zip(*(rows.column(field.name).to_pylist() for field in ROW_ID_FIELDS), strict=True)
 
 
 def run_inference(

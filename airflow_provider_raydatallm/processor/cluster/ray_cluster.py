@@ -33,6 +33,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
 from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admitted
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
@@ -66,8 +67,11 @@ class InferenceRun:
     """Missing rows, and the folder for their answers.
 
     still_missing: reads again which of the rows are.
+    to_repair: returns the next run of the same engine, for the rows whose answers are invalid, when this one
+        is written; None when there is none.
     on_wait: called every second while the run waits for room on the cluster, as by `admission.admit`.
     limit_raised: the engine replaces one whose length limit was too low for the rows.
+    feedback: for rows whose answers were invalid.
     """
 
     inference: InferencePlan
@@ -76,12 +80,19 @@ class InferenceRun:
     folder: str
     epoch: int
     still_missing: Callable[[], MissingRows]
+    to_repair: Callable[[], InferenceRun | None]
     on_wait: Callable[[dict[str, Any]], None]
     limit_raised: bool = False
+    feedback: Feedback | None = None
 
     @property
     def parser(self) -> AnswerParser:
         return self.inference.shape.agreeing_in(self.url, self.folder)
+
+    @property
+    def reader(self) -> RequestReader:
+        plan, builder, needs_row = self.inference.plan, self.inference.builder, self.parser.needs_row
+        return RequestReader(plan, builder, carry_row=needs_row, feedback=self.feedback)
 
 
 class Cluster(Protocol):
@@ -205,21 +216,11 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
     try:
         try:
             with InterruptibleWait(check, _CHECK_SECONDS, _CHECK_LIMIT_SECONDS):
-                reader = RequestReader(inference.plan, inference.builder, carry_row=run.parser.needs_row)
-                if writers.slice_process is not None:
-                    run_in_slice_process(
-                        writers.slice_process,
-                        run.missing,
-                        run.still_missing,
-                        inference.job,
-                        reader,
-                        engine.start_for_feeder(),
-                        run.parser,
-                        engine.block_rows,
-                    )
-                else:
-                    pipeline.run_inference(run.missing, reader, engine, run.parser, writers.for_tasks())
-                writers.flush()
+                next_run: InferenceRun | None = run
+                while next_run is not None:
+                    _answer_rows(next_run, writers)
+                    writers.flush()
+                    next_run = run.to_repair()
         except Exception:
             engine.raise_if_broken()  # its own error names the cause; errors of its callers do not
             raise
@@ -233,6 +234,23 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
     finally:
         engine.stop()
         writers.stop()
+
+
+def _answer_rows(run: InferenceRun, writers: FragmentWriters) -> None:
+    job, engine = run.inference.job, run.inference.engine
+    if writers.slice_process is None:
+        pipeline.run_inference(run.missing, run.reader, engine, run.parser, writers.for_tasks())
+        return
+    run_in_slice_process(
+        writers.slice_process,
+        run.missing,
+        run.still_missing,
+        job,
+        run.reader,
+        engine.start_for_feeder(),
+        run.parser,
+        engine.block_rows,
+    )
 
 
 def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLengthSample:

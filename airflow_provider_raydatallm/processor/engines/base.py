@@ -70,7 +70,8 @@ class AnswerSink(Protocol):
     """Takes answers out of the engine. Picklable: it is called wherever rows finish."""
 
     def __call__(self, answers: pa.Table) -> pa.Table:
-        """Stores a group of answers. Returns a small table with their number, for Ray Data to pass on."""
+        """Stores a group of answers. Returns a small table, for Ray Data to pass on: their number (`rows`),
+        and the indices of those that are invalid (`invalid`)."""
 
     def record_death(self, rows: pa.Table) -> None:
         """Records the ids of rows that were in an engine when it died by itself."""

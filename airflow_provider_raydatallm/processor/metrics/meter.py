@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.result.counters import COUNTERS, Counter
+from airflow_provider_raydatallm.contract.result.counters import (
+    COUNTERS,
+    INVALID_OUTPUT,
+    TRUNCATED_ANSWER,
+    Counter,
+)
 from airflow_provider_raydatallm.contract.result.report import Balance, Seconds, StartupSeconds, Throughput
 from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample, NodeUsage
 
@@ -20,7 +25,8 @@ RECENT_SECONDS = 300.0
 _SHOWN = {counter.name: counter for counter in COUNTERS if counter.metric is not None}
 _SUMMARY = pa.struct(
     [
-        ("rows", pa.int64()), ("failed", pa.int64()), *((name, pa.int64()) for name in _SHOWN),
+        ("rows", pa.int64()), ("failed", pa.int64()), ("invalid", pa.int64()),
+        *((name, pa.int64()) for name in _SHOWN),
         ("worker", pa.string()), ("gpus", pa.string()),
         ("first_request", pa.float64()), ("last_row", pa.float64()), ("schema", pa.binary()),
     ]
@@ -36,7 +42,8 @@ def summarize_group(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.T
     entered = pc.subtract(answers.column("finished_at"), answers.column("engine_seconds"))
     fields = pa.schema([f for f in rows.schema if not f.name.startswith("__")])
     values = [
-        rows.num_rows, failed.num_rows, *(_sum(c, answers, rows, failed) for c in _SHOWN.values()),
+        rows.num_rows, failed.num_rows, _count_invalid(failed),
+        *(_sum(c, answers, rows, failed) for c in _SHOWN.values()),
         answers.column("worker")[0].as_py(), answers.column("gpus")[0].as_py(),
         pc.min(entered).as_py(), pc.max(answers.column("finished_at")).as_py(),
         fields.serialize().to_pybytes() if rows.num_rows else None,
@@ -53,6 +60,11 @@ def _sum(counter: Counter, answers: pa.Table, rows: pa.Table, failed: pa.Table) 
         failed_for_it = pc.sum(pc.equal(failed.column("error_type"), counter.failed_as)).as_py()
         total = (total or 0) + failed_for_it if failed_for_it else total
     return total
+
+
+def _count_invalid(failed: pa.Table) -> int:
+    of_answers = pc.is_in(failed.column("error_type"), pa.array([INVALID_OUTPUT, TRUNCATED_ANSWER]))
+    return pc.sum(of_answers).as_py() or 0
 
 
 class WriterUpdate(NamedTuple):
@@ -77,14 +89,14 @@ class WriterUpdate(NamedTuple):
 class Meter:
     """Aggregates the `WriterUpdate`s of a run; `resumed_rows` were finished before it.
 
-    `failed_rows`: rows of the slice that have failed so far, including those to be retried; set by the
-    caller.
+    `failed_rows`: rows of the slice that have failed so far, including those to be retried, and
+    `invalid_rows`: those of them whose answers lack their shape; set by the caller.
     """
 
     def __init__(self, planned_rows: int, resumed_rows: int) -> None:
         self.planned_rows = planned_rows
         self.resumed_rows = resumed_rows
-        self.failed_rows = 0
+        self.failed_rows = self.invalid_rows = 0
         self.finished_rows = 0
         self._counts: dict[str, int] = {}
         self._began = time.time()
@@ -102,6 +114,7 @@ class Meter:
         self._node_usage.add(update.samples)
         for group in (group for summary in update.summaries for group in summary.to_pylist()):
             self.finished_rows += group["rows"] + group["failed"]
+            self.invalid_rows += group["invalid"]
             known = {name: group[name] for name in _SHOWN if group[name] is not None}
             self._counts |= {name: self._counts.get(name, 0) + count for name, count in known.items()}
             if (entered := group["first_request"]) is not None:
@@ -143,6 +156,7 @@ class Meter:
             "rows": min(done, self.planned_rows),  # retried rows count again
             "planned": self.planned_rows,
             "failed": self.failed_rows,
+            "invalid_output": self.invalid_rows,
             **{name: self._counts.get(name) for name in _SHOWN},
             "rows_per_s": _rounded(rate),
             "tokens_per_s": _rounded(self._tokens / elapsed) if rate and elapsed else None,

@@ -26,6 +26,7 @@ METRICS = {
     "planned": ("llm_rows_planned", "Rows of the slice"),
     "rows": ("llm_rows_finished", "Rows that are answered or have failed, including earlier runs"),
     "failed": ("llm_rows_failed", "Rows that have failed, including those that will be retried"),
+    "invalid_output": ("llm_rows_invalid", "Those of them whose answers lack their shape"),
     **{c.name: (c.metric, f"{c.help}, in this run") for c in COUNTERS if c.metric is not None},
     "recent_rows_per_s": ("llm_rows_per_second", "Rows a second in the last 5 minutes"),
     "recent_tokens_per_s": ("llm_tokens_per_second", "Tokens a second, in and out, in the last 5 minutes"),

@@ -19,14 +19,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.contract.result.counters import COUNTERS, TRUNCATED_ANSWER, Counter
+from airflow_provider_raydatallm.contract.result.counters import (
+    COUNTERS,
+    INVALID_OUTPUT,
+    TRUNCATED_ANSWER,
+    Counter,
+)
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ERROR_FIELDS, QUARANTINE_FIELDS
+from airflow_provider_raydatallm.processor.columns import (
+    COUNT_FIELDS,
+    ERROR_FIELDS,
+    QUARANTINE_FIELDS,
+    SPENT_FIELDS,
+    TOKEN_FIELDS,
+)
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
-from airflow_provider_raydatallm.processor.request.answer_shape import INVALID_ANSWER, PROMPT_TOO_LONG
+from airflow_provider_raydatallm.processor.request.answer_shape import PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
+from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader, last_failures
 from airflow_provider_raydatallm.processor.store.ledger import Pieces
 from airflow_provider_raydatallm.processor.store.versions import PublishedFile, file_name
 
@@ -123,16 +134,20 @@ def _join_answers(
 ) -> Iterator[tuple[pa.Table, pa.Table, Totals]]:
     plan = part.plan
     ids = {unit.id: i for i, unit in enumerate(plan.units)}
-    answers, errors = (
+    answers, attempts = (
         FragmentReader(store, part.folder, pieces, ids, fields)
-        for pieces, fields in ((part.answered, [*part.fields, *COUNT_FIELDS]), (part.failed, ERROR_FIELDS))
+        for pieces, fields in (
+            (part.answered, [*part.fields, *COUNT_FIELDS]),
+            (part.failed, [*ERROR_FIELDS, *SPENT_FIELDS]),
+        )
     )
     for index, unit in enumerate(plan.units):
         offset = 0
         for table in plan.read(unit):
             stop = offset + table.num_rows
             answered_at, answered = answers.window(index, offset, stop)
-            failed_at, failures = errors.window(index, offset, stop)
+            attempted_at, failed_attempts = attempts.window(index, offset, stop, every=True)
+            failed_at, failures = last_failures(attempted_at, failed_attempts)
             unanswered = ~np.isin(failed_at, answered_at)  # a later attempt may have answered the row
             failed_at, failures = failed_at[unanswered], failures.filter(pa.array(unanswered))
             if len(answered_at) + len(failed_at) != table.num_rows:
@@ -147,7 +162,7 @@ def _join_answers(
             yield (
                 pa.Table.from_arrays(columns, schema=schema),
                 _quarantined(plan, unit, failed_at, failures, failed_inputs, quarantine_schema),
-                _totals(answered, failures),
+                _totals(answered, failures, failed_attempts),
             )
             offset = stop
 
@@ -159,22 +174,31 @@ def _quarantined(
     first = 1 if plan.slice_filter is not None else unit.range.first_row + 1
     values = [[unit.file.path] * count, offsets + first, [unit.id] * count, offsets]
     columns = [pa.array(v, f.type) for v, f in zip(values, QUARANTINE_FIELDS, strict=False)]
-    return pa.Table.from_arrays([*columns, *failures.columns, *inputs.columns], schema=schema)
+    columns += [*failures.select([f.name for f in ERROR_FIELDS]).columns, *inputs.columns]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _totals(answered: pa.Table, failures: pa.Table) -> Totals:
+def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table) -> Totals:
+    """
+    :param failures: of rows in quarantine.
+    :param failed_attempts: of all rows, which took tokens, too.
+    """
+    tokens = {f.name for f in TOKEN_FIELDS}
+
     def failed_as(kind: str) -> int:
         return int(pc.sum(pc.equal(failures.column("error_type"), kind), min_count=0).as_py())
 
     def total(counter: Counter) -> int | None:
         failed = failed_as(counter.failed_as) if counter.failed_as is not None else 0
-        column = answered.column(f"__{counter.name}")
+        column = answered.column(name := f"__{counter.name}")
+        if name in tokens:
+            failed += int(pc.sum(failed_attempts.column(name), min_count=0).as_py())
         return None if column.null_count else int(pc.sum(column, min_count=0).as_py()) + failed
 
     return Totals(
         rows=answered.num_rows,
         quarantined=failures.num_rows,
-        invalid=failed_as(INVALID_ANSWER) + failed_as(TRUNCATED_ANSWER),
+        invalid=failed_as(INVALID_OUTPUT) + failed_as(TRUNCATED_ANSWER),
         too_long=failed_as(PROMPT_TOO_LONG),
         counters={c.name: total(c) for c in COUNTERS},
     )

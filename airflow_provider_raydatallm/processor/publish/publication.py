@@ -128,12 +128,12 @@ class Publication:
 
     def _fragments(self) -> list[str]:
         """The names of those that count."""
-        return [*self.ledger.rows.names, *self.ledger.failed.names]
+        return [*self.ledger.rows.names, *self.ledger.failures.names]
 
     def _part_plans(self, groups: Sequence[Sequence[int]], staged: str) -> Iterator[PartPlan]:
         """One after the other: together they would hold the ledger a second time."""
         units = self.plan.units
-        divided = (kind.divide(groups, len(units)) for kind in (self.ledger.rows, self.ledger.failed))
+        divided = (kind.divide(groups, len(units)) for kind in (self.ledger.rows, self.ledger.failures))
         for index, (group, answered, failed) in enumerate(zip(groups, *divided, strict=True)):
             yield PartPlan(
                 url=self.folders.metadata.url,

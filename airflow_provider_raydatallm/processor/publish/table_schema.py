@@ -25,13 +25,13 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
     names = [f.name for f in fields]
     if taken := [n for n in names if n.casefold() in columns]:
         raise SliceError(
-            f"the answer column {taken[0]!r} is also a column of the input: choose another output_column",
+            f"the answer column {taken[0]!r} is also a column of the input: {_rename(job)}",
             kind="input",
         )
     folder = (folder_column(job.slice_path) or "").casefold()
     if taken := [n for n in names if n.casefold() == folder]:
         raise SliceError(
-            f"the answer column {taken[0]!r} is also the slice folder's: choose another output_column",
+            f"the answer column {taken[0]!r} is also the slice folder's: {_rename(job)}",
             kind="input",
         )
     reserved = {f.name for f in QUARANTINE_FIELDS}
@@ -55,6 +55,12 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
                 "postprocess, such as text",
                 kind="input",
             )
+
+
+def _rename(job: SliceJob) -> str:
+    if job.output_mode == "columns":
+        return "rename that property of output_schema, or leave output_mode='columns' out"
+    return "choose another output_column"
 
 
 def _find_problem(field: pa.Field) -> str | None:

@@ -1,8 +1,8 @@
 """From an engine's text to published columns.
 
-The job fixes what an answer must be: any text, one of `choices`, or JSON that is valid by `output_schema`. A
-row whose answer is not valid (cut at max_tokens, say), whose postprocess function raises, or whose values do
-not fit the columns of the other rows, goes to quarantine and stops no other row.
+The job fixes what an answer must be: any text, one of `choices`, JSON that is valid by `output_schema`, or
+text of a `regex` or `grammar`. A row whose answer is not valid (cut at max_tokens, say), whose postprocess
+function raises, or whose values do not fit the columns of the other rows, has failed and stops no other row.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.result.counters import TRUNCATED_ANSWER
+from airflow_provider_raydatallm.contract.result.counters import INVALID_OUTPUT, TRUNCATED_ANSWER
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
+    FAILED_FIELDS,
     ROW_ID_FIELDS,
+    SAID_FIELDS,
+    SPENT_FIELDS,
     describe_error,
     failed_table,
 )
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.request import label_confidence
-from airflow_provider_raydatallm.processor.request.output_schema import AnswerSchema, InvalidAnswer
+from airflow_provider_raydatallm.processor.request.answer_grammar import AnswerGrammar
+from airflow_provider_raydatallm.processor.request.output_schema import AnswerSchema, InvalidOutput
 from airflow_provider_raydatallm.processor.request.return_types import declared_columns
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
 from airflow_provider_raydatallm.processor.value_types import (
@@ -45,8 +49,6 @@ from airflow_provider_raydatallm.processor.value_types import (
     typed,
 )
 
-#: Error type of answers that are invalid, but were not cut.
-INVALID_ANSWER = "InvalidAnswer"
 #: Error type of prompts that the engine refuses for their length, in vLLM's words.
 PROMPT_TOO_LONG = "PromptTooLong"
 #: Error type of postprocess results that do not fit the columns.
@@ -54,6 +56,8 @@ TYPE_MISMATCH = TypeMismatch.__name__
 _TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[^.]*max_model_len")
 #: Columns and fields of a table: names that a model wrote must not widen it without end.
 _MAX_FIELDS = 1000
+
+_NO_FAILURES = pa.schema([*FAILED_FIELDS, *SAID_FIELDS, *SPENT_FIELDS]).empty_table()
 
 #: (row, error type, message)
 Failure = tuple[int, str, str]
@@ -86,7 +90,13 @@ class AnswerParser:
         self._column = job.output_column
         self._choices = job.choices
         self._confidence = label_confidence.fields(job)
-        self._schema = AnswerSchema(job.output_schema) if job.output_schema is not None else None
+        self._schema, self._grammar = None, None
+        if job.output_schema is not None:
+            self._schema = AnswerSchema(job.output_schema, job.output_mode)
+        if job.regex is not None or job.grammar is not None:
+            self._grammar = AnswerGrammar(regex=job.regex, grammar=job.grammar)
+        self._is_shaped = bool(job.answer_shapes)
+        self._splits_struct = job.output_mode == "columns"
         self._postprocess = postprocess
         taken = [*input_columns, folder_column(job.slice_path) or ""]
         self._taken_names = {name.casefold() for name in taken}
@@ -111,6 +121,8 @@ class AnswerParser:
         """Published columns; None when only the postprocess function knows them."""
         if self._postprocess is not None:
             return None
+        if self._splits_struct:
+            return list(self._schema.type) if self._schema else []
         answer = pa.field(self._column, self._schema.type if self._schema else pa.string())
         return [answer, *self._confidence]
 
@@ -125,6 +137,7 @@ class AnswerParser:
         values: list[Any] = []
         confidence: list[list[Any]] = []
         failures: list[Failure] = []
+        problems: dict[int, str] = {}  # of invalid answers
         names = ("text", "numbers", "finish_reason", "error_type", "error")
         columns = [answers.column(name).to_pylist() for name in names]
         rows = answers.column("__row").to_pylist() if self._postprocess else []
@@ -137,14 +150,16 @@ class AnswerParser:
                 assert self._choices is not None
                 text, of_label = label_confidence.most_probable(self._choices, numbers)
             try:
-                value = self._parse(text)
-            except InvalidAnswer as e:
+                value = self._parse(text, was_cut=reason == "length")
+            except InvalidOutput as e:
                 cut = reason == "length"
                 message = f"the answer {e}{' (max_tokens cut it)' if cut else ''}: {text!r}"
-                failures.append((i, TRUNCATED_ANSWER if cut else INVALID_ANSWER, message))
+                failures.append((i, TRUNCATED_ANSWER if cut else INVALID_OUTPUT, message))
+                problems[i] = str(e)
                 continue
             except Exception as e:  # a schema's own error
-                failures.append((i, INVALID_ANSWER, f"output_schema: {describe_error(e)}"))
+                failures.append((i, INVALID_OUTPUT, f"output_schema: {describe_error(e)}"))
+                problems[i] = "is not valid by output_schema"
                 continue
             if self._postprocess is not None:
                 try:
@@ -156,29 +171,39 @@ class AnswerParser:
             values.append(value)
             confidence.append(of_label)
         if self._postprocess is None:
-            answer, *beside = self.known_fields
-            published = {answer.name: pa.array(values, answer.type)}
-            for n, field in enumerate(beside):
-                published[field.name] = pa.array([of_label[n] for of_label in confidence], field.type)
+            published = self._build_answers(values, confidence)
         else:
             published, indices, mismatches = self._fit_columns(values)
             failures += mismatches
         answered = answers.take(pa.array(indices, pa.int64()))
         parsed = {f.name: answered.column(f.name).cast(f.type) for f in ROW_ID_FIELDS} | published
         # An answer of a valid shape is whole, even when max_tokens came with its last character.
-        shaped = self._choices is not None or self._schema is not None
-        truncated = pc.and_(pc.equal(answered.column("finish_reason"), "length"), not shaped)
+        truncated = pc.and_(pc.equal(answered.column("finish_reason"), "length"), not self._is_shaped)
         counted = answered.append_column("truncated", truncated)
         for field in COUNT_FIELDS:
             parsed[field.name] = counted.column(field.name.removeprefix("__")).cast(field.type)
-        return pa.table(parsed), failed_table(answers, failures)
+        return pa.table(parsed), failed_attempts(answers, failures, problems)
 
-    def _parse(self, text: str | None) -> Any:
-        """:raises InvalidAnswer: for an answer without its shape."""
+    def _build_answers(self, values: list[Any], confidence: list[list[Any]]) -> dict[str, pa.Array]:
+        """:param confidence: of each value, what `label_confidence` says."""
+        assert self.fields is not None
+        if self._splits_struct:
+            answers = pa.array(values, pa.struct(self.fields))
+            return dict(zip(answers.type.names, answers.flatten(), strict=True))
+        answer, *beside = self.fields
+        columns = {answer.name: pa.array(values, answer.type)}
+        for n, field in enumerate(beside):
+            columns[field.name] = pa.array([of_label[n] for of_label in confidence], field.type)
+        return columns
+
+    def _parse(self, text: str | None, *, was_cut: bool) -> Any:
+        """:raises InvalidOutput: for an answer without its shape."""
         if self._choices is not None and text not in self._choices:
-            raise InvalidAnswer("is none of the choices")
+            raise InvalidOutput("is none of the choices")
         if text is None:
-            raise InvalidAnswer("is missing")
+            raise InvalidOutput("is missing")
+        if self._grammar is not None:
+            self._grammar.check(text, was_cut=was_cut)
         return text if self._schema is None else self._schema.parse(text)
 
     def _process(self, index: int, row: str, value: Any, of_label: list[Any]) -> _Result:
@@ -252,6 +277,28 @@ def engine_failure(index: int, error_type: str | None, error: str) -> Failure:
     """A row that failed in the engine."""
     kind = PROMPT_TOO_LONG if _TOO_LONG.search(error) else error_type or "EngineError"
     return index, kind, error
+
+
+def failed_attempts(answers: pa.Table, failures: list[Failure], problems: dict[int, str]) -> pa.Table:
+    """The failed rows, with what the engine did for them.
+
+    :param problems: of invalid answers, by row.
+    """
+    if not failures:
+        return _NO_FAILURES
+    rows = [i for i, _, _ in failures]
+    attempts = answers.take(pa.array(rows, pa.int64()))
+    texts = attempts.column("text").to_pylist()
+    said = [
+        [text if i in problems else None for i, text in zip(rows, texts, strict=True)],
+        [problems.get(i) for i in rows],
+    ]
+    table = failed_table(answers, failures)
+    for field, values in zip(SAID_FIELDS, said, strict=True):
+        table = table.append_column(field, pa.array(values, field.type))
+    for field in SPENT_FIELDS:
+        table = table.append_column(field, attempts.column(field.name.removeprefix("__")).cast(field.type))
+    return table
 
 
 def _preferred(known: ColumnTypes, results: list[_Result]) -> ColumnTypes:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-import threading
-import time
 from collections.abc import Iterator, Mapping
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import jsonschema
 import pyarrow as pa
@@ -23,6 +21,7 @@ import referencing
 from airflow_provider_raydatallm.contract.json_schema import resolve_pointer, subschemas
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.request.limited_patterns import LimitedPatterns, check_pattern
 from airflow_provider_raydatallm.processor.value_types import MAX_DEPTH
 
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
@@ -35,13 +34,12 @@ _OPENING = {
     "allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies", "patternProperties",
     "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
 }  # fmt: skip
-#: Seconds that all patterns of a row may take. Each row that takes them halves the limit of later ones, down
-#: to the second figure: many such rows take seconds in all.
-_PATTERN_SECONDS = (0.5, 0.02)
 _EXACT_INT = 2**53
+#: Characters of what a validator says about an answer, which it quotes.
+_MAX_PROBLEM = 200
 
 
-class InvalidAnswer(ValueError):
+class InvalidOutput(ValueError):
     """An answer does not have its shape. The message says why."""
 
 
@@ -59,43 +57,56 @@ def structured_outputs(job: SliceJob) -> dict[str, Any] | None:
 class AnswerSchema:
     """Parses answers that are JSON of a schema. Picklable and thread-safe.
 
-    :raises SliceError: when the schema is not valid, or its patterns cannot be evaluated within a limit.
+    :param mode: how they are published.
+    :raises SliceError: when the schema is not valid, its patterns cannot be evaluated within a limit, or it
+        leaves fields open and has to be columns.
     """
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(
+        self, schema: Mapping[str, Any], mode: Literal["columns", "struct", "json"] = "struct"
+    ) -> None:
         self._schema = schema
+        self._mode = mode
         _check(schema)
         # A struct that is null could not be told from a row without an answer.
-        self.type = pa.string() if self._is_valid(None) else arrow_type(schema)
+        self.type = pa.string() if mode == "json" or self._is_valid(None) else arrow_type(schema)
+        if mode == "columns":
+            _check_columns(self.type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return AnswerSchema, (self._schema,)
+        return AnswerSchema, (self._schema, self._mode)
 
     def parse(self, text: str) -> Any:
         """The answer's value as `type` takes it: a dict for a struct, else the text itself.
 
-        :raises InvalidAnswer: also when the struct would change the value.
+        :raises InvalidOutput: also when the struct would change the value.
         """
         try:
             value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as e:
-            raise InvalidAnswer("is not valid by output_schema") from e
+            raise InvalidOutput(f"is not valid JSON: {e}") from e
         try:
             if not self._is_valid(value):
-                raise InvalidAnswer("is not valid by output_schema")
+                raise InvalidOutput(f"is not valid by output_schema: {self._find_problem(value)}")
         except TimeoutError as e:
-            raise InvalidAnswer("takes too long to match a pattern of output_schema") from e
+            raise InvalidOutput("takes too long to match a pattern of output_schema") from e
         except RecursionError as e:
-            raise InvalidAnswer("is nested too deeply") from e
+            raise InvalidOutput("is nested too deeply") from e
         return text if self.type == pa.string() else _fit(value, self.type, "")
 
     def _is_valid(self, value: Any) -> bool:
         self._patterns.start_row()
         return bool(self._validator.is_valid(value))
 
+    def _find_problem(self, value: Any) -> str:
+        """Such as "$.age: 200 is greater than the maximum of 120"."""
+        self._patterns.start_row()
+        error: Any = jsonschema.exceptions.best_match(self._validator.iter_errors(value))
+        return f"{error.json_path}: {error.message}"[:_MAX_PROBLEM]
+
     @cached_property
-    def _patterns(self) -> _LimitedPatterns:
-        return _LimitedPatterns()
+    def _patterns(self) -> _SchemaPatterns:
+        return _SchemaPatterns()
 
     @cached_property
     def _validator(self) -> Any:
@@ -124,7 +135,7 @@ def _check(schema: Mapping[str, Any]) -> None:
         patterns = [part.get("pattern"), *(by_pattern if isinstance(by_pattern, Mapping) else ())]
         for pattern in patterns:
             if isinstance(pattern, str):
-                _check_pattern(pattern)
+                check_pattern("output_schema has the pattern", pattern)
     if {"unevaluatedProperties", "patternProperties"} <= keywords:
         raise SliceError(
             "output_schema uses unevaluatedProperties together with patternProperties, which is not "
@@ -133,53 +144,35 @@ def _check(schema: Mapping[str, Any]) -> None:
         )
 
 
-def _check_pattern(pattern: str) -> None:
-    try:
-        _compile(pattern)
-    except ImportError as e:
+def _check_columns(kind: pa.DataType) -> None:
+    """:raises SliceError: when the answers of a schema cannot be columns."""
+    if not pa.types.is_struct(kind):
         raise SliceError(
-            f"output_schema has the pattern {pattern!r}, and the cluster lacks the Python package 'regex', "
-            "which comes with vLLM and matches within a time limit: install it, or leave the pattern out",
-            kind="cluster",
-        ) from e
-    except Exception as e:  # `regex.error`
+            "output_mode is 'columns', and output_schema leaves open which properties an answer has, or of "
+            "which types they are: name and type all of them, or set output_mode='json'",
+            kind="input",
+        )
+    names = [field.name for field in kind]
+    if reserved := [name for name in names if name.startswith("__") or not name]:
         raise SliceError(
-            f"output_schema has the pattern {pattern!r}, which is not valid: {e}", kind="input"
-        ) from e
+            f"output_schema has the property {reserved[0]!r}, and no column can have that name: rename it, "
+            "or leave output_mode='columns' out",
+            kind="input",
+        )
+    folded = [name.casefold() for name in names]  # many readers do not tell them apart
+    if twice := [name for name in names if folded.count(name.casefold()) > 1]:
+        raise SliceError(
+            f"output_schema has the properties {' and '.join(map(repr, twice))}, which make two columns of "
+            "one name: rename one, or leave output_mode='columns' out",
+            kind="input",
+        )
 
 
-@lru_cache(maxsize=1000)
-def _compile(pattern: str) -> Any:
-    import regex  # type: ignore[import-untyped]
-
-    return regex.compile(pattern)
-
-
-class _LimitedPatterns:
-    """Keywords of JSON Schema that match patterns, within a time limit: a pattern may take exponential time
-    in the length of a text that a model wrote."""
-
-    def __init__(self) -> None:
-        self._limit_s = _PATTERN_SECONDS[0]
-        self._row = threading.local()
-
-    def start_row(self) -> None:
-        self._row.left_s = self._limit_s
-
-    def _matches(self, pattern: str, text: str) -> bool:
-        started = time.thread_time()
-        try:
-            if self._row.left_s <= 0:
-                raise TimeoutError
-            return _compile(pattern).search(text, timeout=self._row.left_s) is not None
-        except TimeoutError:
-            self._limit_s = max(_PATTERN_SECONDS[1], self._limit_s / 2)
-            raise
-        finally:
-            self._row.left_s -= time.thread_time() - started
+class _SchemaPatterns(LimitedPatterns):
+    """Keywords of JSON Schema that match patterns."""
 
     def check_pattern(self, validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
-        if isinstance(value, str) and not self._matches(pattern, value):
+        if isinstance(value, str) and not self.occurs(pattern, value):
             yield jsonschema.ValidationError(f"{value!r:.200} does not match {pattern!r}")
 
     def check_pattern_properties(
@@ -187,7 +180,7 @@ class _LimitedPatterns:
     ) -> Iterator[Any]:
         for name, item in value.items() if isinstance(value, dict) else ():
             for pattern, subschema in by_pattern.items():
-                if self._matches(pattern, name):
+                if self.occurs(pattern, name):
                     yield from validator.descend(item, subschema, path=name, schema_path=pattern)
 
     def check_additional_properties(
@@ -195,9 +188,7 @@ class _LimitedPatterns:
     ) -> Iterator[Any]:
         by_pattern = schema.get("patternProperties", {})
         for name, item in value.items() if isinstance(value, dict) else ():
-            if name not in schema.get("properties", {}) and not any(
-                self._matches(p, name) for p in by_pattern
-            ):
+            if name not in schema.get("properties", {}) and not any(self.occurs(p, name) for p in by_pattern):
                 yield from validator.descend(item, subschema, path=name)
 
 
@@ -219,7 +210,7 @@ def _fit(value: Any, kind: pa.DataType, path: str) -> Any:
     if pa.types.is_struct(kind):
         types = {f.name: f.type for f in kind}
         if unknown := value.keys() - types.keys():
-            raise InvalidAnswer(
+            raise InvalidOutput(
                 f"has {path + sorted(unknown)[0]!r}, which output_schema does not name: name it, or set "
                 "additionalProperties, which publishes answers as JSON text"
             )
@@ -229,17 +220,17 @@ def _fit(value: Any, kind: pa.DataType, path: str) -> Any:
     name = path.rstrip(".")
     if kind == pa.int64():
         if not -(2**63) <= value < 2**63:
-            raise InvalidAnswer(f"has an integer of more than 64 bits in {name!r}")
+            raise InvalidOutput(f"has an integer of more than 64 bits in {name!r}")
         return int(value)
     if kind == pa.float64():
         if (isinstance(value, int) and abs(value) > _EXACT_INT) or math.isinf(value):
-            raise InvalidAnswer(f"has a number in {name!r} that a 64-bit float cannot hold")
+            raise InvalidOutput(f"has a number in {name!r} that a 64-bit float cannot hold")
         return float(value)
     if kind == pa.string():
         try:
             value.encode()
         except UnicodeEncodeError as e:
-            raise InvalidAnswer(f"has a text in {name!r} that is not valid Unicode") from e
+            raise InvalidOutput(f"has a text in {name!r} that is not valid Unicode") from e
     return value
 
 

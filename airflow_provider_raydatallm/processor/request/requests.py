@@ -13,6 +13,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import CARRIED_ROW_FIELD, REQUEST_FIELDS, failed_table
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.request.feedback import Attempt, Feedback, with_feedback
 from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
 from airflow_provider_raydatallm.processor.request.row_function import RowFunction
 from airflow_provider_raydatallm.processor.store.spans import Spans
@@ -112,8 +113,12 @@ class RequestBuilder:
 class RequestReader:
     """Reads units and yields the requests of their missing rows. Rows without a valid request have failed."""
 
-    def __init__(self, plan: Plan, builder: RequestBuilder, *, carry_row: bool) -> None:
+    def __init__(
+        self, plan: Plan, builder: RequestBuilder, *, carry_row: bool, feedback: Feedback | None = None
+    ) -> None:
+        """:param feedback: for rows whose answers were invalid."""
         self._plan = plan
+        self._feedback = feedback
         self._builder = builder
         self._carry_row = carry_row
         self._schema = pa.schema([*REQUEST_FIELDS, *[CARRIED_ROW_FIELD] * carry_row])
@@ -136,6 +141,9 @@ class RequestReader:
     def _build_requests(self, index: int, offsets: np.ndarray, table: pa.Table) -> tuple[pa.Table, pa.Table]:
         count = len(offsets)
         rows, unreadable = _read_rows(table)
+        invalid: dict[int, list[Attempt]] = {}
+        if self._feedback is not None:
+            invalid = self._feedback.window(index, int(offsets[0]), int(offsets[-1]) + 1)
         requests: list[bytes | None] = []
         carried_rows: list[bytes | None] = []
         failures: list[tuple[int, str, str]] = []
@@ -146,7 +154,10 @@ class RequestReader:
                     raise SliceError(unreadable[i], kind="input")
                 if self._carry_row:  # before preprocess, which may change what the row holds
                     carried = _to_json(row)
-                request = _to_json(self._builder.build(row))
+                built_request = self._builder.build(row)
+                if (offset := int(offsets[i])) in invalid:
+                    built_request = with_feedback(built_request, invalid[offset])
+                request = _to_json(built_request)
             except Exception as e:  # preprocess is the user's
                 failures.append((i, *_describe(e, is_unreadable=i in unreadable)))
             requests.append(request)

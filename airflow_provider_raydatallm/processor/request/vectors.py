@@ -6,8 +6,13 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ROW_ID_FIELDS, failed_table
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser, Failure, engine_failure
+from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ROW_ID_FIELDS
+from airflow_provider_raydatallm.processor.request.answer_shape import (
+    AnswerParser,
+    Failure,
+    engine_failure,
+    failed_attempts,
+)
 
 #: Error type of vectors that hold something else than numbers.
 INVALID_VECTOR = "InvalidVector"
@@ -46,7 +51,7 @@ class VectorParser(AnswerParser):
         counted = answered.append_column("truncated", pa.repeat(False, answered.num_rows))
         for field in COUNT_FIELDS:
             parsed[field.name] = counted.column(field.name.removeprefix("__")).cast(field.type)
-        return pa.table(parsed), failed_table(answers, failures)
+        return pa.table(parsed), failed_attempts(answers, failures, {})
 
 
 def _to_vectors(numbers: pa.ListArray, dtype: str) -> tuple[pa.Array, np.ndarray]:

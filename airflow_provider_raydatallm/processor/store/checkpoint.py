@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
+    Fragments,
     Ledger,
     MissingRows,
     RowRanges,
@@ -36,13 +37,14 @@ class CheckpointState:
     """Which rows of a plan are missing and quarantined, by the fragments that exist.
 
     `max_attempts`: failures that put a row into quarantine; those before the epoch `failed_since` do not
-    count.
+    count. `repair`: how often a row with an invalid answer is asked again.
     """
 
     plan: Plan
     ledger: Ledger
     max_attempts: int
     failed_since: int = 0
+    repair: int = 0
 
     @property
     def missing(self) -> MissingRows:
@@ -67,18 +69,37 @@ class CheckpointState:
     def rows_quarantined(self) -> int:
         return self._rows.quarantined.rows
 
+    @property
+    def rows_invalid(self) -> int:
+        """Those in quarantine whose answer was invalid or cut."""
+        return self._rows.invalid.rows
+
+    @property
+    def repairable(self) -> MissingRows:
+        """Those of `missing` with an invalid answer."""
+        return self._rows.repairable
+
     def release_ledger(self) -> None:
-        """Forgets the fragments, which only publishing needs, and keeps which rows are missing."""
+        """Forgets the fragments, which only publishing needs, and keeps which rows are missing, and
+        `invalid`."""
         assert self._rows
-        self.ledger = read_ledger([], {}, lambda name: None)
+        nothing = read_ledger([], {}, lambda name: None)
+        self.ledger = replace(nothing, invalid=self.invalid)
+
+    @property
+    def invalid(self) -> Fragments:
+        """The invalid answers that count."""
+        return self._counted(self.ledger.invalid)
+
+    def _counted(self, failures: Fragments) -> Fragments:
+        return failures.filter(failures.epochs >= self.failed_since) if self.failed_since else failures
 
     @cached_property
     def _rows(self) -> RowStates:
-        failed = self.ledger.failed
-        if self.failed_since:
-            failed = failed.filter(failed.epochs >= self.failed_since)
-        counted = replace(self.ledger, failed=failed)
-        return row_states([unit.rows for unit in self.plan.units], counted, self.max_attempts)
+        kinds = ("failed", "invalid", "cut")
+        counted = replace(self.ledger, **{kind: self._counted(getattr(self.ledger, kind)) for kind in kinds})
+        unit_rows = [unit.rows for unit in self.plan.units]
+        return row_states(unit_rows, counted, self.max_attempts, self.repair)
 
 
 class Checkpoint:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.contract.result.counters import INVALID_OUTPUT, TRUNCATED_ANSWER
 from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
@@ -50,13 +52,16 @@ class FragmentReader:
         self._reach = np.maximum.accumulate(self._stops)
         self._numbers, self._rows = pieces.numbers[order], pieces.rows[order]
 
-    def window(self, index: int, start: int, stop: int) -> tuple[np.ndarray, pa.Table]:
+    def window(
+        self, index: int, start: int, stop: int, *, every: bool = False
+    ) -> tuple[np.ndarray, pa.Table]:
         """Returns the sorted offsets of the rows that exist in `[start, stop)` of a unit, and those rows.
 
+        :param every: also those that another fragment holds, too.
         :raises CorruptFileError: naming the fragment.
         """
         first, end = _position(index, start), _position(index, stop)
-        positions, numbers, rows = self._locate(first, end)
+        positions, numbers, rows = self._locate(first, end, every)
         needed = np.unique(numbers).tolist()
         if not self._open.keys() >= set(needed):
             for number in needed:
@@ -79,7 +84,9 @@ class FragmentReader:
             self._open[number] = self._joined.slice(first, table.num_rows)
             first += table.num_rows
 
-    def _locate(self, first: np.int64, end: np.int64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _locate(
+        self, first: np.int64, end: np.int64, every: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the sorted positions of the rows in `[first, end)`, with the number of the first fragment
         that holds each and its row there."""
         some = slice(np.searchsorted(self._reach, first, "right"), np.searchsorted(self._starts, end))
@@ -92,6 +99,8 @@ class FragmentReader:
         if (np.diff(positions) > 0).all():
             return positions, numbers, rows
         order = np.lexsort((numbers, positions))
+        if every:
+            return positions[order], numbers[order], rows[order]
         _, firsts = np.unique(positions[order], return_index=True)
         chosen = order[firsts]
         return positions[chosen], numbers[chosen], rows[chosen]
@@ -122,6 +131,21 @@ class FragmentReader:
             if not np.array_equal(one, other):
                 raise ValueError("it holds other rows than its name says")
         return table
+
+
+def last_failures(offsets: np.ndarray, failures: pa.Table) -> tuple[np.ndarray, pa.Table]:
+    """The last failure of each row, those of its answers before others: what kept it from an answer that was
+    asked for again.
+
+    :param offsets, failures: of every failure, as `FragmentReader.window` returns them.
+    """
+    error_types = failures.column("error_type")
+    is_of_answer = pc.is_in(error_types, pa.array([INVALID_OUTPUT, TRUNCATED_ANSWER]))
+    finished_at = failures.column("finished_at").fill_null(0)
+    order = np.lexsort((finished_at.to_numpy(), is_of_answer.to_numpy(), offsets))
+    offsets = offsets[order]
+    is_last = np.diff(offsets, append=-1) != 0
+    return offsets[is_last], failures.take(pa.array(order[is_last]))
 
 
 def _position(unit: int | np.ndarray, offset: int | np.ndarray) -> Any:

@@ -13,13 +13,15 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.contract.result.counters import INVALID_OUTPUT, TRUNCATED_ANSWER
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
@@ -33,6 +35,13 @@ FRAGMENT_BYTES = 64 << 20
 FLUSH_SECONDS = 2.0
 #: What one holds at most, whoever wrote it.
 _MAX_ROWS = 2 * FRAGMENT_ROWS
+
+#: Error types of the kinds of failures; None: all others.
+_KINDS_OF_FAILURES: Mapping[ledger.FragmentKind, str | None] = {
+    "invalid": INVALID_OUTPUT,
+    "cut": TRUNCATED_ANSWER,
+    "failed": None,
+}
 
 #: Keys of the metadata: the ranges as bytes, and as JSON, which earlier versions of the provider wrote.
 _RANGES, _JSON_RANGES = b"row_ranges", b"ranges"
@@ -66,7 +75,7 @@ class FragmentWriter:
         self._folder = folder
         self._unit_ids = unit_ids
         self._epoch = epoch
-        self._pending: dict[Literal["rows", "failed"], _Pending] = {"rows": _Pending(), "failed": _Pending()}
+        self._pending = _new_pending()
         self._oldest: float | None = None
         self._error: Exception | None = None
         self._lock, self._putting = threading.Lock(), threading.Lock()
@@ -84,10 +93,13 @@ class FragmentWriter:
                 raise self._error
             if not table.num_rows:
                 return
-            pending = self._pending[kind]
-            pending.add(table)
+            is_due = False
+            for kind_of_failure, rows in by_kind_of_failure(table) if kind == "failed" else [(kind, table)]:
+                pending = self._pending[kind_of_failure]
+                pending.add(rows)
+                is_due |= pending.rows >= FRAGMENT_ROWS or pending.size_bytes >= FRAGMENT_BYTES
             self._oldest = self._oldest or time.monotonic()
-        if pending.rows >= FRAGMENT_ROWS or pending.size_bytes >= FRAGMENT_BYTES:
+        if is_due:
             self.flush()
 
     def put_died(self, table: pa.Table) -> None:
@@ -102,7 +114,7 @@ class FragmentWriter:
         with self._putting:
             with self._lock:
                 flushed = self._pending
-                self._pending = {"rows": _Pending(), "failed": _Pending()}
+                self._pending = _new_pending()
                 self._oldest = None
             try:
                 for kind, pending in flushed.items():
@@ -134,6 +146,21 @@ class FragmentWriter:
                     self.flush()
                 except Exception:
                     self._closed.wait(FLUSH_SECONDS)  # the next `add` raises it
+
+
+def _new_pending() -> dict[ledger.FragmentKind, _Pending]:
+    return {kind: _Pending() for kind in ("rows", *_KINDS_OF_FAILURES)}
+
+
+def by_kind_of_failure(failed: pa.Table) -> Iterator[tuple[ledger.FragmentKind, pa.Table]]:
+    """The failed rows by the kinds of their fragments, without empty ones."""
+    types = failed.column("error_type")
+    is_other = pa.chunked_array([pa.repeat(True, failed.num_rows)])
+    for kind, error_type in _KINDS_OF_FAILURES.items():
+        chosen = pc.equal(types, error_type) if error_type is not None else is_other
+        if pc.any(chosen).as_py():
+            yield kind, failed.filter(chosen)
+            is_other = pc.and_not(is_other, chosen)
 
 
 def put_fragment(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -29,12 +29,13 @@ from airflow_provider_raydatallm.processor.store.spans import (
     subtract,
 )
 
-#: `rows`: answered; `failed`: rows that failed for their own reasons, once for each failure; `died`: rows
-#: that an engine held when it died, once for each death.
-FragmentKind = Literal["rows", "failed", "died"]
+#: `rows`: answered. `invalid`, `cut`, `failed`: rows that failed for their own reasons, each time:
+#: their answer was invalid, which may be corrected; or cut by max_tokens; or anything else. `died`: rows that
+#: an engine held when it died, once for each death.
+FragmentKind = Literal["rows", "failed", "invalid", "cut", "died"]
 
 _NAME = re.compile(
-    r"(?:carried(?P<base>\d{6,})-)?(?P<kind>rows|failed|died)"
+    r"(?:carried(?P<base>\d{6,})-)?(?P<kind>rows|failed|invalid|cut|died)"
     r"-(?:(?P<unit>[0-9a-f]{16})-(?P<first>\d+)|mixed)-(?P<count>\d+)-e(?P<epoch>\d{6,})"
     r"-(?P<sha>[0-9a-f]{16})\.arrow"
 )
@@ -92,6 +93,17 @@ class Fragments:
         ranges = self.ranges[np.repeat(chosen, counts)]
         return Fragments(names, self.epochs[chosen], ranges, np.cumsum(counts[chosen]))
 
+    def __add__(self, other: Fragments) -> Fragments:
+        """Those of both kinds, which are not sorted together."""
+        before = self.ends[-1] if len(self) else 0
+        both = zip(vars(self.ranges).values(), vars(other.ranges).values(), strict=True)
+        return Fragments(
+            [*self.names, *other.names],
+            np.concatenate([self.epochs, other.epochs]),
+            RowRanges(*(np.concatenate(columns) for columns in both)),
+            np.concatenate([self.ends, other.ends + before]),
+        )
+
     def divide(self, groups: Sequence[Sequence[int]], units: int) -> Iterator[Pieces]:
         """Yields where the rows of each group of units are; units are numbered by their place in it.
 
@@ -126,11 +138,17 @@ class Ledger:
 
     rows: Fragments
     failed: Fragments
+    invalid: Fragments
+    cut: Fragments
     died: Fragments
 
     @property
+    def failures(self) -> Fragments:
+        return self.failed + self.invalid + self.cut
+
+    @property
     def fragments(self) -> int:
-        return len(self.rows) + len(self.failed) + len(self.died)
+        return sum(map(len, vars(self).values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,32 +200,45 @@ class MissingRows:
 
 class RowStates(NamedTuple):
     """The rows of a plan that are not answered. `suspects`: those that engines held when they died;
-    `missing`: all others that are to be answered."""
+    `missing`: all others that are to be answered, and `repairable` those of them with an invalid answer;
+    `invalid`: those of `quarantined` whose answer was invalid or cut."""
 
     missing: MissingRows
     suspects: MissingRows
     quarantined: MissingRows
+    invalid: MissingRows
+    repairable: MissingRows
 
 
-def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int) -> RowStates:
+def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int, repair: int = 0) -> RowStates:
     """
     :param unit_rows: of the plan's units.
     :param max_attempts: failures that put a row into quarantine, unless it is answered.
+    :param repair: how often a row with an invalid answer is asked again.
     """
     rows = np.array(unit_rows, np.int64)
-    ranges = sum(len(kind.ranges) for kind in (ledger.rows, ledger.failed, ledger.died))
+    ranges = sum(len(kind.ranges) for kind in vars(ledger).values())
     block_rows = min(_BLOCK_ROWS, max(1, int(rows.sum()) * _BLOCK_RANGES // max(ranges, _BLOCK_RANGES)))
     states = []
     for block in _blocks(rows, block_rows):
-        answered, failed, died = (
-            block.positions(kind.ranges) for kind in (ledger.rows, ledger.failed, ledger.died)
+        answered, failed, invalid, cut, died = (
+            block.positions(kind.ranges)
+            for kind in (ledger.rows, ledger.failed, ledger.invalid, ledger.cut, ledger.died)
         )
         finished = merge_spans(answered)
-        quarantined = subtract(covered_at_least(failed, max_attempts), finished)
+        not_repairable = covered_at_least(np.concatenate([failed, cut]), max_attempts)
+        repaired_in_vain = covered_at_least(
+            np.concatenate([failed, cut, invalid]), max(max_attempts, repair + 1)
+        )
+        quarantined = subtract(merge_spans(np.concatenate([not_repairable, repaired_in_vain])), finished)
+        of_answer = intersect(quarantined, merge_spans(np.concatenate([invalid, cut])))
         left = subtract(subtract(block.all_rows(), finished), quarantined)
         suspects = intersect(left, covered_at_least(died, _SUSPECT_DEATHS))
-        states.append([block.rows_at(spans) for spans in (subtract(left, suspects), suspects, quarantined)])
-    return RowStates(*(MissingRows.join(state[i] for state in states) for i in range(3)))
+        missing = subtract(left, suspects)
+        repairable = intersect(missing, merge_spans(invalid))
+        spans_of_states = (missing, suspects, quarantined, of_answer, repairable)
+        states.append([block.rows_at(spans) for spans in spans_of_states])
+    return RowStates(*map(MissingRows.join, zip(*states, strict=True)))
 
 
 class _Block(NamedTuple):
@@ -314,7 +345,7 @@ def read_ledger(
     :param read_ranges: reads the ranges of a mixed fragment; returns None when it is damaged.
     :param base: the version whose carried rows count; those of other versions may have other answers now.
     """
-    by_kind: dict[str, list[re.Match[str]]] = {"rows": [], "failed": [], "died": []}
+    by_kind: dict[str, list[re.Match[str]]] = {kind: [] for kind in get_args(FragmentKind)}
     for match in map(_NAME.fullmatch, sorted(names)):
         if match is not None and (match["base"] is None or int(match["base"]) == base):
             by_kind[match["kind"]].append(match)

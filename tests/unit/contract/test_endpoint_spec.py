@@ -37,6 +37,8 @@ HTTP = {"engine": "http", "endpoint_url": "https://h/v1"}
         ({"grammar": "a"}, "vLLM's: structured_outputs"),
         ({"batch_size": 8}, "engine.batch_size is 8"),
         ({"engine_scope": "shared"}, "this slice's is 'http'"),
+        ({"token_budget": 9, "repair": 1, "choices": ("a", "b")}, "counted anew for each attempt"),
+        ({"task": "embed"}, "is for engine 'vllm', and this slice's is 'http'"),
         ({"engine": "vllm"}, "engine.url is for engine.kind 'http', and this slice's engine is 'vllm'"),
         ({"engine": "auto", "endpoint_url": None, "token_budget": 5}, "engine.token_budget is for"),
     ],

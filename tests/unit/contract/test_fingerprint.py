@@ -13,7 +13,7 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"blocks": 9}, {"max_model_len_percentile": 95}, {"deduplicate": False}, {"answer_cache": "s3://lake/a"},
         {"accelerator_type": "L4"}, {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"},
         {"code_hash": "unused"}, {"slice_timezone": "Asia/Taipei"}, {"slice_format": "%Y"},
-        {"keep_versions": 3},
+        {"keep_versions": 3}, {"choices": None, "output_mode": "struct", "repair": 0},
     ):  # fmt: skip
         assert fingerprint(slice_job(**same)) == base, same
     for other in (
@@ -30,6 +30,11 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"csv_options": {"encoding": "latin-1"}}, {"column_types": {"a": "int64"}},
     ):  # fmt: skip
         assert fingerprint(slice_job(**other)) != base, other
+    regex = fingerprint(slice_job(regex="x"))
+    assert regex == fingerprint(slice_job(regex="x", max_invalid_fraction=0.1))
+    assert regex != fingerprint(slice_job(regex="x", repair=1))
+    schema = {"output_schema": {"properties": {}}}
+    assert len({fingerprint(slice_job(**schema, output_mode=m)) for m in ("struct", "json", "columns")}) == 3
     with_code = [fingerprint(slice_job(postprocess="m:f", code_hash=h)) for h in "ab"]
     assert with_code[0] != with_code[1]
 

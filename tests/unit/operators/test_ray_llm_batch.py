@@ -57,6 +57,9 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"limits": {"stall": "1 moon"}}, "limits.stall: '1 moon' is not a duration: give text such as '30m'"),
     ({"limits": {"finish_by": "25:00"}}, "limits.finish_by is '25:00'.*'07:00'"),
     ({"quality": {"max_quarantin": 0.2}}, "quality has no 'max_quarantin': did you mean 'max_quarantine'?"),
+    ({"quality": {"repair": 2}}, "quality.repair is for answers that lack their shape, and these have none"),
+    ({"quality": {"repair": "twice"}, "regex": "x"}, "quality.repair: .*'twice'"),
+    ({"output_mode": "columns"}, "output_mode is 'columns', which is for answers of an output_schema"),
     ({"engine": {"engine_kwargs": {}}}, "engine has no 'engine_kwargs': write engine.kwargs"),
     ({"engine": {"max_model_len": 64}}, "engine has no 'max_model_len'.*arguments stand in engine.kwargs"),
     ({"engine": {5: 1}}, "engine has no 5: it has kind"), ({"rerun": ["keep"]}, r"rerun is \['keep'\]"),
@@ -415,7 +418,8 @@ def test_next_try_that_gets_no_credentials_finds_the_job_all_the_same(
 
 def test_rendered_text_becomes_what_the_argument_needs() -> None:
     task = operator(
-        quality={"max_quarantine": "{{ params.share }}"}, slice_key="k", regex="{{ params.regex }}",
+        quality={"max_quarantine": "{{ params.share }}", "repair": 2}, slice_key="k",
+        regex="{{ params.regex }}",
         engine={
             "workers": "{{ params.workers }}", "kwargs": {"hf_overrides": {"tie": "{{ not params.force }}"}},
         },

@@ -82,11 +82,12 @@ class AnswerCache:
         return self._index.entries_at(positions)
 
     def add(self, keys: Sequence[bytes], answers: pa.Table) -> None:
-        """Takes new answers, to be stored soon. Those with an error are left out.
+        """Takes new answers, to be stored soon. Those with an error, and invalid ones, are left out.
 
-        :param answers: a row for each key: the engine's columns of `ENTRY_SCHEMA`, and `error`.
+        :param answers: a row for each key: the engine's columns of `ENTRY_SCHEMA`, `error` and `is_invalid`.
         """
-        is_good = answers.column("error").is_null()
+        is_valid = pc.invert(pc.fill_null(answers.column("is_invalid"), False))
+        is_good = pc.and_(answers.column("error").is_null(), is_valid)
         if not self._namespace.keep_truncated:
             is_whole = pc.not_equal(answers.column("finish_reason"), "length")
             is_good = pc.and_(is_good, pc.fill_null(is_whole, True))

@@ -31,10 +31,10 @@ from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_lo
 #: Columns that are equal for all rows with the same request.
 ANSWER_COLUMNS = tuple(f.name for f in SHARED_FIELDS)
 #: Columns that feeders add for an inferred answer, and those that they copy.
-ADDED_COLUMNS = (*ANSWER_COLUMNS, "input_tokens", "output_tokens")
+ADDED_COLUMNS = (*ANSWER_COLUMNS, "input_tokens", "output_tokens", "is_invalid")
 COPIED_COLUMNS = (*ANSWER_COLUMNS, "cached", "saved_tokens")
 
-_TYPES = {f.name: f.type for f in ANSWER_FIELDS}
+_TYPES = {**{f.name: f.type for f in ANSWER_FIELDS}, "is_invalid": pa.bool_()}
 _ANSWER_SCHEMA = pa.schema([(name, _TYPES[name]) for name in ANSWER_COLUMNS])
 #: Of packed answers (`messages`).
 ADDED_SCHEMA = pa.schema([(name, _TYPES[name]) for name in ADDED_COLUMNS])

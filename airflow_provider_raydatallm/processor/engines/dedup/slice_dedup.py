@@ -59,7 +59,7 @@ class SliceDedup:
             job.answer_cache_max_days,
             # A retry is for another answer.
             read_existing=not (job.force_rerun or job.retry_quarantined or is_retry),
-            keep_truncated=keep_truncated and job.choices is None and job.output_schema is None,
+            keep_truncated=keep_truncated and not job.answer_shapes,
         )
 
     def start(

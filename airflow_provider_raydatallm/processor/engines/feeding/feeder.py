@@ -206,8 +206,9 @@ class Feeder:
         no, zeros = np.zeros(ids.num_rows, bool), np.zeros(ids.num_rows, np.int64)
         counters = {"deduplicated": no, "cached": no, "asked_again": no, "saved_tokens": zeros}
         answers = answer_table(ids, **{**counters, **columns})
-        self._deliver(answers)
-        return answers
+        [invalid] = self._deliver(answers).column("invalid").to_pylist()
+        is_invalid = np.isin(np.arange(answers.num_rows), invalid)
+        return answers.append_column("is_invalid", pa.array(is_invalid))
 
     def _deliver_copies(self, ids: pa.Table, answers: pa.Table) -> None:
         zeros = [0] * ids.num_rows

@@ -35,6 +35,8 @@ class HttpEngine(Engine):
         super().__init__(job, rows)
         self._dedup = SliceDedup(job)
         self._suspect_keys: SuspectKeys | None = None
+        #: Of its feeder, while it runs; rows may be asked again.
+        self._feeding: Callable[..., FeederSetup] | None = None
 
     @property
     def resources(self) -> Resources:
@@ -69,9 +71,11 @@ class HttpEngine(Engine):
 
     def _start_feeding(self, *, in_one_process: bool = False) -> Callable[..., FeederSetup]:
         """Returns what makes the setup of the feeder; `deliver` is left."""
+        if self._feeding is not None:
+            return self._feeding
         run = uuid.uuid4().hex[:12]
         self._suspect_keys = SuspectKeys(run)
-        return partial(
+        self._feeding = partial(
             FeederSetup,
             self.job,
             NoWorkers,
@@ -82,6 +86,7 @@ class HttpEngine(Engine):
                 self._dedup.next_namespace(self._cache_key), in_one_process=in_one_process
             ),
         )
+        return self._feeding
 
     def _cache_key(self) -> str:
         # Slices of other tables share the cache, and endpoints may serve other models under one name.
@@ -91,7 +96,7 @@ class HttpEngine(Engine):
         self._dedup.stop()
         if self._suspect_keys is not None:
             self._suspect_keys.forget()
-            self._suspect_keys = None
+        self._suspect_keys = self._feeding = None
 
 
 def _open_feeder(setup: Callable[..., FeederSetup], deliver: AnswerSink) -> HttpFeeder:

@@ -60,6 +60,8 @@ class VllmEngine(VllmEngineBase):
         self._active_feeders: ActiveFeeders | None = None
         self._suspect_keys: SuspectKeys | None = None
         self._isolates = False
+        #: Of its feeders, while it runs; rows may be asked again.
+        self._feeding: Callable[..., FeederSetup] | None = None
 
     def for_suspects(self, rows: int) -> VllmEngine:
         """An engine of the slice's own for rows that may kill it (`isolation`)."""
@@ -135,13 +137,15 @@ class VllmEngine(VllmEngineBase):
         )
 
     def _start_feeding(self, *, in_one_process: bool = False) -> Callable[..., FeederSetup]:
-        """Starts the engine. Returns what makes the setup of its feeders; `deliver` is left."""
+        """Starts the engine, unless it runs. Returns what makes its feeders' setup; `deliver` is left."""
+        if self._feeding is not None:
+            return self._feeding
         job = self.job
         open_workers = self._start()
         run = uuid.uuid4().hex[:12]
         self._active_feeders, self._suspect_keys = ActiveFeeders(run), SuspectKeys(run)
         limit = self.max_model_len
-        return partial(
+        self._feeding = partial(
             FeederSetup,
             job,
             open_workers,
@@ -154,6 +158,7 @@ class VllmEngine(VllmEngineBase):
             shared_workers=self.workers_behind_one_address,
             silent_after_s=self.silent_after_s,
         )
+        return self._feeding
 
     def _start_dedup(self, in_one_process: bool) -> Callable[[], DedupClient] | None:
         """Returns what finds identical requests, in a feeder's process."""
@@ -210,7 +215,7 @@ class VllmEngine(VllmEngineBase):
         for shared in (self._active_feeders, self._suspect_keys):
             if shared is not None:
                 shared.forget()
-        self._workers, self._groups = None, []
+        self._workers, self._groups, self._feeding = None, [], None
         self._active_feeders = self._suspect_keys = None
 
     def _worker_arguments(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     vllm_is_cpu_build,
 )
 from airflow_provider_raydatallm.processor.engines.vllm.embedding import check_embedding_model
+from airflow_provider_raydatallm.processor.request.answer_grammar import check_compiles
 from airflow_provider_raydatallm.processor.sizing import model_config
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes, SizingInputs
@@ -47,6 +48,7 @@ class VllmEngineBase(Engine):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         check_arguments(job.engine_kwargs, job.sampling_params)
+        check_compiles(job)
         read_max_num_seqs(job.engine_kwargs)
         self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
         check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)

@@ -89,7 +89,7 @@ def test_answer_that_breaks_its_shape_is_quarantined_with_its_text(job: SliceJob
     assert published(shaped).schema.field("answer").type == pa.struct([("a", pa.int64())])
     [row] = [r for r in quarantined(shaped) if r["n"] == 0]
     assert (row["__error_type"], row["__error"]) == (
-        "InvalidAnswer", "the answer is not valid by output_schema: 'n0'",
+        "InvalidOutput", "the answer is not valid JSON: Expecting value: line 1 column 1 (char 0): 'n0'",
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import answer_table
+from airflow_provider_raydatallm.processor.request.answer_grammar import check_compiles
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
 from tests.support.in_process import job_of
 
@@ -61,7 +63,7 @@ def test_truncated_answer_is_counted_unless_its_shape_is_valid() -> None:
     assert rows.column("__truncated").to_pylist() == [0]
     assert reasons(failed) == [
         (1, "TruncatedAnswer", "the answer is none of the choices (max_tokens cut it): 'x'"),
-        (2, "InvalidAnswer", "the answer is none of the choices: 'y'"),
+        (2, "InvalidOutput", "the answer is none of the choices: 'y'"),
     ]
 
 
@@ -78,8 +80,8 @@ def test_answer_outside_the_choices_fails_its_row() -> None:
     rows, failed = parse(["a", "ab", None], choices=["a", "b"])
     assert rows.column("answer").to_pylist() == ["a"]
     assert reasons(failed) == [
-        (1, "InvalidAnswer", "the answer is none of the choices: 'ab'"),
-        (2, "InvalidAnswer", "the answer is none of the choices: None"),
+        (1, "InvalidOutput", "the answer is none of the choices: 'ab'"),
+        (2, "InvalidOutput", "the answer is none of the choices: None"),
     ]
 
 
@@ -101,7 +103,7 @@ def test_schema_that_fixes_every_field_becomes_a_struct() -> None:
     assert rows.column("answer").to_pylist() == [
         {"industry": "A", "score": 1.0, "tags": ["x"], "inner": {"n": 3}}
     ]
-    assert [r[:2] for r in reasons(failed)] == [(1, "InvalidAnswer"), (2, "InvalidAnswer")]
+    assert [r[:2] for r in reasons(failed)] == [(1, "InvalidOutput"), (2, "InvalidOutput")]
 
 
 def test_postprocess_gets_the_row_and_returns_the_columns() -> None:
@@ -161,3 +163,106 @@ def test_value_of_another_type_is_its_rows_failure_and_names_column_type_and_val
         (1, "TypeMismatch", "postprocess: the column 'x' is double, and this row's value is 'text': double "
                             f"and string do not fit into one column. {end}"),
     ]  # fmt: skip
+
+
+FIXED = {
+    "type": "object",
+    "properties": {"industry": {"enum": ["A", "B"]}, "tags": {"type": "array", "items": {"type": "string"}}},
+    "required": ["industry"],
+}
+
+
+def test_schema_may_be_columns_of_their_own() -> None:
+    texts = ['{"industry": "A", "tags": ["x"]}', '{"tags": []}', '{"industry": "B"}']
+    rows, failed = parse(texts, output_schema=FIXED, output_mode="columns")
+    columns = rows.select(["industry", "tags"])
+    assert columns.to_pylist() == [{"industry": "A", "tags": ["x"]}, {"industry": "B", "tags": None}]
+    assert columns.schema.types == [pa.string(), pa.list_(pa.string())]
+    assert "answer" not in rows.column_names
+    assert reasons(failed) == [
+        (1, "InvalidOutput", "the answer is not valid by output_schema: $: 'industry' is a required property"
+         ": '{\"tags\": []}'"),
+    ]  # fmt: skip
+
+
+def test_schema_may_be_the_text_that_the_model_wrote() -> None:
+    texts = ['{ "industry": "A", "tags": ["1.50"] }', '{"industry": "C"}', '{"industry": "A"']
+    rows, failed = parse(texts, output_schema=FIXED, output_mode="json")
+    assert rows.column("answer").to_pylist() == texts[:1]
+    assert [r[:2] for r in reasons(failed)] == [(1, "InvalidOutput"), (2, "InvalidOutput")]
+
+
+@pytest.mark.parametrize(("schema", "says"), [
+    ({"type": "object"}, "leaves open which properties an answer has"),
+    ({**FIXED, "additionalProperties": True}, "leaves open which properties an answer has"),
+    ({**FIXED, "properties": {"__a": {"type": "string"}}, "required": []}, "the property '__a'"),
+    ({**FIXED, "properties": {"a": {"type": "string"}, "A": {"type": "string"}}, "required": []},
+     "the properties 'a' and 'A', which make two columns of one name"),
+])  # fmt: skip
+def test_schema_that_cannot_be_columns_is_refused(schema: dict[str, Any], says: str) -> None:
+    with pytest.raises(SliceError, match=says):
+        parse([], output_schema=schema, output_mode="columns")
+
+
+@pytest.mark.parametrize("shape", [{"regex": "yes|no [a-z]+"}, {"grammar": 'root ::= "yes" | "no " [a-z]+'}])
+def test_answer_of_a_regex_or_a_grammar_is_published_only_when_it_is_whole(shape: dict[str, str]) -> None:
+    texts = ["yes", "no way", "no", "yes", "no way", "ye"]
+    cut = ["stop", "stop", "stop", "length", "length", "length"]
+    rows, failed = parse(texts, finish_reasons=cut, **shape)
+    assert rows.column("__offset").to_pylist() == [0, 1, 3]  # nothing can follow "yes"
+    assert rows.column("__truncated").to_pylist() == [0, 0, 0]
+    assert [r[:2] for r in reasons(failed)] == [
+        (2, "InvalidOutput"), (4, "TruncatedAnswer"), (5, "TruncatedAnswer"),
+    ]  # fmt: skip
+    assert reasons(failed)[1][2] == "the answer may not be whole (max_tokens cut it): 'no way'"
+    parser = pickle.loads(
+        pickle.dumps(AnswerParser(job_of(input_path="/i", output_path="/o", **shape), None))
+    )
+    rows, _ = parse(["no", "no way"], finish_reasons=["stop", "stop"], parser=parser)
+    assert rows.column("answer").to_pylist() == ["no way"]
+
+
+@pytest.mark.parametrize(("regex", "text"), [(r"a.b", "a\nb"), (r"\w+", "é"), (r"\W", "é"), (r"^ab$", "ab")])
+def test_regex_is_read_as_any_of_vllms_backends_reads_it(regex: str, text: str) -> None:
+    rows, _ = parse([text], regex=regex)
+    assert rows.num_rows == 1
+
+
+def test_regex_that_takes_exponential_time_fails_its_row() -> None:
+    _, failed = parse(["a" * 40 + "b"], regex="(a|aa)+$")
+    assert reasons(failed)[0][2].startswith("the answer takes too long to match regex")
+
+
+def test_grammar_that_cannot_be_read_here_is_left_to_the_engine() -> None:
+    lark = '?start: sum\n?sum: /[0-9]+/ | sum "+" sum'
+    rows, failed = parse(["1+2", "1+2"], finish_reasons=["stop", "length"], grammar=lark)
+    assert (rows.num_rows, [r[1] for r in reasons(failed)]) == (1, ["TruncatedAnswer"])
+
+
+def test_regex_that_is_not_valid_is_refused() -> None:
+    with pytest.raises(SliceError, match=r"regex is '\(', which is not valid: missing \)"):
+        parse([], regex="(")
+
+
+@pytest.mark.parametrize(("shape", "says"), [
+    # What llguidance cannot compile is asked of xgrammar, whose import takes seconds.
+    pytest.param({"regex": r"(a)\1"}, "regex cannot be compiled by vLLM: .*xgrammar.*backreferences are not "
+                 "supported", marks=pytest.mark.slow),
+    pytest.param({"grammar": "root ::= ("}, "grammar cannot be compiled by vLLM: .*EBNF parser error",
+                 marks=pytest.mark.slow),
+    ({"regex": r"\p{L}"}, None),
+    pytest.param({"output_schema": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
+                 "output_schema cannot be compiled by vLLM: .*uniqueItems", marks=pytest.mark.slow),
+    ({"output_schema": FIXED}, None),
+    ({"output_schema": {**FIXED, "not": {"required": ["tags"]}}}, None),
+    ({"regex": r"(a)\1", "engine_kwargs": {"structured_outputs_config": {"backend": "outlines"}}}, None),
+])  # fmt: skip
+def test_shape_that_vllm_cannot_compile_is_refused_before_it_starts(
+    shape: dict[str, Any], says: str | None
+) -> None:
+    job = job_of(input_path="/i", output_path="/o", **shape)
+    if says is None:
+        check_compiles(job)
+    else:
+        with pytest.raises(SliceError, match=says):
+            check_compiles(job)

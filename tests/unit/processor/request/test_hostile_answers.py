@@ -85,7 +85,7 @@ def test_answer_of_json_with_a_lone_surrogate_fails_its_row_alone() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     rows, failed = parse([r'{"a": "\ud800"}', '{"a": "b"}'], output_schema=schema)
     assert rows.column("answer").to_pylist() == [{"a": "b"}]
-    assert [r[:2] for r in reasons(failed)] == [(0, "InvalidAnswer")]
+    assert [r[:2] for r in reasons(failed)] == [(0, "InvalidOutput")]
 
 
 def test_names_that_a_model_writes_do_not_widen_the_table_without_end(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.request.output_schema import (
     AnswerSchema,
-    InvalidAnswer,
+    InvalidOutput,
     arrow_type,
     structured_outputs,
 )
@@ -125,12 +125,12 @@ def test_schema_that_fixes_every_field_is_published_as_a_struct(
 ])  # fmt: skip
 def test_answer_that_a_struct_would_change_is_invalid_and_says_why(kind: str, text: str, why: str) -> None:
     answers = AnswerSchema({"type": "object", "properties": {"a": {"type": kind}}})
-    with pytest.raises(InvalidAnswer, match=why):
+    with pytest.raises(InvalidOutput, match=why):
         answers.parse(f'{{"a": {text}}}')
 
 
 def test_key_that_a_nested_struct_would_drop_is_named_with_its_path() -> None:
-    with pytest.raises(InvalidAnswer, match=r"has 'others.\[\].color'"):
+    with pytest.raises(InvalidOutput, match=r"has 'others.\[\].color'"):
         AnswerSchema(Outer.model_json_schema()).parse('{"inner": {"n": 1}, "others": [{"n": 2, "color": 1}]}')
 
 
@@ -148,7 +148,7 @@ def test_pattern_that_backtracks_costs_its_row_and_little_time(schema: dict[str,
     hostile = text.replace("TEXT", "a" * 40 + "!")
     started = time.process_time()
     for _ in range(20):
-        with pytest.raises(InvalidAnswer):
+        with pytest.raises(InvalidOutput):
             answers.parse(hostile)
     assert time.process_time() - started < 3
     fine = text.replace("TEXT", "a" * 40)
@@ -208,7 +208,7 @@ def test_published_answer_is_the_answer_or_invalid(schema: dict[str, Any], value
     text = json.dumps(value)
     try:
         parsed = answers.parse(text)
-    except InvalidAnswer:
+    except InvalidOutput:
         return
     [published] = pa.array([parsed], answers.type).to_pylist()
     assert same(value, json.loads(published) if answers.type == pa.string() else published)

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def ledger_of(fragments: Sequence[tuple[FragmentKind, int, Sequence[tuple[int, i
 one_range = st.tuples(st.integers(-1, 1), st.integers(0, 30), st.integers(1, 12))
 some_ranges = st.lists(one_range.map(lambda r: (r[0], r[1], r[1] + r[2])), max_size=5)
 some_fragments = st.lists(
-    st.tuples(st.sampled_from(["rows", "failed", "died"]), st.just(1), some_ranges), max_size=8
+    st.tuples(st.sampled_from(get_args(FragmentKind)), st.just(1), some_ranges), max_size=8
 )
 some_sizes = st.tuples(st.integers(1, 40), st.integers(1, 9))
 #: Ranges and rows that are looked at together.
@@ -80,23 +81,31 @@ some_blocks = st.sampled_from([(2 << 20, 1 << 30), (1, 1 << 30), (2 << 20, 7)])
 
 
 @settings(deadline=None)
-@given(some_blocks, some_fragments, some_sizes, st.integers(1, 3))
+@given(some_blocks, some_fragments, some_sizes, st.integers(1, 3), st.integers(0, 2))
 def test_every_row_is_finished_quarantined_or_missing_and_never_two_of_them(
     block: tuple[int, int], fragments: list[tuple[FragmentKind, int, list[tuple[int, int, int]]]],
-    sizes: tuple[int, int], attempts: int,
+    sizes: tuple[int, int], attempts: int, repair: int,
 ) -> None:  # fmt: skip
-    times: dict[str, Counter[tuple[int, int]]] = {kind: Counter() for kind in ("rows", "failed", "died")}
+    times: dict[str, Counter[tuple[int, int]]] = {kind: Counter() for kind in get_args(FragmentKind)}
     for kind, _, of in fragments:
         for unit, start, stop in of:
             times[kind].update((unit, i) for i in range(start, stop))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "_BLOCK_RANGES", block[0])
         patch.setattr(ledger, "_BLOCK_ROWS", block[1])
-        states = ledger.row_states(sizes, ledger_of(fragments), attempts)
+        states = ledger.row_states(sizes, ledger_of(fragments), attempts, repair)
     left = {(unit, i) for unit, size in enumerate(sizes) for i in range(size)} - set(times["rows"])
-    quarantined = {row for row in left if times["failed"][row] >= attempts}
+    final = times["failed"] + times["cut"]
+    quarantined = {
+        row
+        for row in left
+        if final[row] >= attempts or (final + times["invalid"])[row] >= max(attempts, repair + 1)
+    }
+    invalid = {row for row in quarantined if times["invalid"][row] or times["cut"][row]}
     suspects = {row for row in left - quarantined if times["died"][row] >= 2}
-    wanted = (left - quarantined - suspects, suspects, quarantined)
+    missing = left - quarantined - suspects
+    repairable = {row for row in missing if times["invalid"][row]}
+    wanted = (missing, suspects, quarantined, invalid, repairable)
     for state, expected in zip(states, wanted, strict=True):
         assert {(unit, i) for unit, of_unit in state for i in separate(of_unit)} == expected
         assert (state.rows, bool(state)) == (len(expected), bool(expected))

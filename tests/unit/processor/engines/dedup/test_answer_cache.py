@@ -28,10 +28,11 @@ def test_good_answers_of_a_slice_are_stored_for_the_next(tmp_path: Path) -> None
     first = open_cache(tmp_path)
     first.add([request_key("a"), request_key("b")], new_answers("is a", "?", error=[None, "too long"]))
     first.add([request_key("c")], new_answers("is cut", finish_reason=["length"]))
+    first.add([request_key("d")], new_answers("is invalid", is_invalid=[True]))
     assert (first.find([request_key("a")]) < 0).all()  # the coordinator has this slice's own
     first.close()
     second = open_cache(tmp_path)
-    assert (second.find([request_key(a) for a in "abc"]) >= 0).tolist() == [True, False, True]
+    assert (second.find([request_key(a) for a in "abcd"]) >= 0).tolist() == [True, False, True, False]
     [answer] = second.entries_at(second.find([request_key("a")])).to_pylist()
     assert (answer["text"], answer["input_tokens"], answer["output_tokens"]) == ("is a", 3, 2)
 

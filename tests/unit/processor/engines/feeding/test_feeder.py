@@ -23,7 +23,7 @@ class Sink:
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         self.answers.append(answers)
-        return answers
+        return pa.table({"rows": [answers.num_rows], "invalid": [[]]})
 
     def record_death(self, rows: pa.Table) -> None:
         self.deaths.append(rows.column("__offset").to_pylist())

@@ -41,7 +41,7 @@ _STEPS = [
     ("create", _CHECKPOINT + r"/plan-.*", "plan"),
     ("put", _CHECKPOINT + r"/carried\d+-rows-.*", "carried-over fragment"),
     ("put", _CHECKPOINT + r"/rows-.*", "fragment"),
-    ("put", _CHECKPOINT + r"/failed-.*", "failed fragment"),
+    ("put", _CHECKPOINT + r"/(?:failed|invalid|cut)-.*", "failed fragment"),
     ("create", _CHECKPOINT + r"/carried-over-\d+\.json", "carried-over mark"),
     ("put_file", _STAGED + r"/part-.*", "staged part"),
     ("put_file", _STAGED + r"/quarantine-.*", "staged quarantine"),

@@ -238,7 +238,7 @@ def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int, repa
         repairable = intersect(missing, merge_spans(invalid))
         spans_of_states = (missing, suspects, quarantined, of_answer, repairable)
         states.append([block.rows_at(spans) for spans in spans_of_states])
-    return RowStates(*map(MissingRows.join, zip(*states, strict=True)))
+    return RowStates(*(MissingRows.join(state[i] for state in states) for i in range(len(RowStates._fields))))
 
 
 class _Block(NamedTuple):

@@ -31,7 +31,7 @@ def customers_endpoint() -> None:
         task_id="infer_industry",
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched") + "_by_endpoint",
-        model_source=os.environ.get("RAY_LLM_DEMO_ENDPOINT_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
+        model_source=os.environ.get("RAY_LLM_EXAMPLE_ENDPOINT_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         model_conn_id="llm_endpoint",
         prompt="What industry is this company in: {Company}",
         choices=INDUSTRIES,
@@ -39,7 +39,7 @@ def customers_endpoint() -> None:
         output_column="industry",
         engine={
             "kind": "http",
-            "url": os.environ.get("RAY_LLM_DEMO_ENDPOINT", "https://llm.example.com/v1"),
+            "url": os.environ.get("RAY_LLM_EXAMPLE_ENDPOINT", "https://llm.example.com/v1"),
             "requests_per_minute": 3000,
             "tokens_per_minute": 1_000_000,
             "token_budget": 20_000_000,

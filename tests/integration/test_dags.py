@@ -175,7 +175,7 @@ def test_endpoint_dag_has_an_endpoint_answer(
             "2026-01-02",
             RAY_LLM_DEMO_INPUT=str(tmp_path / "customers"),
             RAY_LLM_DEMO_OUTPUT=str(tmp_path / "out"),
-            RAY_LLM_DEMO_ENDPOINT=served.url,
+            RAY_LLM_EXAMPLE_ENDPOINT=served.url,
             AIRFLOW_CONN_LLM_ENDPOINT="http://:sk-of-the-endpoint@127.0.0.1",
         )
     table = pq.read_table(tmp_path / "out_by_endpoint" / "ds=2026-01-01", partitioning=None)

@@ -40,7 +40,7 @@ class Sink:
     def __call__(self, answers: pa.Table) -> pa.Table:
         with self._lock:
             self.answers += answers.to_pylist()
-        return answers
+        return pa.table({"rows": [answers.num_rows], "invalid": [[]]})
 
     @property
     def by_row(self) -> dict[int, dict[str, Any]]:

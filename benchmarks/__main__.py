@@ -17,6 +17,7 @@ PARTS = (
     "slice_cost",
     "dedup_cost",
     "answer_cost",
+    "labels",
 )
 #: The way of a row around engines that run no model.
 PATH = ("real_path", "tail", "scale", "waiting_slices", "deferred_tasks", "http_engine")

@@ -18,6 +18,7 @@ _OptionalSeconds = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(to_optional_seconds)
 ]
 
+_SPECULATIVE = {"speculative_config", "spec_method", "spec_model", "spec_tokens"}
 #: Sampling parameters that do not matter where labels are compared.
 _COMPARING = ("temperature", "max_tokens", "seed")
 
@@ -187,6 +188,8 @@ class EngineSpec(RequestSpec):
             return "labels.exact=True has the model write them"
         if self.resolved_engine != "vllm":
             return f"it is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
+        if speculative := sorted(_SPECULATIVE & self.engine_kwargs.keys()):
+            return f"with engine.kwargs[{speculative[0]!r}] vLLM does not say how probable given tokens are"
         given = self.sampling_params
         if others := {name for name in given if name not in _COMPARING or isinstance(given[name], str)}:
             return f"sampling_params[{min(others)!r}] decides how one is drawn"

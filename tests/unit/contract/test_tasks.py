@@ -52,6 +52,8 @@ def test_arguments_that_exclude_each_other(given: dict[str, Any], says: str) -> 
         ({"sampling_params": {"temperature": "{t}"}}, False),
         ({"sampling_params": {"logit_bias": {"1": 2}}}, False),
         ({"processor_kwargs": {"x": 1}}, False),
+        ({"engine_kwargs": {"speculative_config": {"method": "ngram"}}}, False),
+        ({"engine": "http", "endpoint_url": "https://h/v1"}, False),
     ],
 )
 def test_labels_are_compared_where_the_most_probable_one_is_asked_for(

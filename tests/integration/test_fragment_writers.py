@@ -38,7 +38,8 @@ here = ray.get_runtime_context().get_node_id()
 
 def add(start, count):
     units, offsets = pa.array([0] * count, pa.int32()), pa.array(range(start, start + count), pa.int64())
-    tasks.add(None, pa.table({"__unit": units, "__offset": offsets}), None)
+    kinds = pa.array(["ValueError"] * count)
+    tasks.add(None, pa.table({"__unit": units, "__offset": offsets, "error_type": kinds}), None)
 
 def writer():
     mine = [("job_id", "=", ray.get_runtime_context().get_job_id()), ("class_name", "=", "WriterActor")]

@@ -70,7 +70,7 @@ def test_real_chat_model_answers_in_the_shape_of_the_schema(ask: Ask, tmp_path: 
     assert answers[0] == {"capital": "Paris", "continent": "Europe"}
     counts, tokens = result["counts"], result["tokens"]
     assert (counts["succeeded"], counts["quarantined"], counts["truncated"]) == (len(COUNTRIES), 1, 1)
-    assert tokens["input"] == sum(prompt_tokens(model, country) for country in COUNTRIES)
+    assert tokens["input"] == sum(prompt_tokens(model, country) for country in countries)
     assert 10 * len(COUNTRIES) < tokens["output"] < 60 * len(COUNTRIES)
 
 

@@ -20,6 +20,12 @@ class ControlTokens(ValueError):
     """A row's text spells a control token. The name is the quarantined row's error type."""
 
 
+#: A hieroglyph: no tokenizer has it, and none strips it as one that cannot be seen.
+_UNKNOWN_CHARACTER = "\U00013000"
+#: What a token may be beside that.
+_ROLES = ("bos_token", "eos_token", "sep_token", "cls_token", "pad_token", "mask_token")
+
+
 class ControlTokenSet:
     """The control tokens of a tokenizer: those flagged as special, and others that its chat template writes
     (`<tool_call>`)."""
@@ -34,12 +40,7 @@ class ControlTokenSet:
             if token.special or (len(text) > 2 and not text.isspace() and text in template):
                 texts[text] = token_id
         texts.pop("", None)
-        # What a tokenizer makes of characters that it does not know, unless it serves for more than that.
-        unknown = getattr(tokenizer, "unk_token", None)
-        roles = (
-            getattr(tokenizer, f"{role}_token", None) for role in ("bos", "eos", "sep", "cls", "pad", "mask")
-        )
-        if unknown is not None and unknown not in roles:
+        if _stands_for_unknown_characters(unknown := getattr(tokenizer, "unk_token", None), tokenizer):
             texts.pop(str(unknown), None)
         self._ids = frozenset(texts.values())
         longest_first = sorted(texts, key=len, reverse=True)
@@ -95,3 +96,12 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)) or hasattr(value, "tolist"):
         for item in value:
             yield from _texts(item)
+
+
+def _stands_for_unknown_characters(token: Any, tokenizer: Any) -> bool:
+    """Whether any row may hold a token, and it says nothing more. Where each byte has a token of its own,
+    nothing is unknown, and the token of that name is a control token like others."""
+    if token is None or token in [getattr(tokenizer, role, None) for role in _ROLES]:
+        return False
+    tokens = tokenizer(_UNKNOWN_CHARACTER, add_special_tokens=False)["input_ids"]
+    return tokenizer.convert_tokens_to_ids(str(token)) in tokens

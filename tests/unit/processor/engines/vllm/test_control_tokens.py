@@ -181,15 +181,27 @@ async def test_ray_data_llm_quarantines_such_rows(tokenizers: dict[str, PromptTo
     assert [o["__inference_error__"].partition(":")[0] for o in outputs] == ["", *["ControlTokens"] * 3]
 
 
-def test_characters_that_a_tokenizer_does_not_know_are_no_control_tokens() -> None:
-    class Tokenizer:
-        unk_token, sep_token, cls_token = "[UNK]", "[SEP]", "[CLS]"
-        all_special_tokens, all_special_ids = ["[UNK]", "[SEP]", "[CLS]"], [1, 2, 3]
+@pytest.mark.parametrize(
+    ("name", "role", "is_control"),
+    [("WordPiece", "unk_token", False), ("WordPiece", "sep_token", True), ("ByteLevel", "unk_token", True)],
+)
+def test_token_of_unknown_characters_is_a_control_token_where_no_character_is_unknown(
+    name: str, role: str, is_control: bool
+) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
-    assert ControlTokenSet(Tokenizer()).select([1, 2, 7, 3]) == [2, 3]
-
-    class Shared(Tokenizer):
-        unk_token = "[SEP]"
-        all_special_tokens, all_special_ids = ["[SEP]", "[CLS]"], [2, 3]
-
-    assert ControlTokenSet(Shared()).select([2, 7, 3]) == [2, 3]
+    vocabulary = {"[UNK]": 0, "[SEP]": 1, "[CLS]": 2, "a": 3}
+    if name == "WordPiece":
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    else:
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        vocabulary |= {letter: 4 + i for i, letter in enumerate(alphabet) if letter != "a"}
+        tokenizer = Tokenizer(models.BPE(vocabulary, []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", sep_token="[SEP]", cls_token="[CLS]"
+    )
+    token = vocabulary[getattr(fast, role)]
+    assert ControlTokenSet(fast).select([token, 3]) == ([token] if is_control else [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +18,33 @@ from tests.support.slices import Ask
 LENGTH = 256
 
 
-def transformers_vectors(model: Path, texts: list[str]) -> np.ndarray:
-    """Means of the token vectors, of length 1, as the model's `1_Pooling` says."""
-    import torch
-    from transformers import AutoModel, AutoTokenizer
+#: Means of the token vectors, of length 1, as the model's `1_Pooling` says. In a process of its own: where a
+#: tokenizer was loaded without torch, transformers takes it for missing.
+_REFERENCE = """
+import sys
+import numpy as np, pyarrow.parquet as pq, torch
+from transformers import AutoModel, AutoTokenizer
 
-    tokenizer, encoder = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
-    vectors = []
-    with torch.no_grad():
-        for start in range(0, len(texts), 50):
-            batch = tokenizer(texts[start : start + 50], padding=True, return_tensors="pt")
-            mask = batch["attention_mask"].unsqueeze(-1)
-            means = (encoder(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
-            vectors.append(torch.nn.functional.normalize(means).numpy())
-    return np.concatenate(vectors)
+model, texts, out = sys.argv[1:]
+texts = pq.read_table(texts).column("text").to_pylist()
+tokenizer, encoder = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
+vectors = []
+with torch.no_grad():
+    for start in range(0, len(texts), 50):
+        batch = tokenizer(texts[start : start + 50], padding=True, return_tensors="pt")
+        mask = batch["attention_mask"].unsqueeze(-1)
+        means = (encoder(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
+        vectors.append(torch.nn.functional.normalize(means).numpy())
+np.save(out, np.concatenate(vectors))
+"""
+
+
+def transformers_vectors(model: Path, texts: list[str], folder: Path) -> np.ndarray:
+    pq.write_table(pa.table({"text": texts}), folder / "texts.parquet")
+    paths = [str(model), str(folder / "texts.parquet"), str(folder / "vectors.npy")]
+    subprocess.run([sys.executable, "-c", _REFERENCE, *paths], check=True)
+    vectors: np.ndarray = np.load(folder / "vectors.npy")
+    return vectors
 
 
 def test_vectors_are_those_of_transformers_and_a_text_that_is_too_long_stops_no_other(
@@ -52,7 +67,7 @@ def test_vectors_are_those_of_transformers_and_a_text_that_is_too_long_stops_no_
     vectors = np.array(published.column("vector").to_pylist(), np.float32)
     # A row's control tokens are plain text to the model, as anywhere.
     is_plain = np.array(["[SEP]" not in text for text in texts])
-    expected = transformers_vectors(model, texts)
+    expected = transformers_vectors(model, texts, tmp_path)
     assert np.abs(vectors[: len(texts)] - expected)[is_plain].max() < 1e-3
     [failed] = pq.read_table(tmp_path / "out.quarantine").to_pylist()
     assert (failed["n"], failed["__error_type"]) == (len(texts), "PromptTooLong")

@@ -18,6 +18,7 @@ PARTS = (
     "dedup_cost",
     "answer_cost",
     "labels",
+    "images",
 )
 #: The way of a row around engines that run no model.
 PATH = ("real_path", "tail", "scale", "waiting_slices", "deferred_tasks", "http_engine")

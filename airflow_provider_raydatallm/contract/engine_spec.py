@@ -145,6 +145,27 @@ class EngineSpec(RequestSpec):
         return self
 
     @model_validator(mode="after")
+    def _check_images_of_engine(self) -> EngineSpec:
+        if self.image_column is None:
+            return self
+        if self.resolved_engine in KINDS and self.resolved_engine != "vllm":
+            raise ValueError(
+                f"images is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it out"
+            )
+        # An image's tokens are known to vLLM only.
+        if self.on_too_long != "quarantine":
+            raise ValueError(
+                f"quality.on_too_long={self.on_too_long!r} counts a prompt's tokens, and those of images are "
+                "not known before the engine sees them: leave it out"
+            )
+        if self.engine_kwargs.get("max_model_len") == "auto":
+            raise ValueError(
+                "engine.kwargs['max_model_len']='auto' counts tokens, and those of images are not known "
+                "before the engine sees them: give a number"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_engine_scope(self) -> EngineSpec:
         if self.engine_scope == "shared" and (reason := self._own_engine_reason):
             raise ValueError(f"engine.scope='shared' is not possible: {reason}")

@@ -57,6 +57,8 @@ def fingerprint(job: SliceJob) -> str:
         inputs["embed"] = [job.embedding_dimensions, job.embedding_dtype, job.embedding_normalize]
     elif job.task != "generate":
         inputs["task"] = [job.task, job.query]
+    if job.image_column is not None:
+        inputs["images"] = [job.image_column, job.image_max_pixels]
     if job.compares_labels:
         inputs["labels"] = "compared"
     if job.label_confidence:
@@ -84,6 +86,8 @@ def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_file
             "on_too_long": job.on_too_long,
             **({"embed": [job.embedding_dimensions, job.embedding_normalize]} if job.task == "embed" else {}),
             **({"task": job.task} if job.task in ("classify", "score") else {}),
+            # The request itself names the images, by their content.
+            **({"image_max_pixels": job.image_max_pixels} if job.image_column is not None else {}),
             # The request itself names the choices.
             **({"labels": "written"} if "choices" in job.answer_shapes and not job.draws_nothing else {}),
         }

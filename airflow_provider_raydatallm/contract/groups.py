@@ -67,6 +67,13 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "dtype": "embedding_dtype",
         "normalize": "embedding_normalize",
     },
+    "images": {
+        "column": "image_column",
+        "max_pixels": "image_max_pixels",
+        "max_bytes": "image_max_bytes",
+        "sources": "image_sources",
+        "timeout": "image_timeout",
+    },
     "labels": {"exact": "exact_labels", "confidence": "label_confidence"},
     "publish": {
         "max_file_bytes": "max_file_bytes",
@@ -170,8 +177,13 @@ def _leaves(group: str, value: Any) -> Mapping[str, Any]:
         return {"kind": value}
     if group == "rerun" and isinstance(value, str) and value in _RERUN:
         return _RERUN[value]
+    if group == "images" and isinstance(value, str):
+        return {"column": value}
     leaves = ", ".join(GROUPS[group])
-    short = f", or one of {', '.join(map(repr, _RERUN))}" if group == "rerun" else ""
+    short = {
+        "rerun": f", or one of {', '.join(map(repr, _RERUN))}",
+        "images": ", or the name of a column",
+    }.get(group, "")
     raise ValueError(f"{group} is {value!r}: give a dict with any of {leaves}{short}")
 
 

@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.engine_arguments import with_booleans, with_scalars
 from airflow_provider_raydatallm.contract.groups import label
+from airflow_provider_raydatallm.contract.image_spec import ImageSpec
 from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
 from airflow_provider_raydatallm.contract.tasks import TASKS, Task, fields_of_other_tasks, tasks_with
 
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 
-class RequestSpec(Contract):
+class RequestSpec(ImageSpec):
     #: What is asked of the model (`tasks`).
     task: Literal["generate", "classify", "embed", "score"] = "generate"
     system_prompt: str | None = None

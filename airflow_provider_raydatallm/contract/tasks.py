@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from airflow_provider_raydatallm.contract.image_spec import ImageSpec
+
 _SHAPES = frozenset({"output_schema", "regex", "grammar"})
+_IMAGES = frozenset(ImageSpec.model_fields)
 _EMBEDDING = frozenset({"embedding_dimensions", "embedding_dtype", "embedding_normalize"})
 
 
@@ -31,6 +34,7 @@ TASKS: Mapping[str, Task] = {
     "generate": Task(
         engines=frozenset({"vllm", "ray_data_llm", "http"}),
         fields=_SHAPES
+        | _IMAGES
         | {
             "system_prompt", "choices", "exact_labels", "label_confidence", "sampling_params",
             "chat_template_kwargs", "postprocess", "repair",

@@ -180,6 +180,28 @@ class Embedding(TypedDict, total=False):
     normalize: bool | Later
 
 
+class Images(TypedDict, total=False):
+    """Images that the model sees before the prompt; a column's name alone says the same as `column`.
+
+    They are JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF files. Of an animation the first frame counts, and what
+    is see-through shows white. A row with a file that is damaged, too large or not there goes to quarantine.
+
+    :param column: the column: bytes, addresses, structs of `bytes` and `path`, or lists of these.
+    :param max_pixels: of an image; larger ones are made smaller, to this. Default: 1,048,576.
+    :param max_bytes: of an image's file; larger ones are not read. Default: 20 MiB.
+    :param sources: where addresses may lead, without which none is opened: folders, such as
+        `s3://lake/photos/` or `/mnt/photos`; sites, such as `https://cdn.example.com`; and addresses of
+        machines (`10.1.2.3`, `10.1.0.0/16`) that are not public, where a site has one.
+    :param timeout: how long a site may take to send an image. Default: 20 seconds.
+    """
+
+    column: Later
+    max_pixels: int | Later
+    max_bytes: int | Later
+    sources: list[str] | XComArg
+    timeout: Duration
+
+
 class Labels(TypedDict, total=False):
     """How one of `choices` is found. By default, engine `vllm` asks how probable each of them is, mostly in a
     single token, and the most probable one is published. With a `temperature`, or other sampling parameters

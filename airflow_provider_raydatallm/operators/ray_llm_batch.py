@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.operators.groups import (
         Embedding,
         Engine,
+        Images,
         Labels,
         Later,
         Limits,
@@ -87,6 +88,7 @@ class RayLLMBatchOperator(SliceTask):
     :param choices: the answer is one of these texts, the most probable one by default.
     :param labels: how it is found, and columns that say how sure it is: the group `Labels`.
     :param embedding: type and size of the vectors of `task="embed"`: the group `Embedding`.
+    :param images: the column with the images that the model sees before the prompt, or the group `Images`.
     :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.
         Published as a struct when the schema fixes every field, else as JSON text. Rows with an invalid
         answer (cut at max_tokens, or with a key that the struct lacks) go to quarantine. `$ref` may point
@@ -137,7 +139,7 @@ class RayLLMBatchOperator(SliceTask):
 
     template_fields: Sequence[str] = (
         "input_path", "output_path", "model_source", "task", "prompt", "query", "system_prompt", "choices",
-        "labels", "embedding", "regex", "grammar", "output_mode", "output_column", "columns",
+        "labels", "embedding", "images", "regex", "grammar", "output_mode", "output_column", "columns",
         "sampling_params", "chat_template_kwargs", "slice_key", "engine", "source", "rerun", "quality",
         "publish", "limits", "ray_conn_id", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
@@ -164,6 +166,7 @@ class RayLLMBatchOperator(SliceTask):
         choices: Sequence[str] | XComArg | None = None,
         labels: Labels | XComArg | None = None,
         embedding: Embedding | XComArg | None = None,
+        images: Images | Later | None = None,
         output_schema: type[pydantic.BaseModel] | dict[str, Any] | None = None,
         output_mode: Literal["columns", "struct", "json"] | Later = "struct",
         regex: Text | None = None,
@@ -200,7 +203,7 @@ class RayLLMBatchOperator(SliceTask):
         self.output_path = arguments.to_url(output_path)
         self.model_source, self.task = model_source, task
         self.prompt, self.query, self.system_prompt = prompt, query, system_prompt
-        self.embedding = embedding
+        self.embedding, self.images = embedding, images
         self.choices, self.labels, self.regex, self.grammar = choices, labels, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)
         self.output_mode, self.output_column, self.columns = output_mode, output_column, columns

@@ -19,13 +19,13 @@ Request = http.server.BaseHTTPRequestHandler
 def http_server(
     respond: Callable[[Request], tuple[int, Any]], certificate: Path | None = None
 ) -> Iterator[str]:
-    """Answers GET and POST with a status and JSON, of 3xx the address to go to; over TLS if there is a
-    certificate. Yields its address."""
+    """Answers GET and POST with a status and JSON, or bytes; of 3xx the address to go to. Over TLS if there is
+    a certificate. Yields its address."""
 
     class Handler(Request):
         def do_GET(self) -> None:
             status, value = respond(self)
-            body = json.dumps(value).encode()
+            body = value if isinstance(value, bytes) else json.dumps(value).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             if 300 <= status < 400:

@@ -1,0 +1,109 @@
+"""Reads and decodes the media of many rows at once, on threads of a feeder.
+
+Reading waits for disks, stores and sites, so it has many threads. Decoding has as many as it may keep busy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from airflow_provider_raydatallm.contract.media_sources import MediaSources, is_url
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.columns import describe_error
+from airflow_provider_raydatallm.processor.media.cells import MediaFile
+from airflow_provider_raydatallm.processor.media.images import decode_image
+from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, MediaUnavailable, Medium
+from airflow_provider_raydatallm.processor.media.sites import read_url
+from airflow_provider_raydatallm.processor.storage.store import Store
+
+_READING_THREADS = 16
+#: Of a feeder, which has a CPU for itself and is not alone on its node.
+_DECODING_THREADS = 2
+_RETRY_WAITS_SECONDS = (0.5, 2.0)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class MediaReader:
+    """Thread-safe."""
+
+    def __init__(self, job: SliceJob) -> None:
+        self._job = job
+        self._sources = MediaSources(job.image_sources)
+        self._reading = ThreadPoolExecutor(_READING_THREADS, "ray-llm-media-read")
+        self._decoding = ThreadPoolExecutor(_DECODING_THREADS, "ray-llm-media-decode")
+
+    def read(self, rows: Sequence[Sequence[MediaFile]]) -> list[list[bytes] | Exception]:
+        """Returns the content of each row's files, or why they cannot be read."""
+        return _map_nested(self._reading, self._read_file, rows)
+
+    def decode(self, rows: Sequence[Sequence[bytes]]) -> list[list[Medium] | Exception]:
+        """Returns each row's media, or why they cannot be shown to a model."""
+        return _map_nested(
+            self._decoding, lambda data: decode_image(data, self._job.image_max_pixels), rows
+        )
+
+    def _read_file(self, file: MediaFile) -> bytes:
+        if file.data is not None:
+            self._check_size(file.data, "the image")
+            return file.data
+        for wait in (*_RETRY_WAITS_SECONDS, None):
+            try:
+                return self._read_address(file.address or "")
+            except MediaUnavailable:
+                if wait is None:
+                    raise
+                time.sleep(wait)
+        raise AssertionError("the last try returns or raises")
+
+    def _read_address(self, address: str) -> bytes:
+        if is_url(address):
+            return read_url(
+                address,
+                self._sources,
+                max_bytes=self._job.image_max_bytes,
+                timeout_s=self._job.image_timeout,
+            )
+        try:
+            self._sources.check(address)
+        except ValueError as e:
+            raise InvalidMedia(str(e)) from None
+        folder, _, name = address.removeprefix("file://").rpartition("/")
+        try:
+            data = Store(folder or "/").read_start(name, self._job.image_max_bytes + 1)
+        except FileNotFoundError:
+            raise InvalidMedia(f"{address!r:.200} does not exist") from None
+        except SliceError as e:
+            why = describe_error(e.__cause__ or e)
+            raise MediaUnavailable(f"{address!r:.200} could not be read: {why}") from e
+        self._check_size(data, repr(address)[:200])
+        return data
+
+    def _check_size(self, data: bytes, name: str) -> None:
+        if len(data) > self._job.image_max_bytes:
+            raise InvalidMedia(f"{name} has more than images.max_bytes, {self._job.image_max_bytes:,} bytes")
+
+
+def _map_nested(
+    pool: ThreadPoolExecutor, function: Callable[[T], R], rows: Sequence[Sequence[T]]
+) -> list[list[R] | Exception]:
+    """Calls a function for each value of each row. Returns its first error in place of a row."""
+
+    def attempt(value: T) -> R | Exception:
+        try:
+            return function(value)
+        except Exception as e:
+            return e
+
+    results = pool.map(attempt, [value for row in rows for value in row])
+    mapped: list[list[R] | Exception] = []
+    for row in rows:
+        of_row = [next(results) for _ in row]
+        error = next((result for result in of_row if isinstance(result, Exception)), None)
+        mapped.append(error or [result for result in of_row if not isinstance(result, Exception)])
+    return mapped

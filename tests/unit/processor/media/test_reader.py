@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.media import cells, medium, reader
+from airflow_provider_raydatallm.processor.media.cells import MediaFile, check_media_column, files_of_cell
+from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, MediaUnavailable, Medium
+from airflow_provider_raydatallm.processor.media.reader import MediaReader
+from tests.support.http_server import http_server
+from tests.support.images import BAD_IMAGES, image_file
+
+
+def media_reader(**fields: Any) -> MediaReader:
+    required = dict.fromkeys(("slice_key", "input_path", "output_path", "model_source", "prompt"), "x")
+    return MediaReader(SliceJob(**required, image_column="photo", **fields))
+
+
+@pytest.mark.parametrize(("cell", "files"), [
+    (b"abc", [MediaFile(b"abc")]), ("/a.jpg", [MediaFile(None, "/a.jpg")]), (b"", [MediaFile(b"")]),
+    ({"bytes": b"abc", "path": "a.jpg"}, [MediaFile(b"abc")]),
+    ({"bytes": None, "path": "/a.jpg"}, [MediaFile(None, "/a.jpg")]),
+    ([b"a", b"b"], [MediaFile(b"a"), MediaFile(b"b")]),
+    ([{"path": "/a"}, {"path": "/b"}], [MediaFile(None, "/a"), MediaFile(None, "/b")]),
+])  # fmt: skip
+def test_cell_becomes_files(cell: Any, files: list[MediaFile]) -> None:
+    assert files_of_cell("photo", cell) == files
+    column = pa.chunked_array([cells.to_array([files, files])])
+    assert cells.from_array(column) == [files, files]
+
+
+@pytest.mark.parametrize("cell", [None, "", [], [None], [b"a", None], {"bytes": None, "path": None}])
+def test_row_without_an_image_is_refused(cell: Any) -> None:
+    with pytest.raises(SliceError, match="'photo' holds no image"):
+        files_of_cell("photo", cell)
+
+
+def test_row_with_too_many_images_is_refused() -> None:
+    with pytest.raises(SliceError, match="holds 65 images, and a row takes at most 64"):
+        files_of_cell("photo", [b"a"] * 65)
+
+
+@pytest.mark.parametrize("kind", [
+    pa.binary(), pa.large_binary(), pa.string(), pa.list_(pa.binary()), pa.large_list(pa.large_string()),
+    pa.struct({"bytes": pa.binary(), "path": pa.string()}), pa.list_(pa.struct({"path": pa.string()})),
+])  # fmt: skip
+def test_columns_that_hold_files_are_accepted(kind: pa.DataType) -> None:
+    check_media_column("photo", pa.schema({"photo": kind}))
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.float32()), pa.struct({"x": pa.binary()}), pa.null()])
+def test_columns_of_other_kinds_are_refused(kind: pa.DataType) -> None:
+    with pytest.raises(SliceError, match=rf"'photo', of type .*: images are bytes, an address") as refused:
+        check_media_column("photo", pa.schema({"photo": kind}))
+    assert refused.value.kind == "input"
+    with pytest.raises(SliceError, match="does not have. Columns: 'photo'"):
+        check_media_column("image", pa.schema({"photo": kind}))
+
+
+def test_files_are_read_from_wherever_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"on disk")
+    with http_server(lambda request: (200, b"of a site")) as site:
+        opened = media_reader(image_sources=(str(tmp_path), site, "127.0.0.1")).read([
+            [MediaFile(b"in the row"), MediaFile(None, f"{tmp_path}/a.jpg")],
+            [MediaFile(None, f"file://{tmp_path}/a.jpg")],
+            [MediaFile(None, f"{site}/a.jpg")],
+        ])  # fmt: skip
+    assert opened == [[b"in the row", b"on disk"], [b"on disk"], [b"of a site"]]
+
+
+@pytest.mark.parametrize(("name", "error", "why"), [
+    ("missing.jpg", InvalidMedia, "does not exist"), ("large.jpg", InvalidMedia, "more than images.max_bytes"),
+    ("folder", MediaUnavailable, "Is a directory"), ("../a.jpg", InvalidMedia, r"'\.\.'"),
+    ("missing/a.jpg", InvalidMedia, "does not exist"),
+])  # fmt: skip
+def test_file_that_cannot_be_read_is_its_row_s_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: type[Exception], why: str
+) -> None:
+    monkeypatch.setattr(reader, "_RETRY_WAITS_SECONDS", ())
+    (tmp_path / "large.jpg").write_bytes(b"x" * 101)
+    (tmp_path / "folder").mkdir()
+    good, bad = media_reader(image_sources=(str(tmp_path),), image_max_bytes=100).read(
+        [[MediaFile(b"good")], [MediaFile(b"good"), MediaFile(None, f"{tmp_path}/{name}")]]
+    )
+    assert good == [b"good"]
+    with pytest.raises(error, match=why):
+        raise bad  # type: ignore[misc]
+
+
+def test_file_in_a_row_over_the_limit_is_refused() -> None:
+    [bad] = media_reader(image_max_bytes=3).read([[MediaFile(b"1234")]])
+    with pytest.raises(InvalidMedia, match=r"the image has more than images\.max_bytes, 3 bytes"):
+        raise bad  # type: ignore[misc]
+
+
+def test_site_that_fails_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_RETRY_WAITS_SECONDS", (0.01, 0.01))
+    answers = iter([(503, b""), (429, b""), (200, b"here")])
+    with http_server(lambda request: next(answers)) as site:
+        opened = media_reader(image_sources=(site, "127.0.0.1")).read([[MediaFile(None, f"{site}/a")]])
+    assert opened == [[b"here"]]
+
+
+def test_one_bad_image_fails_its_row_and_no_other() -> None:
+    bad = BAD_IMAGES["truncated"]
+    good, both, other = media_reader(image_max_pixels=1000).decode(
+        [[image_file()], [image_file(), bad], [image_file(8, 8), image_file(6, 4)]]
+    )
+    assert isinstance(good, list)
+    assert isinstance(other, list)
+    assert [m.shape for m in good] == [(27, 36, 3)]
+    assert [m.shape for m in other] == [(8, 8, 3), (4, 6, 3)]
+    assert isinstance(both, InvalidMedia)
+
+
+def test_files_are_read_at_the_same_time() -> None:
+    together = threading.Barrier(8, timeout=20)  # of which each answer waits for the others
+
+    def respond(request: Any) -> tuple[int, Any]:
+        together.wait()
+        return 200, b"x"
+
+    with http_server(respond) as site:
+        rows = [[MediaFile(None, f"{site}/{i}")] for i in range(8)]
+        assert media_reader(image_sources=(site, "127.0.0.1")).read(rows) == [[b"x"]] * 8
+
+
+def test_media_travel_without_a_copy_of_their_pixels() -> None:
+    rows = [[Medium("image", (1, 2, 3), b"abcdef")], [], [Medium("image", (1, 1, 3), b"xyz")] * 2]
+    table = pa.table({"media": medium.to_array(rows)})
+    arrived = medium.from_array(table.column("media"))
+    assert [[(m.kind, m.shape, bytes(m.data)) for m in row] for row in arrived] == [
+        [(m.kind, m.shape, m.data) for m in row] for row in rows
+    ]
+    before = pa.total_allocated_bytes()
+    again = medium.from_array(table.column("media"))
+    assert pa.total_allocated_bytes() == before
+    assert [[m.size for m in row] for row in again] == [[6], [], [3, 3]]

@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, I
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
@@ -180,6 +181,8 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
     if not plan.rows:
         return None
     check_columns(job, plan, shape.known_fields)
+    if job.image_column is not None:
+        check_media_column(job.image_column, plan.source_schema)
     builder = RequestBuilder(
         plan.columns,
         prompt=job.prompt,
@@ -189,6 +192,7 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
         sampling_params={**({"temperature": 0} if job.draws_nothing else {}), **job.sampling_params},
         structured_outputs=structured_outputs(job),
         preprocess=preprocess,
+        images=job.image_column,
     )
     return InferencePlan(job, plan, builder, load_engine(job)(job, plan.rows), shape)
 

@@ -19,8 +19,8 @@ Request = http.server.BaseHTTPRequestHandler
 def http_server(
     respond: Callable[[Request], tuple[int, Any]], certificate: Path | None = None
 ) -> Iterator[str]:
-    """Answers GET and POST with a status and JSON, or bytes; of 3xx the address to go to. Over TLS if there is
-    a certificate. Yields its address."""
+    """Answers GET and POST with a status and JSON, or bytes; of 3xx the address to go to. Over TLS if there
+    is a certificate. Yields its address."""
 
     class Handler(Request):
         def do_GET(self) -> None:

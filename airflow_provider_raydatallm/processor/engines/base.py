@@ -92,6 +92,8 @@ class Engine(ABC):
 
     #: Whether it supports `on_too_long` and `deduplicate`.
     supports_dedup = False
+    #: Whether it shows models the images of rows (`__files`).
+    supports_images = False
     #: Seconds that parts of its first worker's start took, by the names of `StartupSeconds`, where known.
     startup_seconds: Mapping[str, float] = {}
     #: Name prefix of the actors that it shares with other jobs.
@@ -105,6 +107,10 @@ class Engine(ABC):
             names = " and ".join(name for name, is_set in needs_dedup.items() if is_set)
             raise SliceError(
                 f"{names} needs engine 'vllm', and this slice's engine is {type(self).__name__}", kind="input"
+            )
+        if job.image_column is not None and not self.supports_images:
+            raise SliceError(
+                f"images needs engine 'vllm', and this slice's engine is {type(self).__name__}", kind="input"
             )
         #: What `choose_sizes` chose by, once it has.
         self.sizing_inputs: SizingInputs | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,8 +18,9 @@ from airflow_provider_raydatallm.processor.input.base import (
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 from airflow_provider_raydatallm.processor.input.parquet_footer import ParquetFooter, read_footer
 
-#: Rows of a row group in one table.
+#: Rows of a row group in one table, at most; and their bytes, about: a column may hold files.
 BATCH_ROWS = 8192
+_BATCH_BYTES = 64 << 20
 
 
 class ParquetFormat(FileFormat):
@@ -47,7 +49,8 @@ class ParquetFormat(FileFormat):
                 if footer.digest != file.digest:
                     raise changed_error(file.path)
                 parquet, groups = footer.open(f), [part.row_group]
-                for batch in parquet.iter_batches(BATCH_ROWS, groups, names, use_threads=False):
+                rows = _batch_rows(footer.file.metadata.row_group(part.row_group), names)
+                for batch in parquet.iter_batches(rows, groups, names, use_threads=False):
                     check()
                     # A column's own name may hold dots, which Parquet also uses for nested fields.
                     yield pa.Table.from_batches([batch]).select(names)
@@ -63,3 +66,17 @@ class ParquetFormat(FileFormat):
         schema = footer.build_schema()
         self._last_schema = footer, schema
         return schema
+
+
+def _batch_rows(group: Any, names: Sequence[str]) -> int:
+    """:param group: metadata of a row group."""
+    columns = [group.column(i) for i in range(group.num_columns)]
+    # The path of a nested column begins with its name.
+    read = [
+        c
+        for c in columns
+        if any(c.path_in_schema == n or c.path_in_schema.startswith(f"{n}.") for n in names)
+    ]
+    size: int = sum(column.total_uncompressed_size for column in read)
+    rows: int = group.num_rows
+    return max(1, min(BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.columns import FILES_FIELD
 
 #: A row's prompt has to hold them all.
 _MOST_FILES = 64
@@ -25,10 +26,6 @@ class MediaFile(NamedTuple):
     address: str | None = None
 
 
-#: Of a row in a request: what `MediaFile` has.
-FILES_TYPE = pa.list_(pa.struct([pa.field("data", pa.large_binary()), pa.field("address", pa.string())]))
-
-
 def check_media_column(column: str, schema: pa.Schema) -> None:
     """:raises SliceError: when the input lacks the column, or it cannot hold files."""
     if column not in schema.names:
@@ -39,9 +36,7 @@ def check_media_column(column: str, schema: pa.Schema) -> None:
         )
     kind = schema.field(column).type
     if not _holds_files(_element(kind)):
-        raise SliceError(
-            f"images.column names {column!r}, of type {kind}: images are {_FORMS}", kind="input"
-        )
+        raise SliceError(f"images.column names {column!r}, of type {kind}: images are {_FORMS}", kind="input")
 
 
 def files_of_cell(column: str, cell: Any) -> list[MediaFile]:
@@ -59,7 +54,7 @@ def files_of_cell(column: str, cell: Any) -> list[MediaFile]:
 
 def to_array(rows: Sequence[Sequence[MediaFile]]) -> pa.Array:
     """The files of rows, as a column."""
-    return pa.array([[file._asdict() for file in files] for files in rows], FILES_TYPE)
+    return pa.array([[file._asdict() for file in files] for files in rows], FILES_FIELD.type)
 
 
 def from_array(column: pa.ChunkedArray) -> list[list[MediaFile]]:

@@ -16,7 +16,7 @@ import numpy as np
 from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL.Image import Image, Transpose
 
 #: Readers of other formats are less tried, and one of them runs PostScript.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
@@ -30,7 +30,7 @@ def decode_image(data: bytes, max_pixels: int) -> Medium:
 
     :raises InvalidMedia: naming what is wrong with it.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if not data:
         raise InvalidMedia("the image is empty: 0 bytes")
@@ -42,7 +42,7 @@ def decode_image(data: bytes, max_pixels: int) -> Medium:
         raise
     except Image.DecompressionBombError:  # over twice the limit, Pillow does not open it
         raise InvalidMedia(f"the image has over {_MOST_PIXELS:,} pixels") from None
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise InvalidMedia(
             f"the file is not an image that can be read ({', '.join(_FORMATS)}): it begins with {data[:16]!r}"
         ) from None
@@ -76,7 +76,7 @@ def _fitting(width: int, height: int, max_pixels: int) -> tuple[int, int]:
     return max(1, int(width * scale)), max(1, int(height * scale))
 
 
-def _read_orientation(image: Image) -> Image.Transpose | None:
+def _read_orientation(image: Image) -> Transpose | None:
     """What turns it the right way up, by its EXIF data; None where that is damaged."""
     from PIL.Image import Transpose
 
@@ -85,7 +85,7 @@ def _read_orientation(image: Image) -> Image.Transpose | None:
         Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90,
     )  # fmt: skip
     with contextlib.suppress(Exception):
-        return dict(enumerate(turns, start=2)).get(image.getexif().get(_ORIENTATION))
+        return dict(enumerate(turns, start=2)).get(image.getexif()[_ORIENTATION])
     return None
 
 

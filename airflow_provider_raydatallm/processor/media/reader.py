@@ -44,9 +44,7 @@ class MediaReader:
 
     def decode(self, rows: Sequence[Sequence[bytes]]) -> list[list[Medium] | Exception]:
         """Returns each row's media, or why they cannot be shown to a model."""
-        return _map_nested(
-            self._decoding, lambda data: decode_image(data, self._job.image_max_pixels), rows
-        )
+        return _map_nested(self._decoding, lambda data: decode_image(data, self._job.image_max_pixels), rows)
 
     def _read_file(self, file: MediaFile) -> bytes:
         if file.data is not None:

@@ -11,8 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.columns import CARRIED_ROW_FIELD, REQUEST_FIELDS, failed_table
+from airflow_provider_raydatallm.processor.columns import (
+    CARRIED_ROW_FIELD,
+    FILES_FIELD,
+    REQUEST_FIELDS,
+    failed_table,
+)
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.media.cells import MediaFile, files_of_cell
 from airflow_provider_raydatallm.processor.request.feedback import Attempt, Feedback, with_feedback
 from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
 from airflow_provider_raydatallm.processor.request.row_function import RowFunction
@@ -44,7 +50,10 @@ class RequestBuilder:
         sampling_params: Mapping[str, Any] | None = None,
         structured_outputs: Mapping[str, Any] | None = None,
         preprocess: Callable[[dict[str, Any]], Any] | None = None,
+        images: str | None = None,
     ) -> None:
+        """:param images: column of images, which the input has beside `columns`, or among them."""
+        self.image_column = images
         self._all_columns = list(columns)
         self._prompt = Template(prompt, columns) if prompt is not None else None
         #: Messages before the prompt's, by their role.
@@ -73,10 +82,11 @@ class RequestBuilder:
     def columns(self) -> list[str]:
         """Input columns that requests need: only these enter the pipeline."""
         parameters = self._preprocess.columns if isinstance(self._preprocess, RowFunction) else None
+        images = [self.image_column] if self.image_column is not None else []
         if self._preprocess is not None and parameters is None:
-            return self._all_columns
+            return list(dict.fromkeys(chain(self._all_columns, images)))
         templates = [t.columns for t in (*self._before.values(), self._prompt) if t is not None]
-        return list(dict.fromkeys(chain(parameters or (), *templates, self._column_params.values())))
+        return list(dict.fromkeys(chain(parameters or (), *templates, self._column_params.values(), images)))
 
     def build(self, row: Row) -> dict[str, Any]:
         """:raises SliceError: when `preprocess` returns no request."""
@@ -106,6 +116,13 @@ class RequestBuilder:
             request = self._messages(row, prompt, [(0, len(prompt))])
         return {**request, "sampling_params": {**params, **(result.get("sampling_params") or {})}}
 
+    def files(self, row: Row) -> list[MediaFile] | None:
+        """A row's images; None where rows have none.
+
+        :raises SliceError: for a row without any.
+        """
+        return None if self.image_column is None else files_of_cell(self.image_column, row[self.image_column])
+
     def _messages(self, row: Row, prompt: str, cells: list[tuple[int, int]]) -> dict[str, Any]:
         before = [(role, *template.render_with_cells(row)) for role, template in self._before.items()]
         contents = [*before, ("user", prompt, cells)]
@@ -126,7 +143,10 @@ class RequestReader:
         self._feedback = feedback
         self._builder = builder
         self._carry_row = carry_row
-        self._schema = pa.schema([*REQUEST_FIELDS, *[CARRIED_ROW_FIELD] * carry_row])
+        has_files = builder.image_column is not None
+        self._schema = pa.schema(
+            [*REQUEST_FIELDS, *[CARRIED_ROW_FIELD] * carry_row, *[FILES_FIELD] * has_files]
+        )
 
     def __call__(self, index: int, spans: Spans) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Yields tables of requests and of failed rows."""
@@ -151,14 +171,16 @@ class RequestReader:
             invalid = self._feedback.window(index, int(offsets[0]), int(offsets[-1]) + 1)
         requests: list[bytes | None] = []
         carried_rows: list[bytes | None] = []
+        files: list[list[dict[str, Any]] | None] = []
         failures: list[tuple[int, str, str]] = []
         for i, row in enumerate(rows):
-            request = carried = None
+            request = carried = row_files = None
             try:
                 if i in unreadable:
                     raise SliceError(unreadable[i], kind="input")
                 if self._carry_row:  # before preprocess, which may change what the row holds
-                    carried = _to_json(row)
+                    carried = _to_json({n: v for n, v in row.items() if n != self._builder.image_column})
+                row_files = self._builder.files(row)
                 built_request = self._builder.build(row)
                 if (offset := int(offsets[i])) in invalid:
                     built_request = with_feedback(built_request, invalid[offset])
@@ -167,8 +189,11 @@ class RequestReader:
                 failures.append((i, *_describe(e, is_unreadable=i in unreadable)))
             requests.append(request)
             carried_rows.append(carried)
-        columns: list[Any] = [[index] * count, offsets, requests, carried_rows]
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=False)]
+            files.append(None if row_files is None else [file._asdict() for file in row_files])
+        columns: list[Any] = [[index] * count, offsets, requests]
+        columns += [values for values, f in ((carried_rows, CARRIED_ROW_FIELD), (files, FILES_FIELD))
+                    if f in self._schema]  # fmt: skip
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
         built = pa.Table.from_arrays(arrays, schema=self._schema)
         return built.filter(built.column("__request").is_valid()), failed_table(built, failures)
 

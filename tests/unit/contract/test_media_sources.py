@@ -54,7 +54,9 @@ def test_listed_machines_and_public_ones_are_accepted() -> None:
         sources.check_machine("cdn.example.com", "10.2.0.1")
 
 
-@pytest.mark.parametrize("source", ["photos/", "cdn.example.com", "https://user:pw@x.com", "ftp://x.com/a", ""])
+@pytest.mark.parametrize(
+    "source", ["photos/", "cdn.example.com", "https://user:pw@x.com", "ftp://x.com/a", ""]
+)
 def test_a_source_that_cannot_be_one_is_named(source: str) -> None:
     with pytest.raises(ValueError, match=r"not a source|not accepted|not an address"):
         MediaSources([source])

@@ -122,7 +122,7 @@ class Dispatcher:
         for row in rows:
             assert row.together is not None
             entries.setdefault(row.together if row.together.as_batch else row, []).append(row)
-            self._queued_tokens += len(row.tokens)
+            self._queued_tokens += row.weight
             row.is_queued = True
         for entry in entries.values():
             order = -(1 << 62) if first else -max(row.max_tokens for row in entry)
@@ -140,10 +140,10 @@ class Dispatcher:
                 avoided.append(entry)
                 continue
             self._queued_rows -= len(entry[2])
-            tokens -= sum(len(row.tokens) for row in rows)
+            tokens -= sum(row.weight for row in rows)
             taken += rows
             for row in entry[2]:
-                self._queued_tokens -= len(row.tokens)
+                self._queued_tokens -= row.weight
                 row.is_queued = False
         for entry in avoided:
             heapq.heappush(self._queue, entry)
@@ -207,7 +207,7 @@ class Dispatcher:
         for number, row in sent.items():
             row.sent_at = now
             link.rows[number] = row
-            link.tokens += len(row.tokens)
+            link.tokens += row.weight
         link.open_calls += 1
         threading.Thread(target=self._read, args=(link, call), name="ray-llm-answers", daemon=True).start()
 
@@ -258,7 +258,7 @@ class Dispatcher:
             for place, number in enumerate(group.column("row").to_pylist()):
                 row = self._drop(link, number)
                 if row is not None and not row.is_done:
-                    row.is_done = True
+                    row.is_done, row.media = True, ()
                     answered[row] = place
             self._cancel_elsewhere(answered)
             self._deadlines.add(*(group.column(n).to_pylist() for n in ("engine_seconds", "output_tokens")))
@@ -273,7 +273,7 @@ class Dispatcher:
     def _drop(self, link: _Link, number: int) -> Row | None:
         row = link.rows.pop(number, None)
         if row is not None:
-            link.tokens -= len(row.tokens)
+            link.tokens -= row.weight
         return row
 
     def _cancel_elsewhere(self, answered: dict[Row, int]) -> None:

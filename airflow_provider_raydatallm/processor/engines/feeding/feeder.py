@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.columns import describe_error, storable
+from airflow_provider_raydatallm.processor.columns import FILES_FIELD, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, answer_table
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import COPIED_COLUMNS
@@ -34,10 +34,16 @@ from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Op
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import (
     PromptTokenizer,
     TokenizedRequest,
+    name_media,
 )
+from airflow_provider_raydatallm.processor.media import cells
+from airflow_provider_raydatallm.processor.media.medium import Medium
+from airflow_provider_raydatallm.processor.media.reader import MediaReader
 
 #: Rows that are tokenized at once: the first reach an engine before the last of a block are tokenized.
 _TOKENIZED_ROWS = 256
+#: The same where rows have media: decoded, an image takes megabytes.
+_DECODED_ROWS = 16
 #: Seconds without a sign of life, after which a worker's rows are asked elsewhere. A step may take long.
 SILENT_SECONDS = 120.0
 
@@ -73,6 +79,7 @@ class Feeder:
         self._setup = setup
         self._deliver = setup.deliver
         self._tokenizer = self._new_tokenizer()
+        self._media = MediaReader(setup.job) if setup.job.image_column is not None else None
         self._name = uuid.uuid4().hex[:12]
         self._pool = setup.open_workers(self._name)
         self._dedup = setup.dedup() if setup.dedup is not None else None
@@ -95,7 +102,10 @@ class Feeder:
         """Answers and delivers the requests of a block."""
         texts = requests.column("__request").to_pylist()
         ids = requests.drop_columns(["__request"])
-        infer = partial(self._infer, ids, texts)
+        files: Sequence[Sequence[bytes]] = [()] * len(texts)
+        if self._media is not None:
+            ids, texts, files = self._read_media(self._media, ids, texts)
+        infer = partial(self._infer, ids, texts, files)
         if self._dedup is None:
             infer(range(len(texts)), [None] * len(texts))
         else:
@@ -112,15 +122,35 @@ class Feeder:
         mine = workers_of_feeder(ready, place, feeders)
         return mine, setup.budget.share(max(1, feeders * len(mine) / max(1, len(ready))))
 
+    def _read_media(
+        self, reader: MediaReader, block: pa.Table, texts: Sequence[str]
+    ) -> tuple[pa.Table, list[str], list[list[bytes]]]:
+        """Returns the rows whose files can be read, their requests, which then name these by their content,
+        and the files. Delivers the others."""
+        contents = reader.read(cells.from_array(block.column(FILES_FIELD.name)))
+        block = block.drop_columns([FILES_FIELD.name])
+        self._deliver_errors(
+            block, [(i, None, c) for i, c in enumerate(contents) if isinstance(c, Exception)]
+        )
+        files = {i: content for i, content in enumerate(contents) if isinstance(content, list)}
+        named = [name_media(texts[i], content) for i, content in files.items()]
+        return _take(block, list(files)), named, list(files.values())
+
     def _infer(
-        self, block: pa.Table, texts: Sequence[str], rows: Sequence[int], keys: Sequence[bytes | None]
+        self,
+        block: pa.Table,
+        texts: Sequence[str],
+        files: Sequence[Sequence[bytes]],
+        rows: Sequence[int],
+        keys: Sequence[bytes | None],
     ) -> Collection[int]:
         """Returns the rows left unanswered."""
         left: list[int] = []
         suspects: list[int] = []
         in_work = []
         is_batch = self._setup.budget.batches is not None
-        step = len(rows) if is_batch else _TOKENIZED_ROWS
+        at_once = _TOKENIZED_ROWS if self._media is None else _DECODED_ROWS
+        step = len(rows) if is_batch else at_once
         with self._intake:
             suspect_keys = self._setup.suspect_keys.read() if self._dedup is not None else set()
             for start in range(0, len(rows), max(1, step)):
@@ -129,15 +159,18 @@ class Feeder:
                 waiting: list[Row] = []
                 failed: list[tuple[int, bytes | None, Exception]] = []
                 tokenized = self._tokenizer([texts[row] for row in some])
-                for row, key, request in zip(some, their_keys, tokenized, strict=True):
+                decoded = self._decode([files[row] for row in some])
+                for row, key, request, media in zip(some, their_keys, tokenized, decoded, strict=True):
                     if request.error is not None:
                         failed.append((row, key, request.error))
+                    elif isinstance(media, Exception):
+                        failed.append((row, key, media))
                     elif key in suspect_keys:
                         suspects.append(row)
                     elif self._is_postponed(request):
                         left.append(row)
                     else:
-                        waiting.append(_row(block, row, request, key))
+                        waiting.append(_row(block, row, request, key, media))
                 self._deliver_errors(block, failed)
                 in_work.append(self._dispatcher.hand_in(waiting, as_batch=is_batch))
         not_sent = set(suspects)
@@ -154,6 +187,9 @@ class Feeder:
             self._setup.suspect_keys.add(keys_of_suspects)
             self._record_twins(block, texts, suspects, known=set(suspects) - not_sent)
         return [*left, *suspects]
+
+    def _decode(self, files: Sequence[Sequence[bytes]]) -> Sequence[Sequence[Medium] | Exception]:
+        return self._media.decode(files) if self._media is not None else [()] * len(files)
 
     def _record_twins(
         self, block: pa.Table, texts: Sequence[str], suspects: Sequence[int], known: set[int]
@@ -232,13 +268,20 @@ class Feeder:
         self._deliver.record_death(pa.concat_tables(_take(row.block, [row.index]) for row in rows))
 
 
-def _row(block: pa.Table, index: int, request: TokenizedRequest, key: bytes | None) -> Row:
+def _row(
+    block: pa.Table,
+    index: int,
+    request: TokenizedRequest,
+    key: bytes | None,
+    media: Sequence[Medium],
+) -> Row:
     return Row(
         block,
         index,
         tokens=np.asarray(request.tokens, np.int32),
         params=request.params,
         max_tokens=request.total_tokens - len(request.tokens),
+        media=media,
         key=key,
         shortened=request.shortened,
     )

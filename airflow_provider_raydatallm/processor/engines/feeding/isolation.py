@@ -9,8 +9,10 @@ quarantined with it.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +60,7 @@ class Isolation:
     ) -> None:
         self._workers, self._on_group, self._on_culprit = workers, on_group, on_culprit
         self._has_worked = False
-        self._deadly: set[tuple[bytes, str]] = set()
+        self._deadly: set[tuple[Any, ...]] = set()
 
     def wait_for_room(self) -> None:
         """There always is."""
@@ -141,8 +143,9 @@ class Isolation:
         return workers[0]
 
 
-def _request(row: Row) -> tuple[bytes, str]:
-    return bytes(row.tokens.data), row.params
+def _request(row: Row) -> tuple[Any, ...]:
+    media = [hashlib.blake2b(medium.data, digest_size=16).digest() for medium in row.media]
+    return bytes(row.tokens.data), row.params, *media
 
 
 def _request_of_one_token() -> Row:

@@ -9,19 +9,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.media.medium import Medium, to_array
+
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker
+
+
+#: That a token of a prompt takes in a worker: a Python integer, and its place in a request.
+_BYTES_OF_A_TOKEN = 64
 
 
 class Row:
     """
     block, index: where its request is. tokens: of its prompt, int32. params: JSON text of vLLM's sampling
-    parameters. key: of its request, where identical ones run once. asked_again: while a worker was silent.
+    parameters. media: what it shows beside its text; dropped when it is answered. weight: in tokens, by the
+    memory that it takes. key: of its request, where identical ones run once. asked_again: while a worker was
+    silent.
     """
 
     __slots__ = (
         "asked_again", "avoid", "block", "deaths", "index", "is_done", "is_queued", "key", "max_tokens",
-        "params", "returns", "sent_at", "shortened", "together", "tokens",
+        "media", "params", "returns", "sent_at", "shortened", "together", "tokens", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -32,11 +40,14 @@ class Row:
         tokens: Any,
         params: str,
         max_tokens: int,
+        media: Sequence[Medium] = (),
         key: bytes | None = None,
         shortened: bool = False,
     ) -> None:
         self.block, self.index, self.key, self.shortened = block, index, key, shortened
         self.tokens, self.params, self.max_tokens = tokens, params, max_tokens
+        self.media = media
+        self.weight = len(tokens) + sum(medium.size for medium in media) // _BYTES_OF_A_TOKEN
         self.deaths = self.returns = 0
         self.asked_again = self.is_done = self.is_queued = False
         self.sent_at = 0.0
@@ -58,7 +69,7 @@ def call_table(rows: Mapping[int, Row]) -> pa.Table:
     """What a worker takes: rows by their numbers."""
     tokens = [row.tokens for row in rows.values()]
     starts = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
-    return pa.table(
+    table = pa.table(
         {
             "row": pa.array(list(rows), pa.int32()),
             "tokens": pa.ListArray.from_arrays(starts, np.concatenate(tokens)),
@@ -66,6 +77,8 @@ def call_table(rows: Mapping[int, Row]) -> pa.Table:
             "params": pa.array([row.params for row in rows.values()]).dictionary_encode(),
         }
     )
+    media = [row.media for row in rows.values()]
+    return table.append_column("media", to_array(media)) if any(media) else table
 
 
 class RowDispatcher(Protocol):

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 class VllmEngine(VllmEngineBase):
     worker = VllmWorker
     supports_dedup = True
+    supports_images = True
     #: Without a sign of life, after which a worker's rows are asked elsewhere.
     silent_after_s = SILENT_SECONDS
 
@@ -93,7 +94,8 @@ class VllmEngine(VllmEngineBase):
         return None
 
     def default_batch_size(self) -> int:
-        return sizing.block_rows(self.rows, self.cpu_actors[1])
+        rows = sizing.block_rows(self.rows, self.cpu_actors[1])
+        return rows if self.job.image_column is None else min(rows, sizing.IMAGE_BLOCK)
 
     @property
     def batches(self) -> int | None:
@@ -108,7 +110,10 @@ class VllmEngine(VllmEngineBase):
     @property
     def _blocks_in_work(self) -> int:
         """Blocks that a feeder holds at once."""
-        return 1 if self._isolates else sizing.blocks_in_work(self.rows, self.block_rows, self.cpu_actors[1])
+        if self._isolates:
+            return 1
+        blocks = sizing.blocks_in_work(self.rows, self.block_rows, self.cpu_actors[1])
+        return blocks if self.job.image_column is None else min(blocks, sizing.IMAGE_BLOCKS)
 
     def gpus_held(self, workers: int | None) -> float | None:
         return None if self.on_cpu or workers is None else workers * self.gpus_per_worker

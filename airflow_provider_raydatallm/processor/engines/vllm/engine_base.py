@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     read_max_num_seqs,
     vllm_is_cpu_build,
 )
+from airflow_provider_raydatallm.processor.engines.vllm.image_models import check_image_model
 from airflow_provider_raydatallm.processor.engines.vllm.pooling_models import check_pooling_model
 from airflow_provider_raydatallm.processor.request.answer_grammar import check_compiles
 from airflow_provider_raydatallm.processor.sizing import model_config
@@ -53,6 +54,7 @@ class VllmEngineBase(Engine):
         self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
         check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)
         check_pooling_model(job)
+        check_image_model(job)
         max_model_len = job.engine_kwargs.get("max_model_len")
         #: Tokens of a prompt plus its answer; None: the model's own limit.
         self.max_model_len: int | None = None if max_model_len in ("auto", -1) else max_model_len

@@ -23,6 +23,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
+from airflow_provider_raydatallm.processor.engines.vllm.engine_prompt import Prompt
 from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
@@ -30,6 +31,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     read_process_log,
 )
 from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
+from airflow_provider_raydatallm.processor.media.medium import from_array
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
@@ -88,14 +90,16 @@ class VllmWorker:
         """Yields groups of `GROUP_SCHEMA`, with the `gpus` of the engine, as the rows of a feeder finish,
         until all are or its next call takes over (`RowStreams`).
 
-        :param rows: `row` (its id with this feeder), `tokens` (list of int32) and `params` (JSON text of
-            vLLM's sampling parameters).
+        :param rows: `row` (its id with this feeder), `tokens` (list of int32), `params` (JSON text of
+            vLLM's sampling parameters) and, where rows have any, `media` (`MEDIUM_TYPE`).
         :param user: who shares the engine's slots with others.
         """
         columns = (rows.column(name).to_pylist() for name in ("row", "tokens", "params"))
+        has_media = "media" in rows.schema.names
+        media = from_array(rows.column("media")) if has_media else [()] * rows.num_rows
         started = [
-            (row, partial(self._generate_row, tokens, params, user))
-            for row, tokens, params in zip(*columns, strict=True)
+            (row, partial(self._generate_row, Prompt(tokens, shown), params, user))
+            for row, tokens, params, shown in zip(*columns, media, strict=True)
         ]
         async for group in self._streams.groups(feeder, started):
             answers = zip(*((row, *answer) for row, answer in group), strict=True)
@@ -106,7 +110,7 @@ class VllmWorker:
         """Cancels rows that another worker has answered."""
         self._streams.cancel(feeder, rows)
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, prompt: Prompt, params: str, user: str) -> tuple[Any, ...]:
         """The columns of `GROUP_SCHEMA` after `row`."""
         began = time.time()
         try:
@@ -114,11 +118,11 @@ class VllmWorker:
             async with self._slot(user):
                 began = time.time()
                 if isinstance(request, _Pooling):
-                    answer = await self._pool(tokens, request.params)
+                    answer = await self._pool(prompt.tokens, request.params)
                 elif isinstance(request, LabelTree):
-                    answer = await self._compare_labels(tokens, request)
+                    answer = await self._compare_labels(prompt, request)
                 else:
-                    answer = await self._generate_text(tokens, request)
+                    answer = await self._generate_text(prompt, request)
             return (*answer, time.time() - began, time.time(), None, None)
         except self._dead_error as e:
             # Callers of an actor that dies know that all its rows are lost.
@@ -138,19 +142,19 @@ class VllmWorker:
         """Held while a request is in the engine."""
         return contextlib.nullcontext()
 
-    async def _generate_text(self, tokens: list[int], params: SamplingParams) -> tuple[Any, ...]:
-        output = await self._final_output(tokens, params)
+    async def _generate_text(self, prompt: Prompt, params: SamplingParams) -> tuple[Any, ...]:
+        output = await self._final_output(prompt, params)
         said = output.outputs[0]
         return (
             said.text, None, said.finish_reason,
-            len(tokens), len(said.token_ids), output.num_cached_tokens,
+            len(output.prompt_token_ids or ()), len(said.token_ids), output.num_cached_tokens,
         )  # fmt: skip
 
-    async def _compare_labels(self, tokens: list[int], tree: LabelTree) -> tuple[Any, ...]:
+    async def _compare_labels(self, prompt: Prompt, tree: LabelTree) -> tuple[Any, ...]:
         """The answer's numbers are the labels' probabilities."""
 
         def ask(request: Branching) -> Coroutine[Any, Any, RequestOutput]:
-            return self._final_output([*tokens, *request.prefix], _compare_tokens(request.tokens))
+            return self._final_output(prompt.then(request.prefix), _compare_tokens(request.tokens))
 
         outputs = [await ask(tree.requests[0])]  # its prompt is in the prefix cache then
         outputs += await asyncio.gather(*map(ask, tree.requests[1:]))
@@ -160,7 +164,7 @@ class VllmWorker:
         ]
         return (
             None, tree.probabilities(logprobs), "stop",
-            len(tokens), len(outputs), outputs[0].num_cached_tokens,
+            len(outputs[0].prompt_token_ids or ()), len(outputs), outputs[0].num_cached_tokens,
         )  # fmt: skip
 
     async def _pool(self, tokens: list[int], params: PoolingParams) -> tuple[Any, ...]:
@@ -175,9 +179,9 @@ class VllmWorker:
             len(tokens), 0, last.num_cached_tokens,
         )  # fmt: skip
 
-    async def _final_output(self, tokens: list[int], params: SamplingParams) -> RequestOutput:
-        prompt: Any = {"type": "token", "prompt_token_ids": tokens}
-        async for output in self._engine.generate(prompt, params, uuid.uuid4().hex):
+    async def _final_output(self, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+        rendered = await prompt.render(self._engine)
+        async for output in self._engine.generate(rendered, params, uuid.uuid4().hex):
             last = output
         finish_reason = last.outputs[0].finish_reason
         if finish_reason == "abort":  # only an engine that was told to end aborts rows

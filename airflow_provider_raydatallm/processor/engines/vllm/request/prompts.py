@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.engines.control_tokens import Spans
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels import Labels
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import pooling_params
@@ -78,11 +79,30 @@ class ChatPrompts(Prompts):
         self._template = dict(job.chat_template_kwargs)
         if job.compares_labels:  # by the first token, which is the label's and no thought's
             self._template.setdefault("enable_thinking", False)
+        if job.image_column is not None:
+            self._check_shows_images()
         self._labels = Labels.of_job(job, self.render, tokenizer)
+
+    def _check_shows_images(self) -> None:
+        """:raises SliceError: when the template leaves no place for an image."""
+        why = "it has no place for an image"
+        try:
+            texts = [self.render([{"role": "user", "content": "x", "media": n}]) for n in (0, 1)]
+            if self._tokenizer.count_control_tokens(texts[1]) > self._tokenizer.count_control_tokens(
+                texts[0]
+            ):
+                return
+        except Exception as e:  # templates raise any type
+            why = describe_error(e)
+        raise SliceError(
+            f"images is given, and the chat template of model {self._job.model_source!r} takes none: {why}. "
+            "Give a model that sees images, whose template takes parts of type 'image'",
+            kind="input",
+        )
 
     def render(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
         return self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=add_generation_prompt, **self._template
+            _as_parts(messages), add_generation_prompt=add_generation_prompt, **self._template
         )
 
     def prompt(
@@ -193,6 +213,18 @@ PROMPTS: Mapping[str, type[Prompts]] = {
     "embed": PlainPrompts,
     "score": PairPrompts,
 }
+
+
+def _as_parts(messages: Messages) -> Messages:
+    """Messages as templates take them, in parts where one of them shows media."""
+    if not any("media" in message for message in messages):
+        return messages
+    parted = []
+    for message in messages:
+        others = {name: value for name, value in message.items() if name != "media"}
+        text = {"type": "text", "text": message["content"]}
+        parted.append({**others, "content": [*[{"type": "image"}] * message.get("media", 0), text]})
+    return parted
 
 
 def _join(messages: Messages) -> str:

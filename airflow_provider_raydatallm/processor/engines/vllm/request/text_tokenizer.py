@@ -73,6 +73,10 @@ class TextTokenizer:
         text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
         return text
 
+    def count_control_tokens(self, text: str) -> int:
+        [tokens] = self([text])
+        return len(self._control.select(tokens))
+
     def with_special_tokens(self, *texts: str) -> tuple[list[int], list[int]]:
         """Returns the tokens of a text, or a pair, with those that the tokenizer adds by itself; and the type
         of each (0 for all, where the model has no types)."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.control_tokens import cells_of
@@ -44,6 +45,12 @@ class _Request:
     parts: list[Part]
     texts: list[str]
     sampling_params: dict[str, Any]
+
+
+def name_media(request: str, files: Sequence[bytes]) -> str:
+    """The request with its media, by their content: so it is another one with another image."""
+    digests = [hashlib.blake2b(file, digest_size=16).hexdigest() for file in files]
+    return f'{{"media":{to_json(digests).decode()},{request[1:]}'
 
 
 class PromptTokenizer:
@@ -89,6 +96,8 @@ class PromptTokenizer:
     def _parse(self, json_text: str) -> _Request:
         request = from_json(json_text)
         messages = [_flatten_content(m) for m in request["messages"]]
+        if media := request.get("media"):
+            _show(messages, len(media))
         whole = Part(messages, cells_of(messages, request.get("cells")))
         parts = self._prompts.parts(whole)
         texts = [self._prompts.render(part.messages) for part in parts]
@@ -108,6 +117,14 @@ class PromptTokenizer:
         return TokenizedRequest(cut, prompt.params, len(cut) + prompt.max_tokens, shortened=True)
 
 
+def _show(messages: Sequence[dict[str, Any]], media: int) -> None:
+    """Has the first message of the user begin with the row's media (`ChatPrompts.render`)."""
+    first = next((message for message in messages if message.get("role") == "user"), None)
+    if first is None:
+        raise ValueError("no message is the user's, and so none can show the row's images")
+    first["media"] = media
+
+
 def _flatten_content(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message with its content as one text, which every template takes. Parts become lines, as in vLLM's
     server."""
@@ -117,7 +134,7 @@ def _flatten_content(message: Mapping[str, Any]) -> dict[str, Any]:
     for part in content:
         if part.get("type") != "text":
             raise ValueError(
-                f"a message has a part of type {part.get('type')!r}, and engine 'vllm' takes text only: set "
-                "engine='ray_data_llm'"
+                f"a message has a part of type {part.get('type')!r}, and engine 'vllm' takes text: give "
+                "images by images= (a column), or set engine='ray_data_llm'"
             )
     return {**message, "content": "\n".join(part["text"] for part in content)}

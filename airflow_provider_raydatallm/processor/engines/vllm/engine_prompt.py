@@ -1,0 +1,46 @@
+"""A row's prompt as vLLM's engine takes it.
+
+vLLM puts an image's patches together, and as many tokens in place of its placeholder, in the process of its
+front end, which is the worker's; it does so on a thread of its own. Decoding and resizing are done by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raydatallm.processor.media.medium import Medium
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+
+@dataclass(frozen=True)
+class Prompt:
+    tokens: list[int]
+    media: Sequence[Medium] = ()
+
+    def then(self, tokens: Sequence[int]) -> Prompt:
+        return replace(self, tokens=[*self.tokens, *tokens])
+
+    async def render(self, engine: AsyncLLM) -> Any:
+        """:raises ValueError: for media that the model does not take."""
+        if not self.media:
+            return {"type": "token", "prompt_token_ids": self.tokens}
+        data = await asyncio.to_thread(_as_vllm_takes_them, self.media)
+        prompt: Any = {"prompt_token_ids": self.tokens, "multi_modal_data": data}
+        return await engine.renderer.process_for_engine_async(prompt, time.time())
+
+
+def _as_vllm_takes_them(media: Sequence[Medium]) -> dict[str, list[Any]]:
+    from PIL import Image
+
+    by_kind: dict[str, list[Any]] = {}
+    for medium in media:
+        height, width, _ = medium.shape
+        image = Image.frombuffer("RGB", (width, height), medium.data, "raw", "RGB", 0, 1)
+        by_kind.setdefault(medium.kind, []).append(image)
+    return by_kind

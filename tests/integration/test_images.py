@@ -1,0 +1,151 @@
+"""Images by a real model: what transformers says to the same pixels, and each bad image with its reason."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.processor.media.images import decode_image
+from tests.support.http_server import http_server
+from tests.support.images import BAD_IMAGES, image_file
+from tests.support.slices import Ask
+from tests.support.vision_model import write_vision_model
+
+MAX_PIXELS = 3000
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+#: In a process of its own, as where a tokenizer was loaded without torch, transformers takes it for missing.
+_REFERENCE = """
+import json, sys
+import numpy as np, torch
+from PIL import Image
+from transformers import AutoProcessor, Idefics3ForConditionalGeneration
+
+folder, questions, out = sys.argv[1:]
+processor = AutoProcessor.from_pretrained(folder)
+model = Idefics3ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+letters = processor.tokenizer.convert_tokens_to_ids(list("abcdefghijklmnopqrstuvwxyz"))
+answers = []
+for question in np.load(questions, allow_pickle=True):
+    content = [*[{"type": "image"}] * len(question["pixels"]), {"type": "text", "text": question["text"]}]
+    messages = [{"role": "user", "content": content}]
+    text = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    images = [Image.fromarray(pixels) for pixels in question["pixels"]]
+    inputs = processor(text=text, images=images, return_tensors="pt", add_special_tokens=False)
+    with torch.no_grad():
+        written = model.generate(
+            **inputs, max_new_tokens=4, do_sample=False, prefix_allowed_tokens_fn=lambda *_: letters
+        )
+        logits = model(**inputs).logits[0, -1]
+    count = inputs["input_ids"].shape[1]
+    answers.append({
+        "text": processor.tokenizer.decode(written[0][count:]), "tokens": count,
+        "probabilities": torch.softmax(logits[letters[:3]], 0).tolist(),
+    })
+json.dump(answers, open(out, "w"))
+"""
+
+
+def transformers_answers(
+    model: Path, rows: list[tuple[str, list[bytes]]], folder: Path
+) -> list[dict[str, Any]]:
+    questions = []
+    for text, files in rows:
+        media = [decode_image(file, MAX_PIXELS) for file in files]
+        pixels = [np.frombuffer(m.data, np.uint8).reshape(m.shape) for m in media]
+        questions.append({"text": text, "pixels": pixels})
+    np.save(folder / "questions.npy", np.array(questions, object), allow_pickle=True)
+    paths = [str(model), str(folder / "questions.npy"), str(folder / "answers.json")]
+    subprocess.run([sys.executable, "-c", _REFERENCE, *paths], check=True)
+    return json.loads((folder / "answers.json").read_text())  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_vision_model(tmp_path_factory.mktemp("vision"))
+
+
+def test_rows_see_their_images_and_bad_ones_stop_no_other(
+    ask: Ask, vision_model: Path, tmp_path: Path
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "a.jpg").write_bytes(on_disk := image_file(seed=1))
+    (tmp_path / "secret.jpg").write_bytes(on_disk)
+    good: list[tuple[str, list[bytes]]] = [
+        *(("What is it?", [image_file(seed=seed)]) for seed in range(2, 8)),
+        ("What is it?", [image_file(640, 480, seed=8)]),
+        ("What is it?", [image_file(mode="CMYK", seed=9)]),
+        ("What is it?", [image_file(mode="RGBA", kind="PNG", seed=10)]),
+        ("Compare them. <image>", [image_file(seed=11), image_file(30, 90, kind="WEBP", seed=12)]),
+    ]
+    with http_server(lambda request: (200, image_file(seed=13))) as site:
+        cells: list[Any] = [[{"bytes": file, "path": None} for file in files] for _, files in good]
+        cells += [[{"path": f"{photos}/a.jpg"}], [{"path": f"{site}/b.jpg"}], cells[0]]
+        good += [("What is it?", [on_disk]), ("What is it?", [image_file(seed=13)]), good[0]]
+        bad: dict[str, Any] = {name: [{"bytes": file}] for name, file in BAD_IMAGES.items()}
+        bad |= {
+            "second": [*cells[0], {"bytes": b"broken"}], "elsewhere": [{"path": f"{tmp_path}/secret.jpg"}],
+            "missing": [{"path": f"{photos}/none.jpg"}], "none": [], "null": None,
+            "metadata": [{"path": "http://169.254.169.254/latest"}],
+        }  # fmt: skip
+        texts = [text for text, _ in good] + ["What is it?"] * len(bad)
+        table = pa.table(
+            {"n": range(len(texts)), "kind": [*["good"] * len(good), *bad], "text": texts}
+        ).append_column(
+            "photo",
+            pa.array(
+                [*cells, *bad.values()], pa.list_(pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+            ),
+        )
+        pq.write_table(table, tmp_path / "in.parquet")
+        arguments: dict[str, Any] = {
+            "input_path": f"{tmp_path}/in.parquet", "model_source": str(vision_model), "prompt": "{text}",
+            "image_column": "photo", "image_max_pixels": MAX_PIXELS, "columns": ["n", "kind", "text"],
+            "image_sources": [str(photos), site, "127.0.0.1"], "max_quarantine_fraction": 0.9,
+            "engine_kwargs": {"max_model_len": 512, "dtype": "float32"}, "poll_interval": 1.0,
+        }  # fmt: skip
+        alphabet = json.loads((vision_model / "tokenizer.json").read_text())["model"]["vocab"]
+        sampling = {
+            "temperature": 0, "max_tokens": 4, "allowed_token_ids": [alphabet[c] for c in LETTERS]
+        }  # fmt: skip
+        written = ask(output_path=f"{tmp_path}/written", sampling_params=sampling, **arguments)
+        # By the same engine, which slices share here.
+        chosen = ask(
+            output_path=f"{tmp_path}/chosen", choices=["a", "b", "c"], label_confidence=True, **arguments
+        )
+    expected = transformers_answers(vision_model, good, tmp_path)
+    published = pq.read_table(written["output_path"], partitioning=None)
+    assert published.column_names == ["n", "kind", "text", "answer"]
+    assert published.column("n").to_pylist() == [*range(len(good))]
+    assert published.column("answer").to_pylist() == [answer["text"] for answer in expected]
+    assert len({answer["text"] for answer in expected[:6]}) > 3  # the image decides
+    assert written["counts"]["deduplicated"] == 1
+    assert written["tokens"]["input"] == sum(answer["tokens"] for answer in expected[:-1])
+
+    labels = pq.read_table(chosen["output_path"], partitioning=None)
+    probabilities = [answer["probabilities"] for answer in expected]
+    assert labels.column("answer").to_pylist() == ["abc"[int(np.argmax(p))] for p in probabilities]
+    assert labels.column("answer_probability").to_pylist() == pytest.approx(
+        [max(p) for p in probabilities], abs=1e-3
+    )
+
+    for output in ("written", "chosen"):
+        failed = pq.read_table(tmp_path / f"{output}.quarantine").to_pylist()
+        reasons = {row["kind"]: f"{row['__error_type']} {row['__error']}" for row in failed}
+        assert reasons.keys() == bad.keys()
+        for kind, why in {
+            "empty": "InvalidMedia.* 0 bytes", "text": "not an image", "truncated": "InvalidMedia.*damaged",
+            "bomb": "pixels", "second": "not an image", "elsewhere": "below none of images.sources",
+            "missing": "does not exist", "none": "InvalidRequest.*holds no image", "null": "holds no image",
+            "metadata": "below none of images.sources",
+        }.items():  # fmt: skip
+            assert re.search(why, reasons[kind]), (kind, reasons[kind])

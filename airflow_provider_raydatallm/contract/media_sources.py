@@ -32,8 +32,9 @@ class MediaSources:
                 self._folders.append(check_address(source).removeprefix(_DISK))
             else:
                 raise ValueError(
-                    f"{source!r} is not a source: give folders, such as 's3://lake/photos/' or '/mnt/photos', "
-                    "sites, such as 'https://cdn.example.com', or addresses of machines, such as '10.1.2.3'"
+                    f"{source!r} is not a source: give folders, such as 's3://lake/photos/' or "
+                    "'/mnt/photos', sites, such as 'https://cdn.example.com', or addresses of machines, such "
+                    "as '10.1.2.3'"
                 )
 
     def check(self, address: str) -> None:

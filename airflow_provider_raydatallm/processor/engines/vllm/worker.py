@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     read_process_log,
 )
 from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
-from airflow_provider_raydatallm.processor.media.medium import from_array
+from airflow_provider_raydatallm.processor.media.medium import Medium, from_array
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
@@ -95,11 +95,12 @@ class VllmWorker:
         :param user: who shares the engine's slots with others.
         """
         columns = (rows.column(name).to_pylist() for name in ("row", "tokens", "params"))
-        has_media = "media" in rows.schema.names
-        media = from_array(rows.column("media")) if has_media else [()] * rows.num_rows
+        shown: list[dict[str, Any]] = [{}] * rows.num_rows
+        if "media" in rows.schema.names:
+            shown = [{"media": media} for media in from_array(rows.column("media"))]
         started = [
-            (row, partial(self._generate_row, Prompt(tokens, shown), params, user))
-            for row, tokens, params, shown in zip(*columns, media, strict=True)
+            (row, partial(self._generate_row, tokens, params, user, **media))
+            for row, tokens, params, media in zip(*columns, shown, strict=True)
         ]
         async for group in self._streams.groups(feeder, started):
             answers = zip(*((row, *answer) for row, answer in group), strict=True)
@@ -110,15 +111,18 @@ class VllmWorker:
         """Cancels rows that another worker has answered."""
         self._streams.cancel(feeder, rows)
 
-    async def _generate_row(self, prompt: Prompt, params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(
+        self, tokens: list[int], params: str, user: str, *, media: Sequence[Medium] = ()
+    ) -> tuple[Any, ...]:
         """The columns of `GROUP_SCHEMA` after `row`."""
         began = time.time()
+        prompt = Prompt(tokens, media)
         try:
             request = _parse_request(params)
             async with self._slot(user):
                 began = time.time()
                 if isinstance(request, _Pooling):
-                    answer = await self._pool(prompt.tokens, request.params)
+                    answer = await self._pool(tokens, request.params)
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(prompt, request)
                 else:

@@ -61,7 +61,7 @@ def test_columns_of_other_kinds_are_refused(kind: pa.DataType) -> None:
     with pytest.raises(SliceError, match=r"'photo', of type .*: images are bytes, an address") as refused:
         check_media_column("photo", pa.schema({"photo": kind}))
     assert refused.value.kind == "input"
-    with pytest.raises(SliceError, match="does not have. Columns: 'photo'"):
+    with pytest.raises(SliceError, match=r"does not have\. Columns: 'photo'"):
         check_media_column("image", pa.schema({"photo": kind}))
 
 
@@ -77,7 +77,7 @@ def test_files_are_read_from_wherever_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "error", "why"), [
-    ("missing.jpg", InvalidMedia, "does not exist"), ("large.jpg", InvalidMedia, "more than images.max_bytes"),
+    ("missing.jpg", InvalidMedia, "does not exist"), ("large.jpg", InvalidMedia, r"images\.max_bytes"),
     ("folder", MediaUnavailable, "Is a directory"), ("../a.jpg", InvalidMedia, r"'\.\.'"),
     ("missing/a.jpg", InvalidMedia, "does not exist"),
 ])  # fmt: skip

@@ -78,7 +78,7 @@ def test_private_address_that_is_not_listed_is_not_connected_to() -> None:
         with pytest.raises(InvalidMedia, match=r"127\.0\.0\.1, which is not public"):
             read_url(f"{site}/a", MediaSources([site]), max_bytes=10, timeout_s=5)
         by_name = site.replace("127.0.0.1", "localhost")
-        with pytest.raises(InvalidMedia, match="localhost has the address .*not public"):
+        with pytest.raises(InvalidMedia, match=r"localhost has the address .*not public"):
             read_url(f"{by_name}/a", MediaSources([by_name]), max_bytes=10, timeout_s=5)
     assert not asked
 
@@ -120,7 +120,7 @@ def test_closed_port_and_unknown_host_are_unavailable() -> None:
 def test_certificate_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tls_server(tmp_path) as server:
         sources = MediaSources([server.address, "127.0.0.1"])
-        with pytest.raises(MediaUnavailable, match="(?i)certificate"):
+        with pytest.raises(MediaUnavailable, match=r"(?i)certificate"):
             read_url(f"{server.address}/a", sources, max_bytes=100, timeout_s=5)
         monkeypatch.setenv("SSL_CERT_FILE", str(server.ca_file))
         assert b"2.60.0" in read_url(f"{server.address}/a", sources, max_bytes=100, timeout_s=5)

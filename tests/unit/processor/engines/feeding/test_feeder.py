@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -14,6 +15,10 @@ from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
+from airflow_provider_raydatallm.processor.media.cells import MediaFile, to_array
+from airflow_provider_raydatallm.processor.media.reader import MediaReader
+from tests.support.images import BAD_IMAGES, image_file
+from tests.support.slice_jobs import slice_job
 
 
 class Sink:
@@ -39,7 +44,7 @@ class Dedup:
 
 def feeder() -> Any:
     made: Any = Feeder.__new__(Feeder)
-    made._deliver, made._dedup = Sink(), Dedup()
+    made._deliver, made._dedup, made._media = Sink(), Dedup(), None
     return made
 
 
@@ -98,9 +103,9 @@ def test_only_rows_that_were_in_dying_engines_make_others_suspects(
     made._dispatcher = Unanswered(deaths)
     made._tokenizer = lambda texts: [TokenizedRequest([1], total_tokens=2) for _ in texts]
     texts = ["a", "a", "b"]
-    assert made._infer(block(3), texts, [0, 2], [b"a", b"b"]) == [0, 2]
+    assert made._infer(block(3), texts, [()] * 3, [0, 2], [b"a", b"b"]) == [0, 2]
     assert made._deliver.deaths == recorded
-    made._infer(block(3), texts, [0], [b"a"])  # of another block
+    made._infer(block(3), texts, [()] * 3, [0], [b"a"])  # of another block
     assert made._dispatcher.sent == ([0, 2] if deaths == 2 else [0, 2, 0])
 
 
@@ -125,3 +130,41 @@ def test_each_row_of_a_group_gets_its_own_answer_whatever_block_it_is_of() -> No
     for row in answers.to_pylist():
         assert row["text"] == f"{row['__unit']} {row['__offset']}"
     assert shared == {row.key: text for row, text in zip(rows, texts, strict=True)}
+
+
+def test_rows_with_bad_images_fail_and_others_are_sent_with_their_pixels() -> None:
+    made = feeder()
+    made._dedup = None
+    made._media = MediaReader(slice_job(image_column="photo", image_max_pixels=1000))
+    made._setup = SimpleNamespace(budget=RowBudget(10, 100), postpone_over=None, suspect_keys=None)
+    made._intake = threading.Lock()
+    sent: list[Row] = []
+    made._dispatcher = SimpleNamespace(
+        wait_for_room=lambda: None, hand_in=lambda rows, as_batch: sent.extend(rows), wait=lambda rows: []
+    )
+    named: list[str] = []
+
+    def tokenize(texts: Sequence[str]) -> list[TokenizedRequest]:
+        named.extend(texts)
+        return [TokenizedRequest([1], total_tokens=2) for _ in texts]
+
+    made._tokenizer = tokenize
+    good, other, broken = image_file(seed=1), image_file(8, 8, seed=2), BAD_IMAGES["truncated"]
+    cell_files = [[good], [broken], [MediaFile(None, "/etc/passwd")], [good, other], [good]]
+    files = [[f if isinstance(f, MediaFile) else MediaFile(f) for f in row] for row in cell_files]
+    texts = ['{"messages":[],"sampling_params":{}}'] * 5
+    requests = block(5).append_column("__request", pa.array(texts)).append_column("__files", to_array(files))
+    assert made(requests).to_pylist() == [{"rows": 5}]
+    failed = pa.concat_tables(made._deliver.answers)
+    assert dict(zip(failed.column("__offset").to_pylist(), failed.column("error").to_pylist(), strict=True)) == {
+        2: "InvalidMedia: '/etc/passwd' is below none of images.sources", 1: failed.column("error")[1].as_py()
+    }  # fmt: skip
+    assert "damaged" in failed.column("error")[1].as_py()
+    assert [row.block.column("__offset").to_pylist()[row.index] for row in sent] == [0, 3, 4]
+    assert [[medium.shape for medium in row.media] for row in sent] == [
+        [(27, 36, 3)], [(27, 36, 3), (8, 8, 3)], [(27, 36, 3)],
+    ]  # fmt: skip
+    assert sent[0].weight == 1 + 27 * 36 * 3 // 64
+    # The same image makes the same request, another one another.
+    assert named[0] == named[-1] != named[2]
+    assert [len(json.loads(text)["media"]) for text in named] == [1, 1, 2, 1]

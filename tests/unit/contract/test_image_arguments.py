@@ -40,7 +40,7 @@ def test_images_are_a_column_s_name_or_a_group() -> None:
     ({**IMAGES, "engine": "ray_data_llm"}, "images is for engine 'vllm', and this slice's is 'ray_data_llm'"),
     ({**IMAGES, "engine": "http", "endpoint_url": "https://h/v1"}, "images is for engine 'vllm'"),
     ({**IMAGES, "engine_kwargs": {"max_model_len": "auto"}}, "'auto' counts tokens, and those of images are"),
-    ({**IMAGES, "engine_kwargs": {"max_model_len": 500}, "on_too_long": "truncate"}, "those of images are not"),
+    ({**IMAGES, "engine_kwargs": {"max_model_len": 500}, "on_too_long": "truncate"}, "of images are not"),
 ])  # fmt: skip
 def test_arguments_that_do_not_go_with_images(given: dict[str, Any], says: str) -> None:
     with pytest.raises(pydantic.ValidationError, match=says):

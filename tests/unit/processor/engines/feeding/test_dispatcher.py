@@ -15,9 +15,10 @@ import pytest
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
 from airflow_provider_raydatallm.processor.engines.feeding import dispatcher as module
 from airflow_provider_raydatallm.processor.engines.feeding.dispatcher import Dispatcher
-from airflow_provider_raydatallm.processor.engines.feeding.row import Row
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row, call_table
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
+from airflow_provider_raydatallm.processor.media.medium import Medium, from_array
 from tests.support.waiting import wait_for
 
 
@@ -492,3 +493,31 @@ def test_worker_with_the_fewest_rows_gets_the_next() -> None:
     one.answer(1)
     two.answer(2)
     assert desk.dispatcher.wait(first) == desk.dispatcher.wait(second) == []
+
+
+def test_images_count_by_their_memory_and_are_let_go_when_their_row_is_answered() -> None:
+    worker = Worker()
+    desk = Desk(worker, tokens=1000)
+    waiting = rows(1, 2, 3, 4)
+    image = Medium("image", (100, 100, 3), bytes(30_000))  # as much as 468 tokens
+    shown = [
+        Row(row.block, row.index, tokens=row.tokens, params="{}", max_tokens=16, media=[image])
+        for row in waiting
+    ]
+    block = desk.dispatcher.hand_in(shown)
+    called(worker, [1, 2, 3])  # the third begins before the limit
+    worker.answer(1, 2)
+    called(worker, [1, 2, 3], [4])
+    assert [len(row.media) for row in shown] == [0, 0, 1, 1]
+    worker.answer(3, 4)
+    assert desk.dispatcher.wait(block) == []
+
+
+def test_call_holds_the_media_of_each_row() -> None:
+    plain, shown = rows(1, 2)
+    shown.media = [Medium("image", (1, 2, 3), b"abcdef"), Medium("image", (1, 1, 3), b"xyz")]
+    table = call_table({7: plain, 9: shown})
+    assert [[(m.shape, bytes(m.data)) for m in row] for row in from_array(table.column("media"))] == [
+        [], [((1, 2, 3), b"abcdef"), ((1, 1, 3), b"xyz")],
+    ]  # fmt: skip
+    assert "media" not in call_table({7: plain}).schema.names

@@ -156,10 +156,10 @@ def test_rows_with_bad_images_fail_and_others_are_sent_with_their_pixels() -> No
     requests = block(5).append_column("__request", pa.array(texts)).append_column("__files", to_array(files))
     assert made(requests).to_pylist() == [{"rows": 5}]
     failed = pa.concat_tables(made._deliver.answers)
-    assert dict(zip(failed.column("__offset").to_pylist(), failed.column("error").to_pylist(), strict=True)) == {
-        2: "InvalidMedia: '/etc/passwd' is below none of images.sources", 1: failed.column("error")[1].as_py()
-    }  # fmt: skip
-    assert "damaged" in failed.column("error")[1].as_py()
+    assert failed.column("__offset").to_pylist() == [2, 1]
+    elsewhere, damaged = failed.column("error").to_pylist()
+    assert elsewhere == "InvalidMedia: '/etc/passwd' is below none of images.sources"
+    assert damaged.startswith("InvalidMedia: the image is damaged")
     assert [row.block.column("__offset").to_pylist()[row.index] for row in sent] == [0, 3, 4]
     assert [[medium.shape for medium in row.media] for row in sent] == [
         [(27, 36, 3)], [(27, 36, 3), (8, 8, 3)], [(27, 36, 3)],

@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
 from airflow_provider_raydatallm.processor.engines.feeding.isolation import Isolation
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
+from airflow_provider_raydatallm.processor.media.medium import Medium, from_array
 
 
 class Worker:
@@ -157,3 +158,26 @@ def test_rows_that_a_living_engine_leaves_unanswered_are_left_and_not_asked_agai
     rows = [Row(object(), 0, tokens=np.zeros(5, np.int32), params="{}", max_tokens=1)]
     assert isolation.wait(isolation.hand_in(rows)) == rows
     assert worker.calls == [[1], [5]]
+
+
+def test_row_with_the_prompt_of_a_deadly_one_and_another_image_is_asked_all_the_same() -> None:
+    def row(index: int, pixel: bytes) -> Row:
+        image = Medium("image", (1, 1, 3), pixel * 3)
+        return Row(object(), index, tokens=np.zeros(2, np.int32), params="{}", max_tokens=1, media=[image])
+
+    class DiesOfWhite(Worker):
+        def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
+            shown = from_array(rows.column("media")) if "media" in rows.schema.names else []
+            self.deadly = (2,) if any(bytes(m.data) == b"w" * 3 for media in shown for m in media) else ()
+            return super().generate(rows)
+
+    worker = DiesOfWhite()
+    answered: list[int] = []
+    culprits: list[int] = []
+    isolation = Isolation(
+        lambda: [worker],
+        on_group=lambda rows, group: answered.extend(row.index for row in rows),
+        on_culprit=lambda row: culprits.append(row.index),
+    )
+    isolation.hand_in([row(0, b"b"), row(1, b"w"), row(2, b"w"), row(3, b"g")])
+    assert (answered[-2:], culprits) == ([0, 3], [1, 2])

@@ -10,7 +10,7 @@ import inspect
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -42,8 +42,8 @@ from airflow_provider_raydatallm.processor.media.reader import MediaReader
 
 #: Rows that are tokenized at once: the first reach an engine before the last of a block are tokenized.
 _TOKENIZED_ROWS = 256
-#: The same where rows have media: decoded, an image takes megabytes.
-_DECODED_ROWS = 16
+#: Images of such rows, at most, unless a row has more: decoded, each takes megabytes.
+_DECODED_IMAGES = 16
 #: Seconds without a sign of life, after which a worker's rows are asked elsewhere. A step may take long.
 SILENT_SECONDS = 120.0
 
@@ -149,13 +149,11 @@ class Feeder:
         suspects: list[int] = []
         in_work = []
         is_batch = self._setup.budget.batches is not None
-        at_once = _TOKENIZED_ROWS if self._media is None else _DECODED_ROWS
-        step = len(rows) if is_batch else at_once
         with self._intake:
             suspect_keys = self._setup.suspect_keys.read() if self._dedup is not None else set()
-            for start in range(0, len(rows), max(1, step)):
+            for places in [slice(None)] if is_batch and rows else _cut(rows, files):
                 self._dispatcher.wait_for_room()
-                some, their_keys = rows[start : start + step], keys[start : start + step]
+                some, their_keys = rows[places], keys[places]
                 waiting: list[Row] = []
                 failed: list[tuple[int, bytes | None, Exception]] = []
                 tokenized = self._tokenizer([texts[row] for row in some])
@@ -266,6 +264,18 @@ class Feeder:
 
     def _record_death(self, rows: Sequence[Row]) -> None:
         self._deliver.record_death(pa.concat_tables(_take(row.block, [row.index]) for row in rows))
+
+
+def _cut(rows: Sequence[int], files: Sequence[Sequence[bytes]]) -> Iterator[slice]:
+    """The places of rows that are tokenized, and decoded, at once."""
+    start = images = 0
+    for place, row in enumerate(rows):
+        images += len(files[row])
+        if place - start >= _TOKENIZED_ROWS or (images > _DECODED_IMAGES and place > start):
+            yield slice(start, place)
+            start, images = place, len(files[row])
+    if start < len(rows):
+        yield slice(start, len(rows))
 
 
 def _row(

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
+from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder, _cut
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
@@ -168,3 +168,16 @@ def test_rows_with_bad_images_fail_and_others_are_sent_with_their_pixels() -> No
     # The same image makes the same request, another one another.
     assert named[0] == named[-1] != named[2]
     assert [len(json.loads(text)["media"]) for text in named] == [1, 1, 2, 1]
+
+
+def test_rows_are_cut_by_their_number_and_by_that_of_their_images() -> None:
+    def cut(*images: int) -> list[int]:
+        rows = range(len(images))
+        places = [*_cut(rows, [[b""] * count for count in images])]
+        assert [row for place in places for row in rows[place]] == [*rows]
+        return [len(rows[place]) for place in places]
+
+    assert cut() == []
+    assert cut(*[0] * 600) == [256, 256, 88]
+    assert cut(*[1] * 40) == [16, 16, 8]
+    assert cut(10, 6, 1, 40, 3, 3) == [2, 1, 1, 2]

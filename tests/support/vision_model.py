@@ -35,7 +35,7 @@ def write_vision_model(folder: Path) -> Path:
     torch.manual_seed(1)
     text = {
         "model_type": "llama", "vocab_size": len(tokenizer), "num_key_value_heads": 2, "bos_token_id": 0,
-        "eos_token_id": 3, "pad_token_id": 1, "max_position_embeddings": 1024, "initializer_range": 0.5,
+        "eos_token_id": 3, "pad_token_id": 1, "max_position_embeddings": 4096, "initializer_range": 0.5,
     }  # fmt: skip
     config = Idefics3Config(
         vision_config={**_SIZE, "image_size": 56, "patch_size": 14, "initializer_range": 0.5},

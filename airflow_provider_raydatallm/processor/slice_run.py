@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.conversation import check_conversation_column
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from airflow_provider_raydatallm.processor.request.vectors import VectorParser
@@ -183,12 +184,19 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
     if not plan.rows:
         return None
     check_columns(job, plan, shape.known_fields)
+    if job.messages is not None:
+        check_conversation_column(job.messages, plan.schema)
     builder = RequestBuilder(
         plan.columns,
         prompt=job.prompt,
+        messages=job.messages,
         system_prompt=job.system_prompt,
         # By which the engine knows that identical requests may run once.
-        sampling_params={**({"temperature": 0} if job.draws_nothing else {}), **job.sampling_params},
+        sampling_params={
+            **({"temperature": 0} if job.draws_nothing else {}),
+            **job.sampling_params,
+            **({"logprobs": job.resolved_engine == "http" or 0} if job.logprobs else {}),
+        },
         structured_outputs=structured_outputs(job),
         preprocess=preprocess,
     )

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.processor.engines.control_tokens import (
 from airflow_provider_raydatallm.processor.engines.vllm.embedding import embed_params
 from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.labels import Labels
+from airflow_provider_raydatallm.processor.engines.vllm.reasoning import reasoning_params
 from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
 
 #: vLLM's default.
@@ -73,7 +74,11 @@ class PromptTokenizer:
                 trust_remote_code=trust_remote_code,
             )
         self._job = job
+        if job.chat_template is not None:
+            self._tokenizer.chat_template = job.chat_template
         self._template = dict(job.chat_template_kwargs)
+        if job.tools is not None:
+            self._template["tools"] = list(job.tools)
         if job.compares_labels:  # by the first token, which is the label's and no thought's
             self._template.setdefault("enable_thinking", False)
         self._limit = limit
@@ -86,6 +91,7 @@ class PromptTokenizer:
         self._control_tokens: dict[bytes, list[int]] = {}  # of messages without their cells
         #: Tokens around a text that is embedded as it is; a chat template writes its own.
         self._around = self._find_special_tokens() if job.task == "embed" else ([], [])
+        self._reasoning = reasoning_params(job)
         self._labels = Labels.of_job(job, self._render, self._tokenize)
         self._placeholder = f"cell-{secrets.token_hex(8)}"  # no row can guess it
 
@@ -203,7 +209,7 @@ class PromptTokenizer:
         elif tree is not None:
             params, max_tokens = tree.params, tree.most_tokens
         else:
-            params = to_json(sampling).decode()
+            params = to_json({**sampling, **self._reasoning}).decode()
             max_tokens = int(sampling.get("max_tokens", _MAX_TOKENS) or 1)
         before, after = self._around
         tokens = [*before, *tokens, *after] if before or after else tokens

@@ -77,10 +77,12 @@ class RayLLMBatchOperator(SliceTask):
     :param output_path: root of the published table. Without `{slice}`, the slice goes to
         `<output_path>/ds=<slice key>/`.
     :param model_source: hub id, folder on every node, or `s3://` address; of an endpoint, its name there.
-    :param task: `generate` a text, or `embed` the row's text: publish its vector, a list of floats.
-    :param prompt: user message, or the text to embed; `{column}` is replaced by the row's value, other braces
+    :param task: `generate` a text; `classify` the row's text by the labels that the model was trained for;
+        `embed` it: publish its vector, a list of floats; or `score` it against `query`, by a reranker.
+    :param prompt: user message, or the row's text; `{column}` is replaced by the row's value, other braces
         stay. Wrap prompts with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file
         beside the DAG.
+    :param query: what the texts of `task="score"` are compared with, with `{column}` fields as in `prompt`.
     :param messages: column of conversations to continue, instead of `prompt`: lists of structs with `role`
         and `content`, or JSON text of such lists.
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
@@ -145,8 +147,8 @@ class RayLLMBatchOperator(SliceTask):
     """
 
     template_fields: Sequence[str] = (
-        "input_path", "output_path", "model_source", "task", "prompt", "messages", "system_prompt", "choices",
-        "labels", "embedding", "regex", "grammar", "output_mode", "output_column", "columns",
+        "input_path", "output_path", "model_source", "task", "prompt", "query", "messages", "system_prompt",
+        "choices", "labels", "embedding", "regex", "grammar", "output_mode", "output_column", "columns",
         "sampling_params", "chat_template_kwargs", "tools", "reasoning_parser", "logprobs", "slice_key",
         "engine", "source", "rerun", "quality", "publish", "limits", "ray_conn_id", "model_conn_id",
         "storage_conn_id",
@@ -169,8 +171,9 @@ class RayLLMBatchOperator(SliceTask):
         input_path: Path,
         output_path: Path,
         model_source: Later,
-        task: Literal["generate", "embed"] | Later = "generate",
+        task: Literal["generate", "classify", "embed", "score"] | Later = "generate",
         prompt: Text | None = None,
+        query: Text | None = None,
         messages: Later | None = None,
         system_prompt: Text | None = None,
         choices: Sequence[str] | XComArg | None = None,
@@ -215,7 +218,8 @@ class RayLLMBatchOperator(SliceTask):
         self.input_path = arguments.to_url(input_path)
         self.output_path = arguments.to_url(output_path)
         self.model_source, self.task = model_source, task
-        self.prompt, self.messages, self.system_prompt = prompt, messages, system_prompt
+        self.prompt, self.query, self.messages = prompt, query, messages
+        self.system_prompt = system_prompt
         self.embedding = embedding
         self.choices, self.labels, self.regex, self.grammar = choices, labels, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)

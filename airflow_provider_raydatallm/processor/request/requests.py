@@ -43,6 +43,7 @@ class RequestBuilder:
         prompt: str | None = None,
         messages: str | None = None,
         system_prompt: str | None = None,
+        query: str | None = None,
         sampling_params: Mapping[str, Any] | None = None,
         structured_outputs: Mapping[str, Any] | None = None,
         preprocess: Callable[[dict[str, Any]], Any] | None = None,
@@ -51,7 +52,12 @@ class RequestBuilder:
         self._all_columns = list(columns)
         self._conversation = messages
         self._prompt = Template(prompt, columns) if prompt is not None else None
-        self._system = Template(system_prompt, columns, argument="system_prompt") if system_prompt else None
+        #: Messages before the prompt's, by their role.
+        self._before: dict[str, Template] = {}
+        if system_prompt:
+            self._before["system"] = Template(system_prompt, columns, argument="system_prompt")
+        if query:
+            self._before["query"] = Template(query, columns, argument="query")
         self._preprocess = preprocess
         if isinstance(preprocess, RowFunction):
             preprocess.check_columns(columns)
@@ -74,7 +80,7 @@ class RequestBuilder:
         parameters = self._preprocess.columns if isinstance(self._preprocess, RowFunction) else None
         if self._preprocess is not None and parameters is None:
             return self._all_columns
-        templates = [t.columns for t in (self._system, self._prompt) if t is not None]
+        templates = [t.columns for t in (*self._before.values(), self._prompt) if t is not None]
         conversation = [] if self._conversation is None else [self._conversation]
         used = chain(parameters or (), conversation, *templates, self._column_params.values())
         return list(dict.fromkeys(used))
@@ -89,7 +95,7 @@ class RequestBuilder:
         if self._preprocess is None:
             assert self._prompt is not None
             prompt, cells = self._prompt.render_with_cells(row)
-            return {**self._messages(row, [_user(prompt)], [cells]), "sampling_params": params}
+            return {**self._messages(row, [_message("user", prompt)], [cells]), "sampling_params": params}
         result = self._preprocess(dict(row))
         if isinstance(result, str):
             result = {"prompt": result}
@@ -108,7 +114,7 @@ class RequestBuilder:
         request = {"messages": result.get("messages")}
         if "prompt" in result:
             prompt = str(result["prompt"])
-            request = self._messages(row, [_user(prompt)], [[(0, len(prompt))]])
+            request = self._messages(row, [_message("user", prompt)], [[(0, len(prompt))]])
         return {**request, "sampling_params": {**params, **(result.get("sampling_params") or {})}}
 
     def _messages(
@@ -117,18 +123,16 @@ class RequestBuilder:
         messages: list[dict[str, Any]],
         cells: Sequence[Sequence[tuple[int, int]] | None],
     ) -> dict[str, Any]:
-        """Puts the system message before others."""
-        if self._system is None:
-            return {"messages": messages, "cells": cells}
-        system, of_system = self._system.render_with_cells(row)
+        """Puts the system message, or the query, before others."""
+        before = [(role, *template.render_with_cells(row)) for role, template in self._before.items()]
         return {
-            "messages": [{"role": "system", "content": system}, *messages],
-            "cells": [of_system, *cells],
+            "messages": [*(_message(role, content) for role, content, _ in before), *messages],
+            "cells": [*(spans for _, _, spans in before), *cells],
         }
 
 
-def _user(content: str) -> dict[str, Any]:
-    return {"role": "user", "content": content}
+def _message(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
 
 
 class RequestReader:

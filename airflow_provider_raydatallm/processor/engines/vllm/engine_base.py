@@ -19,7 +19,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     vllm_is_cpu_build,
 )
 from airflow_provider_raydatallm.processor.engines.vllm.chat_template import check_chat_template
-from airflow_provider_raydatallm.processor.engines.vllm.embedding import check_embedding_model
+from airflow_provider_raydatallm.processor.engines.vllm.pooling_models import check_pooling_model
 from airflow_provider_raydatallm.processor.engines.vllm.reasoning import check_reasoning_parser
 from airflow_provider_raydatallm.processor.request.answer_grammar import check_compiles
 from airflow_provider_raydatallm.processor.sizing import model_config
@@ -56,8 +56,7 @@ class VllmEngineBase(Engine):
         check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)
         check_reasoning_parser(job)
         check_chat_template(job)
-        if job.task == "embed":
-            check_embedding_model(job)
+        check_pooling_model(job)
         max_model_len = job.engine_kwargs.get("max_model_len")
         #: Tokens of a prompt plus its answer; None: the model's own limit.
         self.max_model_len: int | None = None if max_model_len in ("auto", -1) else max_model_len
@@ -88,7 +87,7 @@ class VllmEngineBase(Engine):
         kwargs: dict[str, Any] = {"enforce_eager": True} if self._eager else {}
         if self.on_cpu:
             kwargs["dtype"] = self._cpu_dtype
-        if self.job.task == "embed":
+        if self.job.task != "generate":
             kwargs["runner"] = "pooling"
         if self.job.reasoning_parser is not None:  # a grammar, or a budget, holds for one of the parts
             kwargs["reasoning_parser"] = self.job.reasoning_parser

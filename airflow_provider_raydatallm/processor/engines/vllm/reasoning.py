@@ -17,8 +17,6 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import constan
 if TYPE_CHECKING:
     from vllm.reasoning import ReasoningParser
 
-#: What a worker takes beside sampling parameters: arguments of the chat template, under this name.
-REASONING = "reasoning"
 _PARSERS = ("reasoning/__init__.py", "_REASONING_PARSERS_TO_REGISTER")
 
 
@@ -32,11 +30,6 @@ def check_reasoning_parser(job: SliceJob) -> None:
     raise SliceError(
         f"reasoning_parser is {name!r}, which the cluster's vLLM does not have: {hint}", kind="input"
     )
-
-
-def reasoning_params(job: SliceJob) -> dict[str, Any]:
-    """Returns what a worker takes beside the sampling parameters of the job's requests."""
-    return {REASONING: job.chat_template_kwargs} if job.reasoning_parser is not None else {}
 
 
 class Split(NamedTuple):

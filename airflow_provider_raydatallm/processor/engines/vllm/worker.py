@@ -23,9 +23,10 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
-from airflow_provider_raydatallm.processor.engines.vllm.embedding import EMBED
-from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LABELS, Branching, LabelTree
-from airflow_provider_raydatallm.processor.engines.vllm.reasoning import REASONING, ReasoningSplitter
+from airflow_provider_raydatallm.processor.engines.vllm.reasoning import ReasoningSplitter
+from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
+from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
+from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import REASONING
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     parse_startup_seconds,
     read_process_log,
@@ -118,8 +119,8 @@ class VllmWorker:
             request = _parse_request(params, self._shows_control_tokens)
             async with self._slot(user):
                 began = time.time()
-                if isinstance(request, _Embed):
-                    answer = await self._embed(tokens, request.params)
+                if isinstance(request, _Pooling):
+                    answer = await self._pool(tokens, request.params)
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(tokens, request)
                 else:
@@ -178,15 +179,15 @@ class VllmWorker:
             "cached_tokens": outputs[0].num_cached_tokens,
         }  # fmt: skip
 
-    async def _embed(self, tokens: list[int], params: PoolingParams) -> dict[str, Any]:
-        """The answer's numbers are the vector."""
+    async def _pool(self, tokens: list[int], params: PoolingParams) -> dict[str, Any]:
+        """The answer's numbers are a vector, or what a head says."""
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.encode(prompt, params, uuid.uuid4().hex):
             last = output
         if not last.finished:  # only an engine that was told to end aborts rows
             raise self._dead_error
         return {
-            "numbers": last.outputs.data.float().numpy(), "finish_reason": "stop",
+            "numbers": last.outputs.data.float().flatten().numpy(), "finish_reason": "stop",
             "input_tokens": len(tokens), "output_tokens": 0, "cached_tokens": last.num_cached_tokens,
         }  # fmt: skip
 
@@ -214,7 +215,7 @@ class VllmWorker:
 
 
 @dataclass(frozen=True)
-class _Embed:
+class _Pooling:
     params: PoolingParams
 
 
@@ -235,14 +236,14 @@ class _Generate:
 
 
 @lru_cache(1024)
-def _parse_request(text: str, shows_control_tokens: bool) -> _Generate | LabelTree | _Embed:
+def _parse_request(text: str, shows_control_tokens: bool) -> _Generate | LabelTree | _Pooling:
     """:param shows_control_tokens: whether texts that a model writes hold them."""
     from vllm import PoolingParams, SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     params = json.loads(text)
-    if EMBED in params:
-        return _Embed(PoolingParams(task="embed", **params[EMBED]))
+    if POOLING in params:
+        return _Pooling(PoolingParams(**params[POOLING]))
     if LABELS in params:
         return LabelTree.from_json(params[LABELS])
     template = params.pop(REASONING, None)

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raydatallm.processor.columns import one_or_several
 from airflow_provider_raydatallm.processor.engines.base import answer_table
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.answer_shape import TextParser
 from tests.support.in_process import job_of
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -27,7 +27,7 @@ def parse(rows: list[list[dict[str, Any]]], postprocess: Any = None, **arguments
     names = {name for of_row in columns for name in of_row}
     answers = answer_table(ids, **{name: [of_row.get(name) for of_row in columns] for name in names})
     job = job_of(input_path="/i", output_path="/o", engine="vllm", **arguments)
-    return AnswerParser(job, postprocess)(answers)
+    return TextParser(job, postprocess)(answers)
 
 
 def test_reasoning_and_probability_stand_beside_an_answer_that_is_checked_without_them() -> None:

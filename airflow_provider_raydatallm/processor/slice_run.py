@@ -193,12 +193,19 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
         sampling_params={
             **({"temperature": 0} if job.draws_nothing else {}),
             **job.sampling_params,
-            **({"logprobs": job.resolved_engine == "http" or 0} if job.logprobs else {}),
+            **_logprobs(job),
         },
         structured_outputs=structured_outputs(job),
         preprocess=preprocess,
     )
     return InferencePlan(job, plan, builder, load_engine(job)(job, plan.rows), shape)
+
+
+def _logprobs(job: SliceJob) -> dict[str, Any]:
+    """Parameters of the job's requests: of the sampled tokens only, in vLLM's words and OpenAI's."""
+    if not job.logprobs:
+        return {}
+    return {"logprobs": True if job.resolved_engine == "http" else 0}
 
 
 def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:

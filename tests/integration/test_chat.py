@@ -90,21 +90,22 @@ def test_thoughts_are_limited_and_have_a_column_of_their_own(
     ask: Ask, tiny_model: Path, tmp_path: Path
 ) -> None:
     companies = ["Acme Bank", "Acme Law", "Acme Steel", "Acme Farm"]
-    pq.write_table(pa.table({"company": companies, "budget": [BUDGET] * 3 + [40]}), tmp_path / "in.parquet")
+    # Not to be done before it has thought as long as it may: the last row for longer than it has tokens.
+    columns = {"company": companies, "budget": [BUDGET] * 3 + [40], "least": [BUDGET + 1] * 3 + [20]}
+    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
     arguments: dict[str, Any] = {
         "input_path": f"{tmp_path}/in.parquet", "poll_interval": 1.0, "prompt": QUESTION.format("{company}"),
         "model_source": str(make_thinking(tiny_model, tmp_path / "thinking")),
         "engine_kwargs": WARM_ENGINE, "reasoning_parser": "deepseek_r1", "max_quarantine_fraction": 0.5,
     }  # fmt: skip
-    # Not to be done before it has thought as long as it may.
     sampling = {
-        "temperature": 0, "min_tokens": BUDGET + 1, "max_tokens": 20, "thinking_token_budget": "{budget}"
+        "temperature": 0, "min_tokens": "{least}", "max_tokens": 20, "thinking_token_budget": "{budget}"
     }  # fmt: skip
     result = ask(
         output_path=f"{tmp_path}/labels", choices=list(LABELS), sampling_params=sampling, **arguments
     )
     published = pq.read_table(result["output_path"], partitioning=None)
-    assert published.column_names == ["company", "budget", "answer", "answer_reasoning"]
+    assert published.column_names == ["company", "budget", "least", "answer", "answer_reasoning"]
     assert published.column("company").to_pylist() == companies[:3]
     for row in published.to_pylist():
         assert row["answer"] in LABELS

@@ -46,6 +46,13 @@ def test_answer_may_be_several_texts_with_their_probabilities() -> None:
     assert reply.texts == (Text("Hi", "stop", None, -1.5, 2), Text("Ho", "stop", None))
 
 
+def test_calls_of_tools_are_the_answer() -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    [text] = read_reply(200, {}, reply(content=None, tool_calls=calls)).texts
+    assert json.loads(text.text or "") == calls
+    assert read_reply(200, {}, reply(content="Hi", tool_calls=[])).texts[0].text == "Hi"
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"[]", b'{"choices": []}', b'{"choices": [7]}', b"[" * 10**6]
 )

@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.engines.control_tokens import Spans
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels import Labels
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import pooling_params
+from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import reasoning_params
 from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import Messages, TextTokenizer
 
 #: vLLM's default.
@@ -77,8 +78,11 @@ class ChatPrompts(Prompts):
     def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
         super().__init__(job, tokenizer)
         self._template = dict(job.chat_template_kwargs)
+        if job.tools is not None:
+            self._template["tools"] = list(job.tools)
         if job.compares_labels:  # by the first token, which is the label's and no thought's
             self._template.setdefault("enable_thinking", False)
+        self._reasoning = reasoning_params(job)
         if job.image_column is not None:
             self._check_shows_images()
         self._labels = Labels.of_job(job, self.render, tokenizer)
@@ -112,7 +116,8 @@ class ChatPrompts(Prompts):
             tree = self._labels.after(texts[0], tokens[0], sampling_params)
             return Prompt(tokens[0], tree.params, tree.most_tokens)
         max_tokens = int(sampling_params.get("max_tokens", _MAX_TOKENS) or 1)
-        return Prompt(tokens[0], to_json(sampling_params).decode(), max_tokens)
+        params = to_json({**sampling_params, **self._reasoning}).decode()
+        return Prompt(tokens[0], params, max_tokens)
 
     def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
         """Cuts the end of the longest message. The template's own end stays, and so does the system message

@@ -36,7 +36,7 @@ def photos_caption() -> None:
         },
         sampling_params={"temperature": 0, "max_tokens": 64},
         output_column="caption",
-        engine={"kwargs": {"max_model_len": 4096}},
+        engine={"kwargs": {"max_model_len": 2048}},
     )
 
 

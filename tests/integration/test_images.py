@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(
         ("What is it?", [image_file(640, 480, seed=8)]),
         ("What is it?", [image_file(mode="CMYK", seed=9)]),
         ("What is it?", [image_file(mode="RGBA", kind="PNG", seed=10)]),
-        ("Compare them. <image>", [image_file(seed=11), image_file(30, 90, kind="WEBP", seed=12)]),
+        ("Compare them.", [image_file(seed=11), image_file(30, 90, kind="WEBP", seed=12)]),
     ]
     with http_server(lambda request: (200, image_file(seed=13))) as site:
         cells: list[Any] = [[{"bytes": file, "path": None} for file in files] for _, files in good]
@@ -95,11 +96,14 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(
         bad |= {
             "second": [*cells[0], {"bytes": b"broken"}], "elsewhere": [{"path": f"{tmp_path}/secret.jpg"}],
             "missing": [{"path": f"{photos}/none.jpg"}], "none": [], "null": None,
-            "metadata": [{"path": "http://169.254.169.254/latest"}],
+            "metadata": [{"path": "http://169.254.169.254/latest"}], "too_long": cells[0],
         }  # fmt: skip
-        texts = [text for text, _ in good] + ["What is it?"] * len(bad)
+        cells.append(cells[0])
+        forged = "Is <image> one?"
+        of_bad = ["What is it? " * 400 if kind == "too_long" else "What is it?" for kind in bad]
+        texts = [*(text for text, _ in good), forged, *of_bad]
         table = pa.table(
-            {"n": range(len(texts)), "kind": [*["good"] * len(good), *bad], "text": texts}
+            {"n": range(len(texts)), "kind": [*["good"] * len(cells), *bad], "text": texts}
         ).append_column(
             "photo",
             pa.array(
@@ -111,7 +115,7 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(
             "input_path": f"{tmp_path}/in.parquet", "model_source": str(vision_model), "prompt": "{text}",
             "image_column": "photo", "image_max_pixels": MAX_PIXELS, "columns": ["n", "kind", "text"],
             "image_sources": [str(photos), site, "127.0.0.1"], "max_quarantine_fraction": 0.9,
-            "engine_kwargs": {"max_model_len": 512, "dtype": "float32"}, "poll_interval": 1.0,
+            "engine_kwargs": {"max_model_len": 2048, "dtype": "float32"}, "poll_interval": 1.0,
         }  # fmt: skip
         alphabet = json.loads((vision_model / "tokenizer.json").read_text())["model"]["vocab"]
         sampling = {
@@ -125,13 +129,18 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(
     expected = transformers_answers(vision_model, good, tmp_path)
     published = pq.read_table(written["output_path"], partitioning=None)
     assert published.column_names == ["n", "kind", "text", "answer"]
-    assert published.column("n").to_pylist() == [*range(len(good))]
-    assert published.column("answer").to_pylist() == [answer["text"] for answer in expected]
+    assert published.column("n").to_pylist() == [*range(len(cells))]
+    # A row that spells an image shows no more of them; transformers would take it for one.
+    *answers, of_forged = published.column("answer").to_pylist()
+    assert answers == [answer["text"] for answer in expected]
+    assert len(of_forged) == 4
     assert len({answer["text"] for answer in expected[:6]}) > 3  # the image decides
     assert written["counts"]["deduplicated"] == 1
-    assert written["tokens"]["input"] == sum(answer["tokens"] for answer in expected[:-1])
+    tokens = [answer["tokens"] for answer in expected[:-1]]  # a byte is a token
+    tokens.append(expected[0]["tokens"] + len(forged) - len(good[0][0]))
+    assert written["tokens"]["input"] == sum(tokens)
 
-    labels = pq.read_table(chosen["output_path"], partitioning=None)
+    labels = pq.read_table(chosen["output_path"], partitioning=None).slice(0, len(good))
     probabilities = [answer["probabilities"] for answer in expected]
     assert labels.column("answer").to_pylist() == ["abc"[int(np.argmax(p))] for p in probabilities]
     assert labels.column("answer_probability").to_pylist() == pytest.approx(
@@ -146,6 +155,30 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(
             "empty": "InvalidMedia.* 0 bytes", "text": "not an image", "truncated": "InvalidMedia.*damaged",
             "bomb": "pixels", "second": "not an image", "elsewhere": "below none of images.sources",
             "missing": "does not exist", "none": "InvalidRequest.*holds no image", "null": "holds no image",
-            "metadata": "below none of images.sources",
+            "metadata": "below none of images.sources", "too_long": "PromptTooLong",
         }.items():  # fmt: skip
             assert re.search(why, reasons[kind]), (kind, reasons[kind])
+
+
+def test_example_captions_photos(
+    run_example: Callable[..., Path], vision_model: Path, tmp_path: Path
+) -> None:
+    photos, day = tmp_path / "photos", tmp_path / "in" / "ds=2026-01-01"
+    photos.mkdir()
+    day.mkdir(parents=True)
+    names = [f"{photos}/{i}.jpg" for i in range(20)]
+    for i, name in enumerate(names):
+        Path(name).write_bytes(image_file(seed=i) if i else b"broken")
+    pq.write_table(pa.table({"photo": names}), day / "part.parquet")
+    out = run_example(
+        "photos_caption",
+        RAY_LLM_DEMO_INPUT=tmp_path / "in",
+        RAY_LLM_DEMO_OUTPUT=tmp_path / "out",
+        RAY_LLM_EXAMPLE_PHOTOS=photos,
+        RAY_LLM_EXAMPLE_VISION=vision_model,
+    )
+    table = pq.read_table(out / "ds=2026-01-01", partitioning=None)
+    assert table.column("photo").to_pylist() == names[1:]
+    assert len(set(table.column("caption").to_pylist())) > 10
+    [failed] = pq.read_table(f"{out}.quarantine").to_pylist()
+    assert (failed["photo"], failed["__error_type"]) == (names[0], "InvalidMedia")

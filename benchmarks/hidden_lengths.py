@@ -45,7 +45,7 @@ def _with_own_length(params: str) -> str:
 
 
 class _HiddenLengthsWorker(VllmWorker):
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
         return await super()._generate_row(tokens, _with_own_length(params), user)
 
 

@@ -38,7 +38,7 @@ class NoOpWorker(VllmWorker):
     def kill_processes(self) -> None:
         """It has none."""
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
         return _answer(len(tokens), length_of(params), time.time())
 
 
@@ -52,7 +52,7 @@ class PacedWorker(NoOpWorker):
         self._virtual_s, self._seen = 0.0, time.monotonic()
         self._runs: asyncio.Task[None] | None = None
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
         row, began = PacedRow(len(tokens), length_of(params)), time.time()
         done = self._done[row] = asyncio.Event()
         self._batching.add(row, self._clock())
@@ -81,9 +81,12 @@ class PacedWorker(NoOpWorker):
         return self._virtual_s
 
 
-def _answer(prompt: int, answer: int, began: float) -> tuple[Any, ...]:
+def _answer(prompt: int, answer: int, began: float) -> dict[str, Any]:
     now = time.time()
-    return "word " * answer, None, "stop", prompt, answer, 0, now - began, now, None, None
+    return {
+        "text": "word " * answer, "finish_reason": "stop", "input_tokens": prompt, "output_tokens": answer,
+        "cached_tokens": 0, "engine_seconds": now - began, "finished_at": now,
+    }  # fmt: skip
 
 
 class PacedEngine(VllmEngine):

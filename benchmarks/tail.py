@@ -128,7 +128,7 @@ class _StoppedWorker(PacedWorker):
         self._stop = arguments["additional_config"]["stop"]
         self._finished = 0
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
         answer = await super()._generate_row(tokens, params, user)
         self._finished += 1
         if self._finished == self._stop["rows"]:

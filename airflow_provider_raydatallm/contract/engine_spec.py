@@ -134,6 +134,40 @@ class EngineSpec(RequestSpec):
         return self
 
     @model_validator(mode="after")
+    def _check_answers_of_engine(self) -> EngineSpec:
+        engine = self.resolved_engine
+        for_vllm = {
+            "chat_template": self.chat_template is not None,
+            "reasoning_parser": self.reasoning_parser is not None,
+        }
+        for_both = {
+            "tools": self.tools is not None,
+            "logprobs": self.logprobs,
+            "sampling_params['n']": self.answers_per_row > 1,
+        }
+        refused = {"ray_data_llm": for_vllm | for_both, "http": for_vllm}.get(engine, {})
+        for name, is_given in refused.items():
+            if is_given:
+                raise ValueError(f"{name} is for engine 'vllm', and this slice's is {engine!r}: leave it out")
+        if engine == "vllm":
+            if "reasoning_parser" in self.engine_kwargs:
+                raise ValueError(
+                    "engine.kwargs['reasoning_parser'] stands beside engine: give it as reasoning_parser, "
+                    "which takes the reasoning out of answers, too"
+                )
+            if self.reasoning_parser is None and "thinking_token_budget" in self.sampling_params:
+                raise ValueError(
+                    "sampling_params['thinking_token_budget'] needs reasoning_parser, which tells where "
+                    "thinking ends"
+                )
+        if self.logprobs and self.compares_labels:
+            raise ValueError(
+                "logprobs=True is for answers that the model writes, and choices are compared: set "
+                "labels.confidence=True, or labels.exact=True"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_labels(self) -> EngineSpec:
         if self.task != "generate":  # the model knows the labels
             return self
@@ -192,6 +226,8 @@ class EngineSpec(RequestSpec):
             return "labels.exact=True has the model write them"
         if self.resolved_engine != "vllm":
             return f"it is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
+        if self.reasoning_parser is not None:
+            return "reasoning_parser has the model think before it answers"
         if speculative := sorted(_SPECULATIVE & self.engine_kwargs.keys()):
             return f"with engine.kwargs[{speculative[0]!r}] vLLM does not say how probable given tokens are"
         given = self.sampling_params

@@ -20,6 +20,8 @@ _REQUEST_FIELDS = {
     "system_prompt", "prompt", "choices", "output_schema", "regex", "grammar", "sampling_params",
     "chat_template_kwargs", "preprocess", "postprocess", "output_column",
 }  # fmt: skip
+#: Those that came later: only where they are set, so that slices that lack them keep their fingerprint.
+_LATER_REQUEST_FIELDS = {"messages", "chat_template", "tools", "reasoning_parser", "logprobs"}
 
 
 def fingerprint(job: SliceJob) -> str:
@@ -47,6 +49,7 @@ def fingerprint(job: SliceJob) -> str:
         # A cache shares random answers between slices too. A preprocess function may set sampling_params.
         if job.answer_cache is not None and (job.preprocess or not is_deterministic(job.sampling_params)):
             inputs["answer_cache"] = True
+    inputs |= job.model_dump(mode="json", include=_LATER_REQUEST_FIELDS, exclude_defaults=True)
     if job.output_mode != "struct":
         inputs["output_mode"] = job.output_mode
     if job.repair:
@@ -81,6 +84,7 @@ def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_file
             "files": model_files,
             "engine_kwargs": answer_affecting_kwargs(engine_kwargs),
             "chat_template_kwargs": job.chat_template_kwargs,
+            **job.model_dump(mode="json", include={"chat_template", "tools"}, exclude_defaults=True),
             "on_too_long": job.on_too_long,
             **({"embed": [job.embedding_dimensions, job.embedding_normalize]} if job.task == "embed" else {}),
             **({"task": job.task} if job.task in ("classify", "score") else {}),

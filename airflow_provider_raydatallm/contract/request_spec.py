@@ -21,6 +21,8 @@ class RequestSpec(Contract):
     task: Literal["generate", "classify", "embed", "score"] = "generate"
     system_prompt: str | None = None
     prompt: str | None = None
+    #: Column of conversations, each of which the model is to continue.
+    messages: str | None = None
     #: What the text of a row is scored against; may hold {column} fields, as `prompt` does.
     query: str | None = None
     choices: tuple[str, ...] | None = None
@@ -40,7 +42,15 @@ class RequestSpec(Contract):
     regex: str | None = None
     grammar: str | None = None
     sampling_params: dict[str, Any] = Field(default_factory=dict)
+    #: In place of the model's own: the text of a Jinja template.
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    #: What the chat template, or an endpoint, tells the model of functions that it may ask to be called.
+    tools: tuple[dict[str, Any], ...] | None = Field(default=None, min_length=1)
+    #: vLLM's name of what tells the model's thoughts from its answer.
+    reasoning_parser: str | None = None
+    #: Whether to publish how probable the model finds its answer.
+    logprobs: bool = False
     preprocess: str | None = None
     postprocess: str | None = None
     #: Hash of the user's shipped code; "" when there is none.
@@ -77,6 +87,28 @@ class RequestSpec(Contract):
     def _to_booleans(cls, value: dict[str, Any]) -> dict[str, Any]:
         return with_booleans(value)
 
+    @field_validator("chat_template")
+    @classmethod
+    def _check_chat_template(cls, value: str | None) -> str | None:
+        if value is not None and "messages" not in value:
+            raise ValueError(
+                f"{value!r:.100} does not use messages, and so would ask all rows the same: give the text of "
+                "a chat template, not its name"
+            )
+        return value
+
+    @field_validator("tools")
+    @classmethod
+    def _check_tools(cls, value: tuple[dict[str, Any], ...] | None) -> tuple[dict[str, Any], ...] | None:
+        for tool in value or ():
+            function = tool.get("function")
+            if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
+                raise ValueError(
+                    f"{tool!r:.200} is not a tool as OpenAI describes them: give "
+                    "{'type': 'function', 'function': {'name': ..., 'parameters': <a JSON schema>}}"
+                )
+        return value
+
     @model_validator(mode="after")
     def _check_task(self) -> RequestSpec:
         for name in sorted(fields_of_other_tasks(self.task) & type(self).model_fields.keys()):
@@ -94,12 +126,14 @@ class RequestSpec(Contract):
 
     @model_validator(mode="after")
     def _check_request_and_answer_shape(self) -> RequestSpec:
-        if self.prompt is None and self.preprocess is None:
+        given = [n for n in ("prompt", "messages", "preprocess") if getattr(self, n) is not None]
+        if not given:
             raise ValueError(
-                "prompt is missing: give a prompt with {column} fields, or a preprocess function"
+                "prompt is missing: give a prompt with {column} fields, messages (a column of conversations) "
+                "or a preprocess function"
             )
-        if self.prompt is not None and self.preprocess is not None:
-            raise ValueError("prompt and preprocess both build the request: give one of them")
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} both build the request: give one of them")
         shapes = self.answer_shapes
         if len(shapes) > 1:
             raise ValueError(f"{' and '.join(shapes)} exclude each other: an answer has one shape")
@@ -116,10 +150,35 @@ class RequestSpec(Contract):
             raise ValueError(
                 "output_mode='columns' and postprocess both decide the published columns: give one of them"
             )
-        n = self.sampling_params.get("n")
-        if n not in (None, 1):
-            raise ValueError(f"sampling_params['n'] is {n!r}: one answer per row is published, leave n out")
         return self
+
+    @model_validator(mode="after")
+    def _check_several_answers(self) -> RequestSpec:
+        n = self.sampling_params.get("n") or 1
+        if type(n) is not int or n < 1:
+            raise ValueError(f"sampling_params['n'] is {n!r}: give a number of answers a row, at least 1")
+        if n == 1:
+            return self
+        if self.choices is not None:
+            raise ValueError(
+                f"sampling_params['n'] is {n}, and with choices a row has one answer: leave n out. How sure "
+                "the model is, labels.confidence says"
+            )
+        if self.output_mode == "columns":
+            raise ValueError(
+                f"sampling_params['n'] is {n}, and output_mode='columns' takes one answer a row apart: leave "
+                "one of them out"
+            )
+        if self.sampling_params.get("temperature") == 0:
+            raise ValueError(
+                f"sampling_params['n'] is {n}, and with temperature 0 all {n} answers are equal: raise it, "
+                "or leave n out"
+            )
+        return self
+
+    @property
+    def answers_per_row(self) -> int:
+        return int(self.sampling_params.get("n") or 1)
 
     @property
     def of_task(self) -> Task:

@@ -157,6 +157,11 @@ class SliceJob(EndpointSpec):
                 "engine.token_budget is counted anew for each attempt of quality.repair, and so would not "
                 "hold: leave one of them out"
             )
+        if self.repair and self.answers_per_row > 1:
+            raise ValueError(
+                f"quality.repair goes on with a row's answer, and sampling_params['n'] asks for "
+                f"{self.answers_per_row}: leave one of them out"
+            )
         limits = {"repair": self.repair > 0, "max_invalid_fraction": self.max_invalid_fraction is not None}
         if (given := [name for name, is_given in limits.items() if is_given]) and not self.answer_shapes:
             raise ValueError(

@@ -33,7 +33,8 @@ TASKS: Mapping[str, Task] = {
         fields=_SHAPES
         | {
             "system_prompt", "choices", "exact_labels", "label_confidence", "sampling_params",
-            "chat_template_kwargs", "postprocess", "repair",
+            "chat_template_kwargs", "postprocess", "repair", "messages", "chat_template", "tools",
+            "reasoning_parser", "logprobs",
         },
         draws=True,
     ),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TEMPLATE_FIELDS = RayLLMBatchOperator.template_fields
 #: The operator's arguments that the task's call may pass too.
-_OPERATOR_ARGUMENTS = tuple(name for name in _TEMPLATE_FIELDS if name != "prompt")
+_OPERATOR_ARGUMENTS = tuple(name for name in _TEMPLATE_FIELDS if name not in ("prompt", "messages"))
 
 
 class RowTask(Protocol):
@@ -60,7 +60,7 @@ def ray_llm_batch_task(
     function's parameters for the call's: import this one where they shall be content.
 
     :param multiple_outputs: push each key of the result to XCom under its own name too.
-    :param kwargs: arguments of `RayLLMBatchOperator`, without `prompt` and `preprocess`.
+    :param kwargs: arguments of `RayLLMBatchOperator`, without `prompt`, `messages` and `preprocess`.
     :raises TypeError: when the decorated object cannot build requests.
     """
 
@@ -95,7 +95,7 @@ class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):
         self._function = python_callable.__wrapped__  # type: ignore[attr-defined]
         self._pickled: PickledFunction | None = None
         name, parameters = self._function.__name__, inspect.signature(self._function).parameters
-        for argument in ("prompt", "preprocess"):
+        for argument in ("prompt", "messages", "preprocess"):
             if kwargs.get(argument) is not None:
                 raise ValueError(
                     f"{argument} and the function {name!r} both build the request: leave {argument} out"

@@ -83,6 +83,8 @@ class RayLLMBatchOperator(SliceTask):
         stay. Wrap prompts with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file
         beside the DAG.
     :param query: what the texts of `task="score"` are compared with, with `{column}` fields as in `prompt`.
+    :param messages: column of conversations to continue, instead of `prompt`: lists of structs with `role`
+        and `content`, or JSON text of such lists.
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
     :param choices: the answer is one of these texts, the most probable one by default.
     :param labels: how it is found, and columns that say how sure it is: the group `Labels`.
@@ -98,8 +100,17 @@ class RayLLMBatchOperator(SliceTask):
     :param output_column: name of the answer's column; must not exist in the input.
     :param columns: input columns to keep in the output. Default: all.
     :param sampling_params: vLLM's sampling parameters. A value that is exactly `"{column}"` comes from the
-        row.
+        row. With `n` over 1, answers are lists.
+    :param chat_template: a Jinja template in place of the model's own: its text, which Airflow does not
+        render.
     :param chat_template_kwargs: arguments of the chat template, such as `{"enable_thinking": False}`.
+    :param tools: functions that the model may ask to be called, as OpenAI describes them. The chat template
+        tells the model; what it answers is published as it is.
+    :param reasoning_parser: vLLM's parser, such as `qwen3` or `deepseek_r1`, that tells what a model thinks
+        from its answer: it goes to a column of its own, `<output_column>_reasoning`. `sampling_params` may
+        limit it by `thinking_token_budget`.
+    :param logprobs: publish how probable the model finds its answer: the logarithm, and its tokens
+        (`<output_column>_logprob`, `<output_column>_logprob_tokens`).
     :param slice_key: names the slice.
     :param preprocess: `"package.module:function"` that turns a row (dict) into a prompt, or a dict with
         `prompt` or `messages` and optionally `sampling_params`. Replaces `prompt`.
@@ -136,17 +147,20 @@ class RayLLMBatchOperator(SliceTask):
     """
 
     template_fields: Sequence[str] = (
-        "input_path", "output_path", "model_source", "task", "prompt", "query", "system_prompt", "choices",
-        "labels", "embedding", "regex", "grammar", "output_mode", "output_column", "columns",
-        "sampling_params", "chat_template_kwargs", "slice_key", "engine", "source", "rerun", "quality",
-        "publish", "limits", "ray_conn_id", "model_conn_id", "storage_conn_id",
+        "input_path", "output_path", "model_source", "task", "prompt", "query", "messages", "system_prompt",
+        "choices", "labels", "embedding", "regex", "grammar", "output_mode", "output_column", "columns",
+        "sampling_params", "chat_template_kwargs", "tools", "reasoning_parser", "logprobs", "slice_key",
+        "engine", "source", "rerun", "quality", "publish", "limits", "ray_conn_id", "model_conn_id",
+        "storage_conn_id",
     )  # fmt: skip
     #: Of no other kind: a choice that ends in README.md is no file.
     template_ext: Sequence[str] = (".jinja",)
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "prompt": "md",
         "system_prompt": "md",
-        **dict.fromkeys(("choices", "columns", "sampling_params", "chat_template_kwargs", *GROUPS), "json"),
+        **dict.fromkeys(
+            ("choices", "columns", "sampling_params", "chat_template_kwargs", "tools", *GROUPS), "json"
+        ),
     }
     operator_extra_links = (RayJobLink(),)
     ui_color = "#d6ecff"
@@ -160,6 +174,7 @@ class RayLLMBatchOperator(SliceTask):
         task: Literal["generate", "classify", "embed", "score"] | Later = "generate",
         prompt: Text | None = None,
         query: Text | None = None,
+        messages: Later | None = None,
         system_prompt: Text | None = None,
         choices: Sequence[str] | XComArg | None = None,
         labels: Labels | XComArg | None = None,
@@ -171,7 +186,11 @@ class RayLLMBatchOperator(SliceTask):
         output_column: Later = "answer",
         columns: Sequence[str] | XComArg | None = None,
         sampling_params: Mapping[str, Any] | XComArg | None = None,
+        chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | XComArg | None = None,
+        tools: Sequence[Mapping[str, Any]] | XComArg | None = None,
+        reasoning_parser: Later | None = None,
+        logprobs: bool | Later = False,
         slice_key: Later | None = None,
         preprocess: str | None = None,
         postprocess: str | None = None,
@@ -199,12 +218,15 @@ class RayLLMBatchOperator(SliceTask):
         self.input_path = arguments.to_url(input_path)
         self.output_path = arguments.to_url(output_path)
         self.model_source, self.task = model_source, task
-        self.prompt, self.query, self.system_prompt = prompt, query, system_prompt
+        self.prompt, self.query, self.messages = prompt, query, messages
+        self.system_prompt = system_prompt
         self.embedding = embedding
         self.choices, self.labels, self.regex, self.grammar = choices, labels, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)
         self.output_mode, self.output_column, self.columns = output_mode, output_column, columns
         self.sampling_params, self.chat_template_kwargs = sampling_params, chat_template_kwargs
+        self.chat_template, self.tools = chat_template, tools
+        self.reasoning_parser, self.logprobs = reasoning_parser, logprobs
         self.slice_key = slice_key
         self.preprocess, self.postprocess, self.code_paths = preprocess, postprocess, code_paths
         self.engine, self.source, self.rerun = engine, source, rerun
@@ -225,8 +247,9 @@ class RayLLMBatchOperator(SliceTask):
         arguments.check_bools(
             self, "allow_static_credentials", "deferrable", "cancel_on_kill", "emit_partition"
         )
-        # A schema's patterns may have braces of their own.
-        arguments.check_not_templates(self, _OWN_ARGUMENTS - {*self.template_fields, "output_schema"})
+        # A schema's patterns may have braces of their own, and a chat template is full of them.
+        own = _OWN_ARGUMENTS - {*self.template_fields, "output_schema", "chat_template"}
+        arguments.check_not_templates(self, own)
         #: Those that decide which code runs, before anything is rendered.
         self._code = arguments.code_arguments(vars(self))
         submission.check_arguments(self.task_id, submission.job_arguments(self), runtime_env)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.counters import COUNTERS, counters_of
@@ -20,11 +22,21 @@ CARRIED_ROW_FIELD = pa.field("__row", pa.string())
 ERROR_FIELDS = [pa.field("error_type", pa.string()), pa.field("error", pa.string())]
 
 
-#: What a model answers: a text, or numbers, such as the probabilities of labels. The other is null.
-_SAID_FIELDS = [
+#: A text that a model answers. Null is what it was not asked for.
+TEXT_FIELDS = [
     pa.field("text", pa.string()),
-    pa.field("numbers", pa.list_(pa.float32())),
     pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
+    pa.field("reasoning", pa.string()),  # what it thought before
+    pa.field("logprob", pa.float64()),  # logarithm of the probability of all its tokens together
+    pa.field("logprob_tokens", pa.int32()),  # their number
+]
+#: What a model answers: a text, or numbers, such as the probabilities of labels; the other is null. A row
+#: that asks for several texts has them in `texts`, and of these fields only `finish_reason`, the worst one.
+_SAID_FIELDS = [
+    TEXT_FIELDS[0],
+    pa.field("numbers", pa.list_(pa.float32())),
+    *TEXT_FIELDS[1:],
+    pa.field("texts", pa.list_(pa.struct(TEXT_FIELDS))),
 ]
 
 _COUNTER_FIELDS = {
@@ -83,6 +95,17 @@ ENTRY_SCHEMA = pa.schema([
     *(_COUNTER_FIELDS[name] for name in ("shortened", "input_tokens", "output_tokens")),  # once inferred
     pa.field("answered_at", pa.int64()),  # epoch seconds
 ])  # fmt: skip
+
+
+def one_or_several(texts: list[dict[str, Any]]) -> dict[str, Any]:
+    """An answer's columns.
+
+    :param texts: `TEXT_FIELDS` of each of its texts.
+    """
+    if len(texts) == 1:
+        return texts[0]
+    was_cut = any(text["finish_reason"] == "length" for text in texts)
+    return {"texts": texts, "finish_reason": "length" if was_cut else "stop"}
 
 
 def failed_table(rows: pa.Table, failures: list[tuple[int, str, str]]) -> pa.Table:

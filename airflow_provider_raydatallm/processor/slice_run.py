@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
+from airflow_provider_raydatallm.processor.request.conversation import check_conversation_column
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.parsers import open_parser
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
@@ -180,17 +181,31 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
     if not plan.rows:
         return None
     check_columns(job, plan, shape.known_fields)
+    if job.messages is not None:
+        check_conversation_column(job.messages, plan.schema)
     builder = RequestBuilder(
         plan.columns,
         prompt=job.prompt,
+        messages=job.messages,
         system_prompt=job.system_prompt,
         query=job.query,
         # By which the engine knows that identical requests may run once.
-        sampling_params={**({"temperature": 0} if job.draws_nothing else {}), **job.sampling_params},
+        sampling_params={
+            **({"temperature": 0} if job.draws_nothing else {}),
+            **job.sampling_params,
+            **_logprobs(job),
+        },
         structured_outputs=structured_outputs(job),
         preprocess=preprocess,
     )
     return InferencePlan(job, plan, builder, load_engine(job)(job, plan.rows), shape)
+
+
+def _logprobs(job: SliceJob) -> dict[str, Any]:
+    """Parameters of the job's requests: of the sampled tokens only, in vLLM's words and OpenAI's."""
+    if not job.logprobs:
+        return {}
+    return {"logprobs": True if job.resolved_engine == "http" else 0}
 
 
 def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:

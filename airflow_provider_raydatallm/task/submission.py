@@ -76,7 +76,8 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
     if any(is_rendered_later(arguments[shape]) for shape in ("choices", "regex", "grammar")):
         for name in ("repair", "max_invalid_fraction"):  # need one of them
             fields.pop(name, None)
-    required = ("input_path", "output_path", "model_source", *(("prompt",) if arguments["prompt"] else ()))
+    asked = [name for name in ("prompt", "messages") if arguments[name]]
+    required = ("input_path", "output_path", "model_source", *asked)
     build_spec(task_id, {**dict.fromkeys(required, "x"), **fields, "slice_key": "x"})
 
 
@@ -93,7 +94,7 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if str(fields.get(name)).strip() in ("", "None"):
             fields.pop(name, None)
     for name, value in fields.items():
-        nothing = ("None", "") if name == "prompt" else ("None",)
+        nothing = ("None", "") if name in ("prompt", "messages") else ("None",)
         if isinstance(value, str) and value.strip() in nothing:
             raise ValueError(f"{label(name)} rendered to {value!r}: check the template")
     return {name: v for name, v in fields.items() if v is not None or name == "engine_idle_timeout"}

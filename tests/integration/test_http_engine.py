@@ -167,6 +167,29 @@ def test_wrong_model_and_redirect_say_what_to_check(ask: Ask, server: str, tmp_p
         assert len(served.requests) == before
 
 
+def test_conversations_have_several_answers_with_their_probabilities(
+    ask: Ask, server: str, tmp_path: Path
+) -> None:
+    async def fault(number: int, body: dict[str, Any]) -> web.StreamResponse | None:
+        return None
+
+    talks = [
+        json.dumps([{"role": "user", "content": PROMPT.format(name=name)}]) for name in ("Acme Bank", "")
+    ]
+    with proxy(server, fault) as served:
+        given = arguments(served, tmp_path, [*talks, "{"])
+        sampling = {"n": 2, "temperature": 1, "max_tokens": 8}
+        result = ask(**{**given, "prompt": None, "sampling_params": sampling}, messages="name", logprobs=True,
+                     max_quarantine_fraction=0.5)  # fmt: skip
+    rows = rows_of(result)
+    assert [row["name"] for row in rows] == talks
+    for row in rows:
+        assert len(row["answer"]) == 2
+        assert all(p < 0 for p in row["answer_logprob"])
+    tokens = sum(sum(row["answer_logprob_tokens"]) for row in rows)
+    assert tokens == result["tokens"]["output"]
+
+
 def test_slice_of_many_rows_goes_through_ray_data(ask: Ask, tmp_path: Path) -> None:
     """With an answer cache, which then answers another slice."""
 

@@ -27,7 +27,7 @@ class _CountingWorker(VllmWorker):
         async for group in super().generate(rows, feeder, user):
             yield group
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
         asked = json.loads(params)
         if self._hold.exists() and asked["max_tokens"] >= int(self._hold.read_text()):
             # What is left of the model's length: minutes.

@@ -42,13 +42,16 @@ class _StubWorker(VllmWorker):
     async def is_alive(self) -> bool:
         return True
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
         made = json.loads(params)["max_tokens"]
         async with self._turn:
             began = time.time()
             await asyncio.sleep(made / 1000)
         now = time.time()
-        return "a", None, "stop", len(tokens), made, 0, now - began, now, None, None
+        return {
+            "text": "a", "finish_reason": "stop", "input_tokens": len(tokens), "output_tokens": made,
+            "cached_tokens": 0, "engine_seconds": now - began, "finished_at": now,
+        }  # fmt: skip
 
 
 class _LateWorker(_StubWorker):
@@ -63,7 +66,7 @@ class _LateWorker(_StubWorker):
 class _BrokenWorker(_StubWorker):
     """Dies of its first row as vLLM does when its GPU fails."""
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
         print(_LAST_WORDS, flush=True)
         os._exit(1)
 
@@ -71,7 +74,7 @@ class _BrokenWorker(_StubWorker):
 class _MortalWorker(_StubWorker):
     """Dies of rows that ask for `DEADLY` tokens."""
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
         if json.loads(params)["max_tokens"] == DEADLY:
             print(_LAST_WORDS, flush=True)
             os._exit(1)
@@ -85,10 +88,10 @@ class _CountingWorker(_StubWorker):
         super().__init__(journal)
         self._asked = journal.replace(".workers", ".asked")
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
         answer = await super()._generate_row(tokens, params, user)
         with open(self._asked, "a") as asked:
-            asked.write(f"{answer[4]}\n")
+            asked.write(f"{answer['output_tokens']}\n")
         return answer
 
 

@@ -57,6 +57,7 @@ COUNTERS: tuple[Counter, ...] = (
         "cached_tokens", "int", "tokens", "worker",
         "Prompt tokens found in the engine's prefix cache", "llm_cached_tokens",
     ),
+    Counter("reasoning_tokens", "int", "tokens", "worker", "Tokens of answers that were thought only"),
     Counter(
         "truncated", "bool", "counts", "parser",
         "Rows whose answer max_tokens truncated", "llm_rows_truncated", failed_as=TRUNCATED_ANSWER,

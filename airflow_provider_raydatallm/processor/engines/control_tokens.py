@@ -65,7 +65,9 @@ class ControlTokenSet:
         cuts = [0, *(match.start() + 1 for match in self.find_forged(text, cells)), len(text)]
         return [text[a:b] for a, b in itertools.pairwise(cuts) if a < b]
 
-    def raise_if_forged(self, messages: Sequence[Mapping[str, Any]], cells: Sequence[Spans] | None) -> None:
+    def raise_if_forged(
+        self, messages: Sequence[Mapping[str, Any]], cells: Sequence[Spans | None] | None
+    ) -> None:
         """:raises ControlTokens: when a message's text from the row spells a control token."""
         for i, message in enumerate(messages):
             for key, value in message.items():
@@ -82,9 +84,13 @@ class ControlTokenSet:
                         )
 
 
-def cells_of(messages: Sequence[Mapping[str, Any]], cells: Sequence[Spans] | None) -> list[Spans]:
+def cells_of(messages: Sequence[Mapping[str, Any]], cells: Sequence[Spans | None] | None) -> list[Spans]:
     """Parts of each message's content that come from the row."""
-    return list(cells) if cells is not None else [[(0, len(m["content"]))] for m in messages]
+    given = cells if cells is not None else [None] * len(messages)
+    return [
+        spans if spans is not None else [(0, len(message["content"]))]
+        for message, spans in zip(messages, given, strict=True)
+    ]
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.columns import (
 )
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.request import label_confidence
+from airflow_provider_raydatallm.processor.request.answer_details import AnswerDetails, Said
 from airflow_provider_raydatallm.processor.request.answer_grammar import AnswerGrammar
 from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser, Failure, Parsed
 from airflow_provider_raydatallm.processor.request.head_labels import head_labels
@@ -72,7 +73,9 @@ class TextParser(AnswerParser):
         """
         self._column = job.output_column
         self._choices = head_labels(job) if job.task == "classify" else job.choices
-        self._confidence = label_confidence.fields(job)
+        self._details = AnswerDetails(job)
+        #: Columns beside the answer.
+        self._beside = [*label_confidence.fields(job), *self._details.fields]
         self._schema, self._grammar = None, None
         if job.output_schema is not None:
             self._schema = AnswerSchema(job.output_schema, job.output_mode)
@@ -101,9 +104,10 @@ class TextParser(AnswerParser):
         if self._postprocess is not None:
             return None
         if self._splits_struct:
-            return list(self._schema.type) if self._schema else []
-        answer = pa.field(self._column, self._schema.type if self._schema else pa.string())
-        return [answer, *self._confidence]
+            assert self._schema is not None
+            return [*self._schema.type, *self._beside]
+        kind = self._schema.type if self._schema else pa.string()
+        return [self._details.answer_field(self._column, kind), *self._beside]
 
     @property
     def known_fields(self) -> list[pa.Field]:
@@ -114,23 +118,30 @@ class TextParser(AnswerParser):
     def _parse(self, answers: pa.Table, answered: np.ndarray) -> Parsed:
         indices: list[int] = []
         values: list[Any] = []
-        confidence: list[list[Any]] = []
+        beside: list[list[Any]] = []
         failures: list[Failure] = []
         problems: dict[int, str] = {}
         rows = answers.take(pa.array(answered))
-        names = ("text", "numbers", "finish_reason", *(["__row"] if self.needs_row else []))
+        names = ("numbers", *(["__row"] if self.needs_row else []))
         columns = [rows.column(name).to_pylist() for name in names]
-        for i, text, numbers, reason, *row in zip(answered.tolist(), *columns, strict=True):
-            of_label: list[Any] = []
+        of_rows = zip(answered.tolist(), self._details.read(rows), *columns, strict=True)
+        for i, said, numbers, *row in of_rows:
+            details = self._details.values(said)
+            of_texts: list[Any] = []
+            answer = said[0]
             try:
                 if numbers is not None:
                     assert self._choices is not None
-                    text, of_label = label_confidence.most_probable(self._choices, numbers)
-                value = self._parse_text(text, was_cut=reason == "length")
+                    label, details = label_confidence.most_probable(self._choices, numbers)
+                    said = [Said(label)]
+                for answer in said:
+                    of_texts.append(self._parse_text(answer.text, was_cut=answer.was_cut))
+                value = self._details.join(of_texts)
             except InvalidOutput as e:
-                cut = reason == "length"
-                message = f"the answer {e}{' (max_tokens cut it)' if cut else ''}: {text!r}"
-                failures.append((i, TRUNCATED_ANSWER if cut else INVALID_OUTPUT, message))
+                which = f" {len(of_texts) + 1} of {len(said)}" if len(said) > 1 else ""
+                cut = " (max_tokens cut it)" if answer.was_cut else ""
+                message = f"the answer{which} {e}{cut}: {answer.text!r}"
+                failures.append((i, TRUNCATED_ANSWER if answer.was_cut else INVALID_OUTPUT, message))
                 problems[i] = str(e)
                 continue
             except SliceError:
@@ -141,15 +152,15 @@ class TextParser(AnswerParser):
                 continue
             if self._postprocess is not None:
                 try:
-                    value = self._process(i, row[0], value, of_label)
+                    value = self._process(i, row[0], value, details)
                 except Exception as e:
                     failures.append((i, type(e).__name__, f"postprocess: {describe_error(e)}"))
                     continue
             indices.append(i)
             values.append(value)
-            confidence.append(of_label)
+            beside.append(details)
         if self._postprocess is None:
-            return Parsed(indices, self._build_answers(values, confidence), failures, problems)
+            return Parsed(indices, self._build_answers(values, beside), failures, problems)
         published, fitting, mismatches = self._fit_columns(values)
         return Parsed(fitting, published, failures + mismatches, problems)
 
@@ -157,16 +168,17 @@ class TextParser(AnswerParser):
         # An answer of a valid shape is whole, even when max_tokens came with its last character.
         return pc.and_(pc.equal(rows.column("finish_reason"), "length"), not self._is_shaped)
 
-    def _build_answers(self, values: list[Any], confidence: list[list[Any]]) -> dict[str, pa.Array]:
-        """:param confidence: of each value, what `label_confidence` says."""
+    def _build_answers(self, values: list[Any], beside: list[list[Any]]) -> dict[str, pa.Array]:
+        """:param beside: of each value, the columns beside it."""
         assert self.fields is not None
         if self._splits_struct:
-            answers = pa.array(values, pa.struct(self.fields))
-            return dict(zip(answers.type.names, answers.flatten(), strict=True))
-        answer, *beside = self.fields
-        columns = {answer.name: pa.array(values, answer.type)}
-        for n, field in enumerate(beside):
-            columns[field.name] = pa.array([of_label[n] for of_label in confidence], field.type)
+            assert self._schema is not None
+            answers = pa.array(values, self._schema.type)
+            columns = dict(zip(answers.type.names, answers.flatten(), strict=True))
+        else:
+            columns = {self._column: pa.array(values, self.fields[0].type)}
+        for n, field in enumerate(self._beside):
+            columns[field.name] = pa.array([details[n] for details in beside], field.type)
         return columns
 
     def _parse_text(self, text: str | None, *, was_cut: bool) -> Any:
@@ -179,9 +191,9 @@ class TextParser(AnswerParser):
             self._grammar.check(text, was_cut=was_cut)
         return text if self._schema is None else self._schema.parse(text)
 
-    def _process(self, index: int, row: str, value: Any, of_label: list[Any]) -> _Result:
+    def _process(self, index: int, row: str, value: Any, details: list[Any]) -> _Result:
         assert self._postprocess is not None
-        beside = {f.name: v for f, v in zip(self._confidence, of_label, strict=False)}
+        beside = {f.name: v for f, v in zip(self._beside, details, strict=False)}
         result = self._postprocess({**json.loads(row), self._column: value, **beside})
         fields = as_mapping(result)
         columns: dict[str, tuple[ValueType, Any]] = {}

@@ -13,6 +13,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import CARRIED_ROW_FIELD, REQUEST_FIELDS, failed_table
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.request.conversation import read_conversation
 from airflow_provider_raydatallm.processor.request.feedback import Attempt, Feedback, with_feedback
 from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
 from airflow_provider_raydatallm.processor.request.row_function import RowFunction
@@ -26,9 +27,10 @@ _encode = json.JSONEncoder(ensure_ascii=False, default=as_text).encode
 class RequestBuilder:
     """Builds a row's request: `{"messages": [...], "sampling_params": {...}, "cells": [...]}`.
 
-    `cells` says for each message which parts of its content, as (start, stop), come from the row: there, the
-    text of a control token is plain text (`engines/control_tokens`). It is left out for messages that
-    `preprocess` returns: all their text counts as the row's, since a function may put its values anywhere.
+    `cells` says for each message which parts of its content, as (start, stop), come from the row; null: all
+    of it. There, the text of a control token is plain text (`engines/control_tokens`). It is left out for
+    messages that `preprocess` returns: all their text counts as the row's, since a function may put its
+    values anywhere.
 
     `sampling_params` values that are exactly `"{column}"` take that row's value, with its type; null leaves
     the parameter out.
@@ -38,14 +40,17 @@ class RequestBuilder:
         self,
         columns: Sequence[str],
         *,
-        prompt: str | None,
+        prompt: str | None = None,
+        messages: str | None = None,
         system_prompt: str | None = None,
         query: str | None = None,
         sampling_params: Mapping[str, Any] | None = None,
         structured_outputs: Mapping[str, Any] | None = None,
         preprocess: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
+        """:param messages: column of conversations."""
         self._all_columns = list(columns)
+        self._conversation = messages
         self._prompt = Template(prompt, columns) if prompt is not None else None
         #: Messages before the prompt's, by their role.
         self._before: dict[str, Template] = {}
@@ -76,15 +81,21 @@ class RequestBuilder:
         if self._preprocess is not None and parameters is None:
             return self._all_columns
         templates = [t.columns for t in (*self._before.values(), self._prompt) if t is not None]
-        return list(dict.fromkeys(chain(parameters or (), *templates, self._column_params.values())))
+        conversation = [] if self._conversation is None else [self._conversation]
+        used = chain(parameters or (), conversation, *templates, self._column_params.values())
+        return list(dict.fromkeys(used))
 
     def build(self, row: Row) -> dict[str, Any]:
-        """:raises SliceError: when `preprocess` returns no request."""
+        """:raises SliceError: when `preprocess` returns no request, or a column holds no conversation."""
         row_params = {n: row[c] for n, c in self._column_params.items() if row[c] is not None}
         params = self._fixed_params | row_params
+        if self._conversation is not None:
+            turns = read_conversation(self._conversation, row[self._conversation])
+            return {**self._messages(row, turns, [None for _ in turns]), "sampling_params": params}
         if self._preprocess is None:
             assert self._prompt is not None
-            return {**self._messages(row, *self._prompt.render_with_cells(row)), "sampling_params": params}
+            prompt, cells = self._prompt.render_with_cells(row)
+            return {**self._messages(row, [_message("user", prompt)], [cells]), "sampling_params": params}
         result = self._preprocess(dict(row))
         if isinstance(result, str):
             result = {"prompt": result}
@@ -103,16 +114,25 @@ class RequestBuilder:
         request = {"messages": result.get("messages")}
         if "prompt" in result:
             prompt = str(result["prompt"])
-            request = self._messages(row, prompt, [(0, len(prompt))])
+            request = self._messages(row, [_message("user", prompt)], [[(0, len(prompt))]])
         return {**request, "sampling_params": {**params, **(result.get("sampling_params") or {})}}
 
-    def _messages(self, row: Row, prompt: str, cells: list[tuple[int, int]]) -> dict[str, Any]:
+    def _messages(
+        self,
+        row: Row,
+        messages: list[dict[str, Any]],
+        cells: Sequence[Sequence[tuple[int, int]] | None],
+    ) -> dict[str, Any]:
+        """Puts the system message, or the query, before others."""
         before = [(role, *template.render_with_cells(row)) for role, template in self._before.items()]
-        contents = [*before, ("user", prompt, cells)]
         return {
-            "messages": [{"role": role, "content": content} for role, content, _ in contents],
-            "cells": [spans for _, _, spans in contents],
+            "messages": [*(_message(role, content) for role, content, _ in before), *messages],
+            "cells": [*(spans for _, _, spans in before), *cells],
         }
+
+
+def _message(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
 
 
 class RequestReader:

@@ -63,7 +63,7 @@ def test_the_paced_worker_answers_when_the_simulation_does() -> None:
     async def generate(length: int) -> None:
         params = json.dumps({"max_tokens": 99, "extra_args": {"length": length}})
         answer = await worker._generate_row([1] * 20, params, "")
-        finished.append(answer[4])
+        finished.append(answer["output_tokens"])
 
     async def generate_all() -> None:
         await asyncio.gather(*(generate(length) for length in lengths))

@@ -5,6 +5,8 @@ from typing import Any
 from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key, fingerprint
 from tests.support.slice_jobs import slice_job
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
 
 def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
     base = fingerprint(slice_job())
@@ -14,6 +16,7 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"accelerator_type": "L4"}, {"engine_kwargs": {"max_num_seqs": 4}}, {"on_empty": "skip"},
         {"code_hash": "unused"}, {"slice_timezone": "Asia/Taipei"}, {"slice_format": "%Y"},
         {"keep_versions": 3}, {"choices": None, "output_mode": "struct", "repair": 0},
+        {"messages": None, "tools": None, "logprobs": False},
     ):  # fmt: skip
         assert fingerprint(slice_job(**same)) == base, same
     for other in (
@@ -24,7 +27,9 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"engine_kwargs": {"max_model_len": "auto"}, "max_model_len_percentile": 95},
         {"engine_kwargs": {"max_model_len": "auto"}, "on_too_long": "truncate"},
         {"processor_kwargs": {"chat_template_stage": {"chat_template": "x"}}},
-        {"postprocess": "m:f"}, {"output_column": "b"},
+        {"postprocess": "m:f"}, {"output_column": "b"}, {"prompt": None, "messages": "m"},
+        {"chat_template": "{{ messages }}"}, {"tools": [TOOL]}, {"reasoning_parser": "qwen3"},
+        {"logprobs": True},
         # By another rule, the slice has other rows, or reads them in another way.
         {"slice_column": "d"}, {"slice_column": "d", "slice_timezone": "Asia/Taipei"},
         {"csv_options": {"encoding": "latin-1"}}, {"column_types": {"a": "int64"}},
@@ -75,6 +80,7 @@ def test_cache_is_shared_by_jobs_whose_engines_answer_a_request_the_same() -> No
         {"engine_kwargs": {"max_model_len": "auto"}, "on_too_long": "truncate"},
         {"engine_kwargs": {"load_format": "dummy"}}, {"engine_kwargs": {"logits_processors": ["m:F"]}},
         {"engine_kwargs": {"structured_outputs_config": {"disable_any_whitespace": True}}},
+        {"chat_template": "{{ messages }}"}, {"tools": [TOOL]},
     ):  # fmt: skip
         assert key(**other) != base, other
     auto = slice_job(engine_kwargs={"max_model_len": "auto"})

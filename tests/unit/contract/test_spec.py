@@ -23,7 +23,6 @@ from tests.support.slice_jobs import slice_job
         ({"choices": ["a", "a"]}, "two different"),
         ({"choices": ["a", "b"], "regex": "x"}, "exclude each other"),
         ({"choices": ["a", "b"], "sampling_params": {"structured_outputs": {}}}, "structured_outputs"),
-        ({"sampling_params": {"n": 2}}, "one answer per row"),
         ({"output_mode": "columns"}, "output_mode is 'columns', which is for answers of an output_schema"),
         ({"output_schema": {}, "output_mode": "table"}, "output_mode"),
         ({"output_schema": {}, "output_mode": "columns", "output_column": "b"}, "leave output_column out"),

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ENTRY_SCHEMA, GROUP_SCHEMA
+from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ENTRY_SCHEMA
+
+DETAILS = [
+    ("finish_reason", pa.string()), ("reasoning", pa.string()), ("logprob", pa.float64()),
+    ("logprob_tokens", pa.int32()),
+]  # fmt: skip
 
 
 def test_files_of_the_answer_cache_stay_readable() -> None:
     assert pa.schema([
         ("key", pa.binary(16)),
-        ("text", pa.string()), ("numbers", pa.list_(pa.float32())), ("finish_reason", pa.string()),
+        ("text", pa.string()), ("numbers", pa.list_(pa.float32())), *DETAILS,
+        ("texts", pa.list_(pa.struct([("text", pa.string()), *DETAILS]))),
         ("shortened", pa.bool_()),
         ("input_tokens", pa.int64()), ("output_tokens", pa.int64()), ("answered_at", pa.int64()),
     ]) == ENTRY_SCHEMA  # fmt: skip
@@ -19,12 +25,5 @@ def test_files_of_the_answer_cache_stay_readable() -> None:
 def test_counters_of_fragments_keep_their_names() -> None:
     assert {
         "__input_tokens", "__output_tokens", "__cached_tokens", "__saved_tokens", "__shortened",
-        "__deduplicated", "__cached", "__truncated", "__asked_again",
+        "__deduplicated", "__cached", "__truncated", "__asked_again", "__reasoning_tokens",
     } <= {f.name for f in COUNT_FIELDS}  # fmt: skip
-
-
-def test_workers_return_rows_in_the_order_of_their_schema() -> None:
-    assert GROUP_SCHEMA.names == [
-        "row", "text", "numbers", "finish_reason", "input_tokens", "output_tokens", "cached_tokens",
-        "engine_seconds", "finished_at", "error_type", "error",
-    ]  # fmt: skip

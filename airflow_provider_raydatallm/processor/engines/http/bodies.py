@@ -24,6 +24,8 @@ class RequestBodies:
 
     def __init__(self, job: SliceJob) -> None:
         self._fixed: dict[str, Any] = {"model": job.model_source, "stream": False}
+        if job.tools is not None:
+            self._fixed["tools"] = job.tools
         if job.chat_template_kwargs:  # of vLLM's server
             self._fixed["chat_template_kwargs"] = job.chat_template_kwargs
         self._has_shape = job.choices is not None or job.output_schema is not None

@@ -17,13 +17,14 @@ from airflow_provider_raydatallm.contract.endpoint_spec import KEY_VARIABLE
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.columns import storable
+from airflow_provider_raydatallm.processor.columns import one_or_several, storable
 from airflow_provider_raydatallm.processor.engines.http.bodies import unwrap_choice
 from airflow_provider_raydatallm.processor.engines.http.limits import Pace, TokenBudget, TokenEstimate
 from airflow_provider_raydatallm.processor.engines.http.replies import (
     Completion,
     PassingError,
     RowRefusedError,
+    Text,
     read_reply,
 )
 
@@ -121,12 +122,17 @@ class EndpointClient:
     def _columns(self, completion: Completion) -> dict[str, Any]:
         """:raises RowRefusedError: for an answer without text, unless max_tokens cut it."""
         columns = vars(completion).copy()
-        text, refusal = completion.text, columns.pop("refusal")
-        if text is None and completion.finish_reason != "length":
-            reason = f"finish_reason {completion.finish_reason!r}"
+        texts = [self._text_columns(text) for text in columns.pop("texts")]
+        return columns | one_or_several(texts)
+
+    def _text_columns(self, text: Text) -> dict[str, Any]:
+        columns = vars(text).copy()
+        refusal = columns.pop("refusal")
+        if text.text is None and text.finish_reason != "length":
+            reason = f"finish_reason {text.finish_reason!r}"
             raise RowRefusedError(f"the endpoint answered no text ({reason}): {refusal!r:.500}")
-        if text is not None and self._job.choices is not None:
-            columns["text"] = unwrap_choice(text)
+        if text.text is not None and self._job.choices is not None:
+            columns["text"] = unwrap_choice(text.text)
         return columns
 
     def _learn(self, completion: Completion, body_bytes: int) -> int | None:

@@ -27,16 +27,26 @@ _ADVICE: Mapping[int, tuple[Kind, str]] = {
 
 
 @dataclass(frozen=True)
-class Completion:
-    """An answer. Its text is None where the endpoint refused, or max_tokens cut it before it began, and its
-    tokens where the endpoint does not count them."""
+class Text:
+    """A text of an answer, or its calls of tools as JSON. None where the endpoint refused, or max_tokens cut
+    it before it began. Its probability, where it is asked for."""
 
     text: str | None
     finish_reason: str | None
     refusal: str | None
+    logprob: float | None = None
+    logprob_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """An answer. Its numbers of tokens are None where the endpoint does not count them."""
+
+    texts: tuple[Text, ...]
     input_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
+    reasoning_tokens: int | None
 
 
 class RowRefusedError(Exception):
@@ -91,16 +101,33 @@ def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Completi
 def _read_completion(body: bytes) -> Completion:
     try:
         reply = json.loads(body)
-        [choice, *_] = reply["choices"]
-        message, reason = choice["message"], choice.get("finish_reason")
-        text, usage = message.get("content"), reply.get("usage") or {}
+        texts = tuple(map(_read_text, reply["choices"]))
+        usage = reply.get("usage") or {}
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
+        reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached, reasoning
+        if not texts:
+            raise ValueError("no choices")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
         raise PassingError(
             f"the endpoint's reply is not a chat completion: {_snippet(body)!r}", may_have_cost=True
         ) from e
-    return Completion(_text(text), _text(reason), _text(message.get("refusal")), *map(_count, tokens))
+    return Completion(texts, *map(_count, tokens))
+
+
+def _read_text(choice: Mapping[str, Any]) -> Text:
+    message = choice["message"]
+    of_tokens = (choice.get("logprobs") or {}).get("content")
+    logprob = sum(float(token["logprob"]) for token in of_tokens) if of_tokens else None
+    calls = message.get("tool_calls")
+    text = json.dumps(calls, ensure_ascii=False) if calls else _text(message.get("content"))
+    return Text(
+        text,
+        _text(choice.get("finish_reason")),
+        _text(message.get("refusal")),
+        logprob,
+        len(of_tokens) if of_tokens else None,
+    )
 
 
 def _text(value: Any) -> str | None:

@@ -109,15 +109,32 @@ def _refuse_unknown(argument: str, values: Mapping[str, Any], known: Iterable[st
 
 
 @cache
-def _source_class(file: str, name: str) -> ast.ClassDef | None:
+def _source(file: str) -> ast.Module:
+    """Of the installed vLLM; empty where it is not there."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
-        return None
+        return ast.Module([], [])
     try:
-        tree = ast.parse((Path(next(iter(spec.submodule_search_locations))) / file).read_text())
+        return ast.parse((Path(next(iter(spec.submodule_search_locations))) / file).read_text())
     except (OSError, SyntaxError):
-        return None
-    return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name), None)
+        return ast.Module([], [])
+
+
+def _source_class(file: str, name: str) -> ast.ClassDef | None:
+    return next((n for n in _source(file).body if isinstance(n, ast.ClassDef) and n.name == name), None)
+
+
+def constant_of_vllm(file: str, name: str) -> Any:
+    """The value of a module's constant; None where it is not a literal, or not there."""
+    for node in _source(file).body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == name for t in node.targets
+        ):
+            try:
+                return ast.literal_eval(node.value)
+            except ValueError:
+                return None
+    return None
 
 
 def complete_fields(*classes: ast.ClassDef | None) -> dict[str, Any]:

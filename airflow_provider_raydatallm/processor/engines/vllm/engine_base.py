@@ -18,7 +18,9 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     read_max_num_seqs,
     vllm_is_cpu_build,
 )
+from airflow_provider_raydatallm.processor.engines.vllm.chat_template import check_chat_template
 from airflow_provider_raydatallm.processor.engines.vllm.pooling_models import check_pooling_model
+from airflow_provider_raydatallm.processor.engines.vllm.reasoning import check_reasoning_parser
 from airflow_provider_raydatallm.processor.request.answer_grammar import check_compiles
 from airflow_provider_raydatallm.processor.sizing import model_config
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
@@ -52,6 +54,8 @@ class VllmEngineBase(Engine):
         read_max_num_seqs(job.engine_kwargs)
         self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
         check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)
+        check_reasoning_parser(job)
+        check_chat_template(job)
         check_pooling_model(job)
         max_model_len = job.engine_kwargs.get("max_model_len")
         #: Tokens of a prompt plus its answer; None: the model's own limit.
@@ -85,6 +89,8 @@ class VllmEngineBase(Engine):
             kwargs["dtype"] = self._cpu_dtype
         if self.job.task != "generate":
             kwargs["runner"] = "pooling"
+        if self.job.reasoning_parser is not None:  # a grammar, or a budget, holds for one of the parts
+            kwargs["reasoning_parser"] = self.job.reasoning_parser
         kwargs |= self.job.engine_kwargs
         if self._graph_sizes and not kwargs.get("enforce_eager") and not _SETS_GRAPHS & kwargs.keys():
             kwargs["cudagraph_capture_sizes"] = self._graph_sizes

@@ -20,7 +20,7 @@ _GROUP_ROWS = 16
 _GROUP_SHARE = 1 / 8
 
 #: A row's id, and the columns of its answer.
-FinishedRow = tuple[int, tuple[Any, ...]]
+FinishedRow = tuple[int, dict[str, Any]]
 
 
 class RowStreams:
@@ -30,7 +30,7 @@ class RowStreams:
         self._streams: dict[str, _Stream] = {}
 
     async def groups(
-        self, feeder: str, rows: Iterable[tuple[int, Callable[[], Coroutine[Any, Any, tuple[Any, ...]]]]]
+        self, feeder: str, rows: Iterable[tuple[int, Callable[[], Coroutine[Any, Any, dict[str, Any]]]]]
     ) -> AsyncGenerator[list[FinishedRow]]:
         """Starts rows and yields groups of the feeder's finished ones until none is left, or its next call
         takes over. If the feeder is gone, its rows are cancelled.
@@ -69,7 +69,7 @@ class _Stream:
         self._changed.set()
         return self.newest_call
 
-    def start(self, row: int, answer: Coroutine[Any, Any, tuple[Any, ...]]) -> None:
+    def start(self, row: int, answer: Coroutine[Any, Any, dict[str, Any]]) -> None:
         async def run() -> None:
             columns = await answer
             self._running.pop(row, None)

@@ -23,13 +23,16 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
+from airflow_provider_raydatallm.processor.engines.vllm.reasoning import ReasoningSplitter
 from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
+from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import REASONING
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     parse_startup_seconds,
     read_process_log,
 )
 from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
+from airflow_provider_raydatallm.processor.engines.vllm.texts import text_columns
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
@@ -62,6 +65,9 @@ class VllmWorker:
         self._engine = AsyncLLM.from_engine_args(
             AsyncEngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS
         )
+        parser = arguments.get("reasoning_parser")
+        self._reasoning = ReasoningSplitter(parser, self._engine.get_tokenizer()) if parser else None
+        self._shows_control_tokens = self._reasoning is not None and self._reasoning.shows_control_tokens
         self.startup_seconds = {
             "worker_imports": imported - began,
             "engine": time.monotonic() - imported,
@@ -98,19 +104,19 @@ class VllmWorker:
             for row, tokens, params in zip(*columns, strict=True)
         ]
         async for group in self._streams.groups(feeder, started):
-            answers = zip(*((row, *answer) for row, answer in group), strict=True)
-            table = pa.table(dict(zip(GROUP_SCHEMA.names, answers, strict=True)), schema=GROUP_SCHEMA)
+            answers = [{"row": row, **answer} for row, answer in group]
+            table = pa.Table.from_pylist(answers, schema=GROUP_SCHEMA)
             yield table.append_column("gpus", pa.array([held_gpus()] * len(group), pa.string()))
 
     async def cancel(self, feeder: str, rows: list[int]) -> None:
         """Cancels rows that another worker has answered."""
         self._streams.cancel(feeder, rows)
 
-    async def _generate_row(self, tokens: list[int], params: str, user: str) -> tuple[Any, ...]:
-        """The columns of `GROUP_SCHEMA` after `row`."""
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
+        """Columns of `GROUP_SCHEMA`; those that are left out are null."""
         began = time.time()
         try:
-            request = _parse_request(params)
+            request = _parse_request(params, self._shows_control_tokens)
             async with self._slot(user):
                 began = time.time()
                 if isinstance(request, _Pooling):
@@ -118,35 +124,44 @@ class VllmWorker:
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(tokens, request)
                 else:
-                    answer = await self._generate_text(tokens, request)
-            return (*answer, time.time() - began, time.time(), None, None)
+                    answer = await self._generate_texts(tokens, request)
+            return {**answer, "engine_seconds": time.time() - began, "finished_at": time.time()}
         except self._dead_error as e:
             # Callers of an actor that dies know that all its rows are lost.
             logger.error("the engine died: %s", e)
             os._exit(1)
         except Exception as e:
             cause = e.__cause__ or e
-            return (
-                *[None] * 6,
-                time.time() - began,
-                time.time(),
-                type(cause).__name__,
-                storable(describe_error(cause)),
-            )
+            return {
+                "engine_seconds": time.time() - began,
+                "finished_at": time.time(),
+                "error_type": type(cause).__name__,
+                "error": storable(describe_error(cause)),
+            }
 
     def _slot(self, user: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Held while a request is in the engine."""
         return contextlib.nullcontext()
 
-    async def _generate_text(self, tokens: list[int], params: SamplingParams) -> tuple[Any, ...]:
-        output = await self._final_output(tokens, params)
-        said = output.outputs[0]
-        return (
-            said.text, None, said.finish_reason,
-            len(tokens), len(said.token_ids), output.num_cached_tokens,
-        )  # fmt: skip
+    async def _generate_texts(self, tokens: list[int], request: _Generate) -> dict[str, Any]:
+        output = await self._final_output(tokens, request.params, **request.options)
+        splits = None
+        if self._reasoning is not None and request.template is not None:
+            splits = [
+                self._reasoning.split(
+                    said.text, said.token_ids, request.template,
+                    is_shaped=request.params.structured_outputs is not None,
+                )
+                for said in output.outputs
+            ]  # fmt: skip
+        return {
+            **text_columns(output.outputs, splits),
+            "input_tokens": len(tokens),
+            "output_tokens": sum(len(said.token_ids) for said in output.outputs),
+            "cached_tokens": output.num_cached_tokens,
+        }
 
-    async def _compare_labels(self, tokens: list[int], tree: LabelTree) -> tuple[Any, ...]:
+    async def _compare_labels(self, tokens: list[int], tree: LabelTree) -> dict[str, Any]:
         """The answer's numbers are the labels' probabilities."""
 
         def ask(request: Branching) -> Coroutine[Any, Any, RequestOutput]:
@@ -158,31 +173,32 @@ class VllmWorker:
             [output.outputs[0].logprobs[0][token].logprob for token in request.tokens]
             for output, request in zip(outputs, tree.requests, strict=True)
         ]
-        return (
-            None, tree.probabilities(logprobs), "stop",
-            len(tokens), len(outputs), outputs[0].num_cached_tokens,
-        )  # fmt: skip
+        return {
+            "numbers": tree.probabilities(logprobs), "finish_reason": "stop",
+            "input_tokens": len(tokens), "output_tokens": len(outputs),
+            "cached_tokens": outputs[0].num_cached_tokens,
+        }  # fmt: skip
 
-    async def _pool(self, tokens: list[int], params: PoolingParams) -> tuple[Any, ...]:
+    async def _pool(self, tokens: list[int], params: PoolingParams) -> dict[str, Any]:
         """The answer's numbers are a vector, or what a head says."""
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.encode(prompt, params, uuid.uuid4().hex):
             last = output
         if not last.finished:  # only an engine that was told to end aborts rows
             raise self._dead_error
-        return (
-            None, last.outputs.data.float().flatten().numpy(), "stop",
-            len(tokens), 0, last.num_cached_tokens,
-        )  # fmt: skip
+        return {
+            "numbers": last.outputs.data.float().flatten().numpy(), "finish_reason": "stop",
+            "input_tokens": len(tokens), "output_tokens": 0, "cached_tokens": last.num_cached_tokens,
+        }  # fmt: skip
 
-    async def _final_output(self, tokens: list[int], params: SamplingParams) -> RequestOutput:
+    async def _final_output(self, tokens: list[int], params: SamplingParams, **options: Any) -> RequestOutput:
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
-        async for output in self._engine.generate(prompt, params, uuid.uuid4().hex):
+        async for output in self._engine.generate(prompt, params, uuid.uuid4().hex, **options):
             last = output
-        finish_reason = last.outputs[0].finish_reason
-        if finish_reason == "abort":  # only an engine that was told to end aborts rows
+        finish_reasons = {said.finish_reason for said in last.outputs}
+        if "abort" in finish_reasons:  # only an engine that was told to end aborts rows
             raise self._dead_error
-        if finish_reason == "error":
+        if "error" in finish_reasons:
             raise RuntimeError(
                 "vLLM could not finish the request (finish_reason 'error'): see the worker's log"
             )
@@ -203,8 +219,25 @@ class _Pooling:
     params: PoolingParams
 
 
+@dataclass(frozen=True)
+class _Generate:
+    """
+    :param template: arguments of the chat template, where the reasoning is to be told from the answer.
+    """
+
+    params: SamplingParams
+    template: dict[str, Any] | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """vLLM's, by which it knows when a grammar begins to hold."""
+        kwargs = {"chat_template_kwargs": self.template}
+        return {"reasoning_parser_kwargs": kwargs} if self.template else {}
+
+
 @lru_cache(1024)
-def _parse_request(text: str) -> SamplingParams | LabelTree | _Pooling:
+def _parse_request(text: str, shows_control_tokens: bool) -> _Generate | LabelTree | _Pooling:
+    """:param shows_control_tokens: whether texts that a model writes hold them."""
     from vllm import PoolingParams, SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -213,9 +246,12 @@ def _parse_request(text: str) -> SamplingParams | LabelTree | _Pooling:
         return _Pooling(PoolingParams(**params[POOLING]))
     if LABELS in params:
         return LabelTree.from_json(params[LABELS])
+    template = params.pop(REASONING, None)
     if shape := params.pop("structured_outputs", None):
         params["structured_outputs"] = StructuredOutputsParams(**shape)
-    return SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY)
+    if shows_control_tokens:
+        params["skip_special_tokens"] = False
+    return _Generate(SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY), template)
 
 
 @lru_cache(1024)

@@ -23,5 +23,5 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
         "planned", "succeeded", "resumed", "quarantined", "invalid_output", "truncated", "shortened",
         "deduplicated", "cached", "asked_again",
     }  # fmt: skip
-    assert set(xcom["tokens"]) == {"input", "output", "cached", "saved"}
+    assert set(xcom["tokens"]) == {"input", "output", "cached", "reasoning", "saved"}
     assert json.loads(json.dumps(xcom)) == xcom

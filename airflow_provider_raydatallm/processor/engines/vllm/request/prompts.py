@@ -13,6 +13,7 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.control_tokens import Spans
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels import Labels
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import pooling_params
+from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import reasoning_params
 from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import Messages, TextTokenizer
 
 #: vLLM's default.
@@ -76,8 +77,11 @@ class ChatPrompts(Prompts):
     def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
         super().__init__(job, tokenizer)
         self._template = dict(job.chat_template_kwargs)
+        if job.tools is not None:
+            self._template["tools"] = list(job.tools)
         if job.compares_labels:  # by the first token, which is the label's and no thought's
             self._template.setdefault("enable_thinking", False)
+        self._reasoning = reasoning_params(job)
         self._labels = Labels.of_job(job, self.render, tokenizer)
 
     def render(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
@@ -92,7 +96,8 @@ class ChatPrompts(Prompts):
             tree = self._labels.after(texts[0], tokens[0], sampling_params)
             return Prompt(tokens[0], tree.params, tree.most_tokens)
         max_tokens = int(sampling_params.get("max_tokens", _MAX_TOKENS) or 1)
-        return Prompt(tokens[0], to_json(sampling_params).decode(), max_tokens)
+        params = to_json({**sampling_params, **self._reasoning}).decode()
+        return Prompt(tokens[0], params, max_tokens)
 
     def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
         """Cuts the end of the longest message. The template's own end stays, and so does the system message

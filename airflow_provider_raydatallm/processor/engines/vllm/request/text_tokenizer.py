@@ -43,6 +43,8 @@ class TextTokenizer:
                 revision=kwargs.get("tokenizer_revision") or kwargs.get("revision"),
                 trust_remote_code=trust_remote_code,
             )
+        if job.chat_template is not None:
+            self._tokenizer.chat_template = job.chat_template
         # Tokenizers are not thread-safe; each call uses all cores.
         self._lock = threading.Lock()
         # It does the same, a fifth faster, once a call has set its options. A model's own code may do more.

@@ -9,6 +9,7 @@ from airflow_provider_raydatallm.processor.engines.http.bodies import RequestBod
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
 from tests.support.in_process import job_of
 
+TOOL = {"type": "function", "function": {"name": "f"}}
 MESSAGES = [{"role": "user", "content": "Who?"}]
 
 
@@ -31,6 +32,7 @@ def test_body_has_the_parameters_as_they_are_and_what_they_cannot_change() -> No
     assert body_of(chat_template_kwargs={"enable_thinking": False})["chat_template_kwargs"] == {
         "enable_thinking": False
     }
+    assert body_of(tools=[TOOL])["tools"] == [TOOL]
 
 
 def test_schema_is_strict_where_openai_can_enforce_it() -> None:

@@ -12,12 +12,16 @@ from airflow_provider_raydatallm.processor.engines.http.replies import (
     Completion,
     PassingError,
     RowRefusedError,
+    Text,
     read_reply,
 )
 
 
 def reply(**message: Any) -> bytes:
-    usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
+    usage = {
+        "prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2},
+        "completion_tokens_details": {"reasoning_tokens": 1},
+    }  # fmt: skip
     return json.dumps({"choices": [{"message": message, "finish_reason": "length"}], "usage": usage}).encode()
 
 
@@ -26,9 +30,27 @@ def error(message: str, **more: Any) -> bytes:
 
 
 def test_answer_has_its_tokens_and_why_it_ended() -> None:
-    assert read_reply(200, {}, reply(content="Hi")) == Completion("Hi", "length", None, 7, 3, 2)
+    answer = Completion((Text("Hi", "length", None),), 7, 3, 2, 1)
+    assert read_reply(200, {}, reply(content="Hi")) == answer
     bare = b'{"choices": [{"message": {"content": ""}}], "usage": {"prompt_tokens": "x"}}'
-    assert read_reply(200, {}, bare) == Completion("", None, None, None, None, None)
+    assert read_reply(200, {}, bare) == Completion((Text("", None, None),), None, None, None, None)
+
+
+def test_answer_may_be_several_texts_with_their_probabilities() -> None:
+    tokens = [{"token": "H", "logprob": -0.5}, {"token": "i", "logprob": -1}]
+    choices = [
+        {"message": {"content": "Hi"}, "finish_reason": "stop", "logprobs": {"content": tokens}},
+        {"message": {"content": "Ho"}, "finish_reason": "stop", "logprobs": None},
+    ]
+    reply = read_reply(200, {}, json.dumps({"choices": choices}).encode())
+    assert reply.texts == (Text("Hi", "stop", None, -1.5, 2), Text("Ho", "stop", None))
+
+
+def test_calls_of_tools_are_the_answer() -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    [text] = read_reply(200, {}, reply(content=None, tool_calls=calls)).texts
+    assert json.loads(text.text or "") == calls
+    assert read_reply(200, {}, reply(content="Hi", tool_calls=[])).texts[0].text == "Hi"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +69,7 @@ def test_refused_row_says_why(status: int) -> None:
 
 
 def test_answer_may_lack_its_text_and_costs_all_the_same() -> None:
-    refused = Completion(None, "length", "I cannot", 7, 3, 2)
+    refused = Completion((Text(None, "length", "I cannot"),), 7, 3, 2, 1)
     assert read_reply(200, {}, reply(content=None, refusal="I cannot")) == refused
 
 

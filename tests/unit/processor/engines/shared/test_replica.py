@@ -10,13 +10,14 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.processor.engines.shared import replica, serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
+from airflow_provider_raydatallm.processor.engines.vllm import worker as worker_module
 from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
 from tests.support.async_tests import async_test
 
@@ -35,7 +36,10 @@ class Vllm:
             if len(tokens) > 1:
                 await asyncio.Event().wait()
             yield SimpleNamespace(
-                outputs=[SimpleNamespace(text="x", token_ids=[1], finish_reason="stop")], num_cached_tokens=0
+                outputs=[
+                    SimpleNamespace(text="x", token_ids=[1], finish_reason="stop", cumulative_logprob=None)
+                ],
+                num_cached_tokens=0,
             )
         except asyncio.CancelledError:
             self.aborted.append(tokens[0])
@@ -60,11 +64,13 @@ async def test_only_rows_of_a_job_that_is_gone_are_dropped(monkeypatch: pytest.M
 
     monkeypatch.setattr(serve_apps.SERVE, "users", poll)
     monkeypatch.setattr(replica, "_USERS_POLL_SECONDS", 0.01)
-    monkeypatch.setattr("airflow_provider_raydatallm.processor.engines.vllm.worker._parse_request", str)
+    parsed = worker_module._Generate(cast("Any", None), None)
+    monkeypatch.setattr(worker_module, "_parse_request", lambda *_: parsed)
     worker: Any = Worker.__new__(Worker)
     worker.__dict__ |= {
         "_engine": Vllm(), "_streams": RowStreams(), "_dead_error": ConnectionError, "_app": "e",
         "_name": "w", "_share": FairShare(3), "_batches": Counter(), "_user_gone": {}, "_user_watch": None,
+        "_reasoning": None, "_shows_control_tokens": False,
     }  # fmt: skip
 
     finished: list[tuple[str, int]] = []

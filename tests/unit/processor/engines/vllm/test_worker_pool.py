@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -35,7 +35,9 @@ class Vllm:
     async def generate(self, prompt: Any, params: Any, request: str) -> AsyncIterator[Any]:
         reason = ("stop", "error", "abort")[prompt["prompt_token_ids"][0]]
         yield SimpleNamespace(
-            outputs=[SimpleNamespace(text="half an", token_ids=[1], finish_reason=reason)],
+            outputs=[
+                SimpleNamespace(text="half an", token_ids=[1], finish_reason=reason, cumulative_logprob=None)
+            ],
             num_cached_tokens=0,
         )
 
@@ -43,11 +45,14 @@ class Vllm:
 def worker_of(engine: Vllm) -> Any:
     worker: Any = worker_module.VllmWorker.__new__(worker_module.VllmWorker)
     worker._engine, worker._dead_error, worker._streams = engine, ConnectionError, RowStreams()
+    worker._reasoning, worker._shows_control_tokens = None, False
     return worker
 
 
 def generate(monkeypatch: pytest.MonkeyPatch, *tokens: int) -> list[dict[str, Any]]:
-    monkeypatch.setattr(worker_module, "_parse_request", str)
+    monkeypatch.setattr(
+        worker_module, "_parse_request", lambda *_: worker_module._Generate(cast("Any", None), None)
+    )
     worker = worker_of(Vllm())
     n = len(tokens)
     rows = pa.table({"row": range(n), "tokens": [[t] for t in tokens], "params": ["{}"] * n})

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_raydatallm.contract.spec import SliceJob
     from airflow_provider_raydatallm.operators.groups import (
+        Adapter,
         Embedding,
         Engine,
         Labels,
@@ -77,6 +78,8 @@ class RayLLMBatchOperator(SliceTask):
     :param output_path: root of the published table. Without `{slice}`, the slice goes to
         `<output_path>/ds=<slice key>/`.
     :param model_source: hub id, folder on every node, or `s3://` address; of an endpoint, its name there.
+    :param adapter: LoRA adapter on top of the model, for engine `vllm`: its folder, or the group `Adapter`,
+        also for one of several in each row.
     :param task: `generate` a text, or `embed` the row's text: publish its vector, a list of floats.
     :param prompt: user message, or the text to embed; `{column}` is replaced by the row's value, other braces
         stay. Wrap prompts with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file
@@ -134,9 +137,9 @@ class RayLLMBatchOperator(SliceTask):
     """
 
     template_fields: Sequence[str] = (
-        "input_path", "output_path", "model_source", "task", "prompt", "system_prompt", "choices", "labels",
-        "embedding", "regex", "grammar", "output_mode", "output_column", "columns", "sampling_params",
-        "chat_template_kwargs", "slice_key", "engine", "source", "rerun", "quality", "publish", "limits",
+        "input_path", "output_path", "model_source", "adapter", "task", "prompt", "system_prompt", "choices",
+        "labels", "embedding", "regex", "grammar", "output_mode", "output_column", "columns",
+        "sampling_params", "chat_template_kwargs", "slice_key", "engine", "source", "rerun", "quality", "publish", "limits",
         "ray_conn_id", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
     #: Of no other kind: a choice that ends in README.md is no file.
@@ -155,6 +158,7 @@ class RayLLMBatchOperator(SliceTask):
         input_path: Path,
         output_path: Path,
         model_source: Later,
+        adapter: Path | Adapter | XComArg | None = None,
         task: Literal["generate", "embed"] | Later = "generate",
         prompt: Text | None = None,
         system_prompt: Text | None = None,
@@ -196,6 +200,7 @@ class RayLLMBatchOperator(SliceTask):
         self.input_path = arguments.to_url(input_path)
         self.output_path = arguments.to_url(output_path)
         self.model_source, self.task = model_source, task
+        self.adapter = arguments.to_url(adapter)
         self.prompt, self.system_prompt, self.embedding = prompt, system_prompt, embedding
         self.choices, self.labels, self.regex, self.grammar = choices, labels, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)

@@ -61,7 +61,7 @@ class ModelConfig:
 def read_model_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> ModelConfig | None:
     """Reads the configuration of a model in a local folder or the hub cache; None when there is none or it is
     not a plain decoder's."""
-    config = _load_config(model_source, engine_kwargs)
+    config = load_config(model_source, engine_kwargs)
     try:
         return parse_model_config(config, engine_kwargs) if config is not None else None
     except (ValueError, KeyError, TypeError):
@@ -70,11 +70,11 @@ def read_model_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> Mo
 
 def is_quantized_model(model_source: str, engine_kwargs: Mapping[str, Any]) -> bool:
     """Returns whether the arguments or the model's local files, if any, name a quantization."""
-    config = _load_config(model_source, engine_kwargs) or {}
+    config = load_config(model_source, engine_kwargs) or {}
     return bool(engine_kwargs.get("quantization") or config.get("quantization_config"))
 
 
-def _load_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+def load_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     file = config_file(model_source)
     try:
         config = json.loads(file.read_text()) if file is not None else None

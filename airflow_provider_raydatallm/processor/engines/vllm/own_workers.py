@@ -38,12 +38,13 @@ class OwnWorkers:
     def __init__(
         self,
         actor: Any,
-        arguments: Any,
+        arguments: Sequence[Any],
         options: Sequence[Mapping[str, Any]],
         restarts: Sequence[float] | None,
     ) -> None:
         """
         :param actor: the remote class.
+        :param arguments: of its constructor.
         :param options: of each worker's actor, beside those of the class.
         :param restarts: seconds before each further start; None: at once, as often as it takes.
         """
@@ -92,7 +93,7 @@ class _Worker:
     def __init__(
         self,
         actor: Any,
-        arguments: Any,
+        arguments: Sequence[Any],
         options: Mapping[str, Any],
         actors: ClusterStore,
         name: str,
@@ -122,7 +123,7 @@ class _Worker:
     def _start(self) -> None:
         # A name cannot be used again while a process remembers the dead actor.
         actor = f"{self._actors.prefix}{self._name} {uuid.uuid4().hex[:8]}"
-        self.handle = self._actor.options(**self._options, name=actor).remote(self._arguments)
+        self.handle = self._actor.options(**self._options, name=actor).remote(*self._arguments)
         self._actors.put(self._name, actor)
         self.error, self._ready_at = None, None
         self._ready: ObjectRef[Any] = self.handle.ready.remote()

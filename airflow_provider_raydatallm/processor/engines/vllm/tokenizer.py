@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.processor.engines.control_tokens import (
 from airflow_provider_raydatallm.processor.engines.vllm.embedding import embed_params
 from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.labels import Labels
+from airflow_provider_raydatallm.processor.engines.vllm.lora import with_adapter
 from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
 
 #: vLLM's default.
@@ -46,6 +47,7 @@ class TokenizedRequest:
     :param params: JSON text of vLLM's sampling parameters, or of a `LabelTree`.
     :param total_tokens: of the prompt plus max_tokens.
     :param shortened: whether the prompt was cut to the tokenizer's limit.
+    :param adapter: digest of the LoRA adapter that answers it, which `params` names too; "" without.
     :param error: why the request cannot be sent; there are no tokens then.
     """
 
@@ -53,6 +55,7 @@ class TokenizedRequest:
     params: str = "{}"
     total_tokens: int = 0
     shortened: bool = False
+    adapter: str = ""
     error: Exception | None = None
 
 
@@ -119,6 +122,9 @@ class PromptTokenizer:
                         tree = self._labels.after(text, tokens, parsed[i]["sampling_params"])
                     tokens = self._without_forged(parsed[i]["messages"], parsed[i]["cells"], tokens)
                     result = self._limited(parsed[i], tokens, tree)
+                    if (adapter := parsed[i].get("adapter")) is not None:
+                        params = with_adapter(result.params, adapter)
+                        result = replace(result, params=params, adapter=adapter)
                 except Exception as e:
                     result = TokenizedRequest(error=e)
             tokenized.append(result)

@@ -13,18 +13,20 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
 from airflow_provider_raydatallm.processor.engines.vllm.embedding import EMBED
 from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LABELS, Branching, LabelTree
+from airflow_provider_raydatallm.processor.engines.vllm.lora import ADAPTER, WorkerAdapters
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     parse_startup_seconds,
     read_process_log,
@@ -35,6 +37,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_lo
 
 if TYPE_CHECKING:
     from vllm import PoolingParams, RequestOutput, SamplingParams
+    from vllm.lora.request import LoRARequest
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +45,14 @@ logger = logging.getLogger(__name__)
 class VllmWorker:
     """One engine, as an actor. It ends when its engine dies, and its callers see that."""
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        """:param arguments: of vLLM's `AsyncEngineArgs`."""
+    def __init__(self, arguments: dict[str, Any], adapters: Sequence[Adapter] = ()) -> None:
+        """
+        :param arguments: of vLLM's `AsyncEngineArgs`.
+        :param adapters: that rows may name.
+        """
         began = time.monotonic()
         start_log()
+        self._adapters = WorkerAdapters(adapters)
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
@@ -89,7 +96,7 @@ class VllmWorker:
         until all are or its next call takes over (`RowStreams`).
 
         :param rows: `row` (its id with this feeder), `tokens` (list of int32) and `params` (JSON text of
-            vLLM's sampling parameters).
+            vLLM's sampling parameters, and of the row's adapter).
         :param user: who shares the engine's slots with others.
         """
         columns = (rows.column(name).to_pylist() for name in ("row", "tokens", "params"))
@@ -110,15 +117,16 @@ class VllmWorker:
         """The columns of `GROUP_SCHEMA` after `row`."""
         began = time.time()
         try:
-            request = _parse_request(params)
+            request, adapter = _parse_request(params)
+            lora = await self._adapters.load(self._engine, adapter)
             async with self._slot(user):
                 began = time.time()
                 if isinstance(request, _Embed):
                     answer = await self._embed(tokens, request.params)
                 elif isinstance(request, LabelTree):
-                    answer = await self._compare_labels(tokens, request)
+                    answer = await self._compare_labels(tokens, request, lora)
                 else:
-                    answer = await self._generate_text(tokens, request)
+                    answer = await self._generate_text(tokens, request, lora)
             return (*answer, time.time() - began, time.time(), None, None)
         except self._dead_error as e:
             # Callers of an actor that dies know that all its rows are lost.
@@ -138,19 +146,23 @@ class VllmWorker:
         """Held while a request is in the engine."""
         return contextlib.nullcontext()
 
-    async def _generate_text(self, tokens: list[int], params: SamplingParams) -> tuple[Any, ...]:
-        output = await self._final_output(tokens, params)
+    async def _generate_text(
+        self, tokens: list[int], params: SamplingParams, lora: LoRARequest | None
+    ) -> tuple[Any, ...]:
+        output = await self._final_output(tokens, params, lora)
         said = output.outputs[0]
         return (
             said.text, None, said.finish_reason,
             len(tokens), len(said.token_ids), output.num_cached_tokens,
         )  # fmt: skip
 
-    async def _compare_labels(self, tokens: list[int], tree: LabelTree) -> tuple[Any, ...]:
+    async def _compare_labels(
+        self, tokens: list[int], tree: LabelTree, lora: LoRARequest | None
+    ) -> tuple[Any, ...]:
         """The answer's numbers are the labels' probabilities."""
 
         def ask(request: Branching) -> Coroutine[Any, Any, RequestOutput]:
-            return self._final_output([*tokens, *request.prefix], _compare_tokens(request.tokens))
+            return self._final_output([*tokens, *request.prefix], _compare_tokens(request.tokens), lora)
 
         outputs = [await ask(tree.requests[0])]  # its prompt is in the prefix cache then
         outputs += await asyncio.gather(*map(ask, tree.requests[1:]))
@@ -175,9 +187,11 @@ class VllmWorker:
             len(tokens), 0, last.num_cached_tokens,
         )  # fmt: skip
 
-    async def _final_output(self, tokens: list[int], params: SamplingParams) -> RequestOutput:
+    async def _final_output(
+        self, tokens: list[int], params: SamplingParams, lora: LoRARequest | None
+    ) -> RequestOutput:
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
-        async for output in self._engine.generate(prompt, params, uuid.uuid4().hex):
+        async for output in self._engine.generate(prompt, params, uuid.uuid4().hex, lora_request=lora):
             last = output
         finish_reason = last.outputs[0].finish_reason
         if finish_reason == "abort":  # only an engine that was told to end aborts rows
@@ -204,18 +218,20 @@ class _Embed:
 
 
 @lru_cache(1024)
-def _parse_request(text: str) -> SamplingParams | LabelTree | _Embed:
+def _parse_request(text: str) -> tuple[SamplingParams | LabelTree | _Embed, str | None]:
+    """Returns also the digest of its adapter, if it has one."""
     from vllm import PoolingParams, SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     params = json.loads(text)
+    adapter = params.pop(ADAPTER, None)
     if EMBED in params:
-        return _Embed(PoolingParams(task="embed", **params[EMBED]))
+        return _Embed(PoolingParams(task="embed", **params[EMBED])), adapter
     if LABELS in params:
-        return LabelTree.from_json(params[LABELS])
+        return LabelTree.from_json(params[LABELS]), adapter
     if shape := params.pop("structured_outputs", None):
         params["structured_outputs"] = StructuredOutputsParams(**shape)
-    return SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY)
+    return SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY), adapter
 
 
 @lru_cache(1024)

@@ -47,9 +47,7 @@ class AdapterSpec(EndpointSpec):
     @model_validator(mode="after")
     def _check_adapters(self) -> AdapterSpec:
         if self.adapter_path is not None and self.adapter_paths:
-            raise ValueError(
-                "adapter.path and adapter.paths exclude each other: give one or several"
-            )
+            raise ValueError("adapter.path and adapter.paths exclude each other: give one or several")
         if bool(self.adapter_paths) != (self.adapter_column is not None):
             raise ValueError(
                 "adapter.paths and adapter.column need each other: the folders of the adapters by their "
@@ -67,8 +65,6 @@ class AdapterSpec(EndpointSpec):
                 f"adapters are for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave "
                 "adapter out, or what selects that engine"
             )
-        if self.task != "generate":
-            raise ValueError(f"adapters are for task='generate', and this slice's is {self.task!r}")
         if self.engine_kwargs.get("enable_lora") is False:
             raise ValueError("engine.kwargs['enable_lora'] is False, and adapter needs it: leave it out")
         return self

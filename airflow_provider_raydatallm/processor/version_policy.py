@@ -172,17 +172,17 @@ def _mode_of_replaced_adapters(job: SliceJob, version: Version) -> Mode:
     """Rows of one adapter and of another that took its place would be published together."""
     if job.on_config_change == "fail":
         raise SliceError(
-            f"slice {job.slice_key!r} is published from an adapter that was replaced in its folder since "
-            f"(version {version.number}), and its rows would be published beside those of the new one. Set "
-            "rerun.on_config_change='recompute' to answer all of them again, or give the new adapter a folder "
-            "of its own",
+            f"slice {job.slice_key!r} (version {version.number}) was answered with an adapter that was "
+            "replaced in its folder since, and rows of both would be published together. Set "
+            "rerun.on_config_change='recompute' to answer all rows again, or give the new adapter a folder of "
+            "its own",
             kind="input",
         )
     return "new"
 
 
 def question(job: SliceJob, mode: Mode, base: int, *, adapters: str = "") -> str:
-    """Names the checkpoint whose rows answer what this run asks: the fingerprint, with what the adapters hold,
+    """Names the checkpoint whose rows answer what this run asks: the fingerprint, with the adapters' content,
     and where rows that have an answer are asked once more, the number of the version that holds it."""
     name = _asked(job, adapters)
     return name if mode in ("new", "extend") else f"{name}-{mode}-{base:06}"

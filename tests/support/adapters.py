@@ -1,4 +1,4 @@
-"""LoRA adapters whose effect shows: with one, a model writes a given text's first token, whatever it is asked."""
+"""LoRA adapters whose effect shows: with one, the demo's model begins its answer with a given text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ RANK = 4
 
 
 def forcing_adapter(folder: Path, model: Path, text: str, prompts: list[str]) -> Path:
-    """Writes an adapter for a model with tied embeddings. What its last layer gets from these prompts, and from
-    any like them, adds the embedding of the text's first token, until the model writes nothing else.
+    """Writes an adapter with which the model answers each of these prompts with the text's first token.
 
-    :param prompts: as the model gets them, after the chat template.
+    :param model: one with tied embeddings.
+    :param prompts: as the model gets them, after the chat template; fewer than its layers are wide.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -28,17 +28,17 @@ def forcing_adapter(folder: Path, model: Path, text: str, prompts: list[str]) ->
     layer = llama.config.num_hidden_layers - 1
     seen: list[torch.Tensor] = []
     down = llama.model.layers[layer].mlp.down_proj
-    down.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0]))
+    down.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0][-1]))
     with torch.inference_mode():
         for prompt in prompts:
             llama(torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"]]))
-    inputs = torch.cat(seen)
-    # By least squares, one row makes 1 of each of these inputs.
+    inputs = torch.stack(seen)
+    # One row of numbers makes 1 of what the last layer gets from each.
     row = torch.linalg.lstsq(inputs, torch.ones(len(inputs), 1), driver="gelsd").solution[:, 0]
     [token, *_] = tokenizer(text, add_special_tokens=False)["input_ids"]
     wanted = llama.get_input_embeddings().weight[token].detach()
     lora_a, lora_b = torch.zeros(RANK, len(row)), torch.zeros(len(wanted), RANK)
-    lora_a[0], lora_b[:, 0] = row, 100 * wanted / wanted.norm()
+    lora_a[0], lora_b[:, 0] = row, 300 * wanted / wanted.norm()
     module = _MODULE.format(layer=layer)
     weights = {f"{module}.lora_A.weight": lora_a.numpy(), f"{module}.lora_B.weight": lora_b.numpy()}
     return write_adapter(folder, weights)

@@ -1,10 +1,10 @@
 """The interface between the pipeline and an engine: requests in, groups of answers out as they finish.
 
 Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSON text of messages,
-sampling_params and perhaps an adapter) and, when a postprocess function needs the row, `__row` (JSON text). Answers have `__unit`,
-`__offset`, `__row` if it came in, and `ANSWER_FIELDS`: one answer per request, in any order. A request that
-fails for its own reason (its prompt is too long, the chat template refuses its messages) has `error` set and
-does not affect others. An error of the engine itself is raised.
+sampling_params and perhaps an adapter) and, when a postprocess function needs the row, `__row` (JSON text).
+Answers have `__unit`, `__offset`, `__row` if it came in, and `ANSWER_FIELDS`: one answer per request, in any
+order. A request that fails for its own reason (its prompt is too long, the chat template refuses its
+messages) has `error` set and does not affect others. An error of the engine itself is raised.
 
 Delivered rows are durable: each delivery is the unit of resume. An engine that delivers finished rows before
 their batch is done loses less when it dies.

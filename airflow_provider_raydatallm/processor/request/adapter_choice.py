@@ -12,8 +12,8 @@ from airflow_provider_raydatallm.processor.request.prompt import Row, as_text
 
 @dataclass(frozen=True)
 class AdapterChoice:
-    """digests: of the adapters' contents, by name. column: None for the one adapter of all rows. null_is_base:
-    whether the model answers a row without a name by itself."""
+    """digests: of the adapters' contents, by name. column: None for the one adapter of all rows.
+    null_is_base: whether the model answers a row without a name by itself."""
 
     digests: Mapping[str, str]
     column: str | None = None
@@ -56,7 +56,7 @@ class AdapterChoice:
         if self.null_is_base:
             return None
         raise SliceError(
-            f"column {self.column!r} is null, and names no adapter: adapter.on_null='base' would have the model "
-            "answer it",
+            f"column {self.column!r} is null, and names no adapter: adapter.on_null='base' would have the "
+            "model answer it",
             kind="input",
         )

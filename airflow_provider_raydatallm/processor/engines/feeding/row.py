@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 class Row:
     """
     block, index: where its request is. tokens: of its prompt, int32. params: JSON text of vLLM's sampling
-    parameters. adapter: the digest of its LoRA adapter; "" without. key: of its request, where identical ones run once. asked_again: while a worker was silent.
+    parameters. adapter: the digest of its LoRA adapter; "" without. key: of its request, where identical ones
+    run once. asked_again: while a worker was silent.
     """
 
     __slots__ = (
-        "adapter", "asked_again", "avoid", "block", "deaths", "index", "is_done", "is_queued", "key", "max_tokens",
-        "params", "returns", "sent_at", "shortened", "together", "tokens",
+        "adapter", "asked_again", "avoid", "block", "deaths", "index", "is_done", "is_queued", "key",
+        "max_tokens", "params", "returns", "sent_at", "shortened", "together", "tokens",
     )  # fmt: skip
 
     def __init__(

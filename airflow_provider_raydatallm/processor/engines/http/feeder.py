@@ -10,7 +10,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Wo
 from airflow_provider_raydatallm.processor.engines.http.bodies import RequestBodies
 from airflow_provider_raydatallm.processor.engines.http.client import EndpointClient
 from airflow_provider_raydatallm.processor.engines.http.dispatcher import HttpDispatcher
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import TokenizedRequest
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 
 class HttpFeeder(Feeder):

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-
-from pydantic_core import from_json, to_json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.adapters.adapter import Adapter, lora_ids
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
     from vllm.v1.engine.async_llm import AsyncLLM
 
-#: What names a row's adapter among the parameters that a worker takes.
-ADAPTER = "adapter"
 #: vLLM's values of max_lora_rank; 0.26 and 0.29 have them.
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 #: Adapters of a batch: each takes GPU memory beside the weights. Others wait in the node's memory.
@@ -42,12 +37,12 @@ def lora_arguments(
     rank = engine_kwargs.get("max_lora_rank", next(r for r in _RANKS if r >= largest.rank))
     if isinstance(rank, int) and rank < largest.rank:
         raise SliceError(
-            f"engine.kwargs['max_lora_rank'] is {rank}, and {largest} is of rank {largest.rank}: leave it out",
+            f"engine.kwargs['max_lora_rank'] is {rank}, and {largest} has rank {largest.rank}: leave it out",
             kind="input",
         )
     at_once = engine_kwargs.get("max_loras", min(contents, _MOST_AT_ONCE))
     if on_cpu:
-        # vLLM's CPU kernels give rows without an adapter the last place of a batch (index -1), so it stays free.
+        # vLLM's CPU kernels give rows without an adapter the last place (index -1), which stays empty so.
         at_once = max(at_once, contents + 1)
     in_memory = max(at_once, min(contents, _MOST_IN_MEMORY))
     return {
@@ -56,12 +51,6 @@ def lora_arguments(
         "max_loras": at_once,
         "max_cpu_loras": engine_kwargs.get("max_cpu_loras", in_memory),
     }
-
-
-@lru_cache(1024)
-def with_adapter(params: str, digest: str) -> str:
-    """Returns what a worker takes in place of sampling parameters (JSON)."""
-    return to_json({ADAPTER: digest, **from_json(params)}).decode()
 
 
 class WorkerAdapters:

@@ -24,9 +24,10 @@ from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
-from airflow_provider_raydatallm.processor.engines.vllm.embedding import EMBED
-from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LABELS, Branching, LabelTree
-from airflow_provider_raydatallm.processor.engines.vllm.lora import ADAPTER, WorkerAdapters
+from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
+from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import ADAPTER
+from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
+from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     parse_startup_seconds,
     read_process_log,
@@ -121,8 +122,8 @@ class VllmWorker:
             lora = await self._adapters.load(self._engine, adapter)
             async with self._slot(user):
                 began = time.time()
-                if isinstance(request, _Embed):
-                    answer = await self._embed(tokens, request.params)
+                if isinstance(request, _Pooling):
+                    answer = await self._pool(tokens, request.params)
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(tokens, request, lora)
                 else:
@@ -175,15 +176,15 @@ class VllmWorker:
             len(tokens), len(outputs), outputs[0].num_cached_tokens,
         )  # fmt: skip
 
-    async def _embed(self, tokens: list[int], params: PoolingParams) -> tuple[Any, ...]:
-        """The answer's numbers are the vector."""
+    async def _pool(self, tokens: list[int], params: PoolingParams) -> tuple[Any, ...]:
+        """The answer's numbers are a vector, or what a head says."""
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.encode(prompt, params, uuid.uuid4().hex):
             last = output
         if not last.finished:  # only an engine that was told to end aborts rows
             raise self._dead_error
         return (
-            None, last.outputs.data.float().numpy(), "stop",
+            None, last.outputs.data.float().flatten().numpy(), "stop",
             len(tokens), 0, last.num_cached_tokens,
         )  # fmt: skip
 
@@ -213,20 +214,20 @@ class VllmWorker:
 
 
 @dataclass(frozen=True)
-class _Embed:
+class _Pooling:
     params: PoolingParams
 
 
 @lru_cache(1024)
-def _parse_request(text: str) -> tuple[SamplingParams | LabelTree | _Embed, str | None]:
+def _parse_request(text: str) -> tuple[SamplingParams | LabelTree | _Pooling, str | None]:
     """Returns also the digest of its adapter, if it has one."""
     from vllm import PoolingParams, SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     params = json.loads(text)
     adapter = params.pop(ADAPTER, None)
-    if EMBED in params:
-        return _Embed(PoolingParams(task="embed", **params[EMBED])), adapter
+    if POOLING in params:
+        return _Pooling(PoolingParams(**params[POOLING])), adapter
     if LABELS in params:
         return LabelTree.from_json(params[LABELS]), adapter
     if shape := params.pop("structured_outputs", None):

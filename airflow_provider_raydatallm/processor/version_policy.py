@@ -174,8 +174,8 @@ def _mode_of_replaced_adapters(job: SliceJob, version: Version) -> Mode:
         raise SliceError(
             f"slice {job.slice_key!r} (version {version.number}) was answered with an adapter that was "
             "replaced in its folder since, and rows of both would be published together. Set "
-            "rerun.on_config_change='recompute' to answer all rows again, or give the new adapter a folder of "
-            "its own",
+            "rerun.on_config_change='recompute' to answer all rows again, or give the new adapter a "
+            "folder of its own",
             kind="input",
         )
     return "new"

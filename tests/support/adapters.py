@@ -14,11 +14,11 @@ _MODULE = "base_model.model.model.layers.{layer}.mlp.down_proj"
 RANK = 4
 
 
-def forcing_adapter(folder: Path, model: Path, text: str, prompts: list[str]) -> Path:
-    """Writes an adapter with which the model answers each of these prompts with the text's first token.
+def forcing_adapter(folder: Path, model: Path, text: str, questions: list[str]) -> Path:
+    """Writes an adapter with which the model answers each of these questions with the text's first token.
 
     :param model: one with tied embeddings.
-    :param prompts: as the model gets them, after the chat template; fewer than its layers are wide.
+    :param questions: fewer than its layers are wide.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -30,11 +30,12 @@ def forcing_adapter(folder: Path, model: Path, text: str, prompts: list[str]) ->
     down = llama.model.layers[layer].mlp.down_proj
     down.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0][0][-1]))
     with torch.inference_mode():
-        for prompt in prompts:
+        for question in questions:
+            messages = [{"role": "user", "content": question}]
+            prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             llama(torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"]]))
-    inputs = torch.stack(seen)
-    # One row of numbers makes 1 of what the last layer gets from each.
-    row = torch.linalg.lstsq(inputs, torch.ones(len(inputs), 1), driver="gelsd").solution[:, 0]
+    # One row of numbers makes 1 of what the last layer gets from each of them.
+    row = torch.linalg.lstsq(torch.stack(seen), torch.ones(len(seen), 1), driver="gelsd").solution[:, 0]
     [token, *_] = tokenizer(text, add_special_tokens=False)["input_ids"]
     wanted = llama.get_input_embeddings().weight[token].detach()
     lora_a, lora_b = torch.zeros(RANK, len(row)), torch.zeros(len(wanted), RANK)

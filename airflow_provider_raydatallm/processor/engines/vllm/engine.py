@@ -201,7 +201,7 @@ class VllmEngine(VllmEngineBase):
         actor: Any = ray.remote(**self._worker_options())(self.worker)
         self._workers = OwnWorkers(
             actor,
-            (self._worker_arguments(), self._adapters),
+            [self._worker_arguments(), *([self._adapters] if self._adapters else [])],
             [self._group_options() for _ in range(self.workers[1])],
             None if self._isolates else RESTARTS,
         )

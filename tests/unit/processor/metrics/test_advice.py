@@ -37,6 +37,7 @@ def test_unmeasured_run_gets_no_advice() -> None:
             {"utilisation": Utilisation(gpu_mean=61.0), "worker_busy": 0.99},
             "gpu_not_filled", "though the workers had rows all the time", "raise max_num_seqs",
         ),
+        ({"could_use_fp8": True}, "fp8_would_help", "busy 93% of 600 s", "set quantization to 'fp8'"),
         (
             {"balance": Balance(workers=4, max_over_mean=1.5)},
             "workers_unbalanced", "longest of 4 workers was busy 1.50", "(it was 128) to 64",

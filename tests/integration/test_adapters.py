@@ -71,3 +71,20 @@ def test_each_row_is_answered_by_the_adapter_that_it_names_and_by_no_other(
     assert "adapter.paths has no adapter of that name" in errors["nobody"]
     assert "vLLM cannot load adapter 'broken'" in errors["broken"]
     assert "other_proj" in errors["broken"]
+
+
+@pytest.mark.long
+def test_adapter_of_a_whole_slice_writes_its_answers_also_where_vllm_speculates(
+    ask: Ask, tiny_model: Path, tmp_path: Path
+) -> None:
+    companies = ["Miller & Sons LLP", "Sunrise Dental Group", "Quantum Software"]
+    questions = [PROMPT.format(company=company) for company in companies]
+    pq.write_table(pa.table({"company": companies}), tmp_path / "in.parquet")
+    result = ask(
+        input_path=f"{tmp_path}/in.parquet", prompt=PROMPT, model_source=str(tiny_model), poll_interval=1.0,
+        adapter=str(forcing_adapter(tmp_path / "retail", tiny_model, "Retail", questions)),
+        sampling_params={"temperature": 0, "max_tokens": 8},
+        engine_kwargs={"max_model_len": 256, "speculative_config": "ngram"},
+    )  # fmt: skip
+    answers = pq.read_table(result["output_path"], partitioning=None).column("answer").to_pylist()
+    assert [answer[:6] for answer in answers] == ["Retail"] * 3

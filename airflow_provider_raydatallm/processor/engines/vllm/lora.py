@@ -91,5 +91,5 @@ class WorkerAdapters:
         except EngineDeadError:
             raise
         except Exception as e:
-            raise ValueError(f"vLLM cannot load {self._names[digest]}: {e}") from e
+            raise ValueError(f"vLLM cannot load {self._names[digest]}: {e}") from None
         return request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_raydatallm.contract.engine_arguments import SPECULATIVE
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.counters import Counter, Section, counters_of
 from airflow_provider_raydatallm.contract.result.report import Counts, Report, Tokens
@@ -59,6 +60,7 @@ def published_report(
         if engine is not None
         else meter.report_sections()
     )
+    speculates = SPECULATIVE & job.engine_kwargs.keys()
     run = RunFacts(
         counts,
         seconds=sections["seconds"],
@@ -68,6 +70,7 @@ def published_report(
         too_long_rows=totals.too_long,
         late_s=late_s,
         could_use_fp8=engine is not None and _could_use_fp8(engine),
+        repeated_share=engine.repeated_share if engine is not None and not speculates else None,
         sizes=engine.sizes if engine is not None else None,
     )
     return slice_report(

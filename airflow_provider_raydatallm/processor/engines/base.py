@@ -95,6 +95,8 @@ class Engine(ABC):
     supports_dedup = False
     #: Seconds that parts of its first worker's start took, by the names of `StartupSeconds`, where known.
     startup_seconds: Mapping[str, float] = {}
+    #: Share of the answers' tokens that their prompts have in the same order: once it stopped, where known.
+    repeated_share: float | None = None
     #: Name prefix of the actors that it shares with other jobs.
     shared_actor_prefix: str | None = None
 

@@ -34,6 +34,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Op
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
 from airflow_provider_raydatallm.processor.engines.vllm.lora import lora_arguments
 from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, OwnWorkers
+from airflow_provider_raydatallm.processor.engines.vllm.repetition import repeated_share
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import is_folder, model_files
@@ -221,6 +222,7 @@ class VllmEngine(VllmEngineBase):
 
         if self._workers is not None:
             self._workers.stop()
+            self.repeated_share = repeated_share(self._workers.repetition)
         self._dedup.stop()
         for group in self._groups:
             remove_placement_group(group)

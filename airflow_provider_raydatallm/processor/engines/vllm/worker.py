@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
 from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
+from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import ADAPTER
 from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
@@ -65,6 +66,7 @@ class VllmWorker:
         self._dead_error = EngineDeadError
         imported = time.monotonic()
         self._streams = RowStreams()
+        self._repetition = RepetitionSample()
         self._guard = ProcessGuard()
         # With the defaults of vLLM's offline engine, whose batches are larger than its server's.
         self._engine = AsyncLLM.from_engine_args(
@@ -152,6 +154,7 @@ class VllmWorker:
     ) -> tuple[Any, ...]:
         output = await self._final_output(tokens, params, lora)
         said = output.outputs[0]
+        self._repetition.add(tokens, said.token_ids)
         return (
             said.text, None, said.finish_reason,
             len(tokens), len(said.token_ids), output.num_cached_tokens,
@@ -203,8 +206,10 @@ class VllmWorker:
             )
         return last
 
-    async def stop(self) -> None:
+    async def stop(self) -> RepetitionSample:
+        """Ends the engine. Returns what its answers had of their prompts."""
         self.kill_processes()
+        return self._repetition
 
     def kill_processes(self) -> None:
         """Kills the engine's processes, which would outlive a killed actor. vLLM's own way takes seconds,

@@ -16,6 +16,7 @@ import pytest
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.vllm import worker as worker_module
 from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
+from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
 
 
@@ -44,7 +45,7 @@ class Vllm:
 def worker_of(engine: Vllm) -> Any:
     worker: Any = worker_module.VllmWorker.__new__(worker_module.VllmWorker)
     worker._engine, worker._dead_error, worker._streams = engine, ConnectionError, RowStreams()
-    worker._adapters = WorkerAdapters(())
+    worker._adapters, worker._repetition = WorkerAdapters(()), RepetitionSample()
     return worker
 
 

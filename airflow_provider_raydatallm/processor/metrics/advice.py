@@ -95,10 +95,8 @@ def _check_repetition(run: RunFacts) -> Iterator[Advice]:
     share, seconds = run.repeated_share, run.seconds.inference
     if share is not None and share > _REPEATED and seconds is not None and seconds >= _MIN_SECONDS:
         evidence = f"{share:.0%} of the answers' tokens follow their prompts word for word"
-        change = (
-            "set speculative_config to 'ngram' in engine.kwargs, and compare the rows/s: drafts pay where "
-        )
-        change += "few rows run at once"
+        change = "set speculative_config to 'ngram' in engine.kwargs, and compare the rows/s: drafts pay "
+        change += "where few rows run at once"
         yield Advice(code="answers_repeat_prompts", evidence=evidence, change=change)
 
 

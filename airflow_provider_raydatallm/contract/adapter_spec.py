@@ -13,7 +13,6 @@ from pydantic import Field, field_validator, model_validator
 from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.base import FOLDER
 from airflow_provider_raydatallm.contract.endpoint_spec import EndpointSpec
-from airflow_provider_raydatallm.contract.groups import label
 
 
 class AdapterSpec(EndpointSpec):
@@ -53,12 +52,11 @@ class AdapterSpec(EndpointSpec):
                 "adapter.paths and adapter.column need each other: the folders of the adapters by their "
                 "names, and the column that holds a row's name"
             )
-        for name in ("adapter_on_null", "adapter_base_model"):
-            needed = self.adapter_column is not None if name == "adapter_on_null" else self.has_adapters
-            if getattr(self, name) != type(self).model_fields[name].default and not needed:
-                other = "adapter.column" if name == "adapter_on_null" else "an adapter"
-                raise ValueError(f"{label(name)} needs {other}")
+        if self.adapter_on_null != "quarantine" and self.adapter_column is None:
+            raise ValueError("adapter.on_null is for adapters that rows name: it needs adapter.column")
         if not self.has_adapters:
+            if self.adapter_base_model is not None:
+                raise ValueError("adapter.base_model needs adapter.path, or adapter.paths")
             return self
         if self.resolved_engine != "vllm":
             raise ValueError(

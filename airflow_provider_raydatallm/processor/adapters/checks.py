@@ -106,7 +106,7 @@ def read_shapes(weights: Path) -> Shapes:
         header = json.loads(file.read(length))
     try:
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+        end = max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
         shapes = {name: [int(n) for n in entry["shape"]] for name, entry in tensors.items()}
     except (AttributeError, KeyError, TypeError, IndexError) as e:
         raise ValueError("it is not a safetensors file") from e

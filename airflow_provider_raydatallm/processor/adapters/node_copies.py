@@ -95,12 +95,12 @@ def _copy(store: Store, root: Path) -> tuple[str, Path]:
                 os.fsync(target.fileno())
         digest = _digest(scratch)
         copy = root / digest
-        if _intact(root, digest) is None:  # or another process was faster, or it is damaged
-            shutil.rmtree(copy, ignore_errors=True)
-            with contextlib.suppress(OSError):  # another process was faster
+        try:
+            scratch.rename(copy)
+        except OSError:  # it is there: another process was faster, or it is damaged
+            if _intact(root, digest) is None:
+                copy.rename(scratch.with_name(f"{scratch.name}-damaged"))
                 scratch.rename(copy)
-            if not copy.is_dir():
-                raise OSError(f"{copy} cannot be made")
         return digest, copy
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -41,6 +41,8 @@ def read_adapters(job: SliceJob) -> SliceAdapters:
     :raises SliceError: naming one that cannot be read, or cannot work with the model.
     """
     urls = job.adapter_paths if job.adapter_path is None else {job.adapter_path: job.adapter_path}
+    if not urls:
+        return SliceAdapters()
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
         adapters = pool.map(partial(_read_adapter, job), urls, urls.values())
         return SliceAdapters({adapter.name: adapter for adapter in adapters})

@@ -62,6 +62,8 @@ def fingerprint(job: SliceJob) -> str:
         inputs["task"] = [job.task, job.query]
     if job.compares_labels:
         inputs["labels"] = "compared"
+    if job.has_adapters:  # their content counts too, on the cluster (`version_policy.question`)
+        inputs["adapter"] = job.adapters_as_written
     if job.label_confidence:
         inputs["label_confidence"] = True
     if job.on_too_long != "quarantine":

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _SHAPES = frozenset({"output_schema", "regex", "grammar"})
+_ADAPTER = frozenset({
+    "adapter_path", "adapter_paths", "adapter_column", "adapter_on_null", "adapter_base_model",
+})  # fmt: skip
 _EMBEDDING = frozenset({"embedding_dimensions", "embedding_dtype", "embedding_normalize"})
 
 
@@ -31,6 +34,7 @@ TASKS: Mapping[str, Task] = {
     "generate": Task(
         engines=frozenset({"vllm", "ray_data_llm", "http"}),
         fields=_SHAPES
+        | _ADAPTER
         | {
             "system_prompt", "choices", "exact_labels", "label_confidence", "sampling_params",
             "chat_template_kwargs", "postprocess", "repair", "messages", "chat_template", "tools",

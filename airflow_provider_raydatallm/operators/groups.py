@@ -166,6 +166,27 @@ class Quality(TypedDict, total=False):
     on_too_long: Literal["quarantine", "truncate", "raise_limit"] | Later
 
 
+class Adapter(TypedDict, total=False):
+    """LoRA adapters: folders with `adapter_config.json` and `adapter_model.safetensors`, in object storage or
+    on every node. Each node copies them once. Instead of the dict, the folder of the one adapter of all rows.
+
+    :param path: the one adapter of all rows.
+    :param paths: several adapters, by name: `{"acme": "s3://models/acme", ...}`.
+    :param column: the column that holds a row's name among `paths`. A row with another name goes to
+        quarantine.
+    :param on_null: a row whose name is null, or empty: `quarantine`, or `base`: the model answers it without
+        an adapter.
+    :param base_model: what the adapters say they were trained on (`base_model_name_or_path`), where that is
+        not `model_source`, such as for a quantized one.
+    """
+
+    path: Path
+    paths: Mapping[str, Path] | XComArg
+    column: Later
+    on_null: Literal["quarantine", "base"] | Later
+    base_model: Later
+
+
 class Embedding(TypedDict, total=False):
     """The vectors of `task="embed"`.
 

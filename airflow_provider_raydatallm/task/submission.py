@@ -73,6 +73,8 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
             fields.setdefault("endpoint_url", "https://x")
         else:
             fields = {name: value for name, value in fields.items() if name not in ENDPOINT_FIELDS}
+    if known.get("adapter") != arguments["adapter"]:  # its leaves need each other
+        fields = {name: value for name, value in fields.items() if name not in GROUPS["adapter"].values()}
     if any(is_rendered_later(arguments[shape]) for shape in ("choices", "regex", "grammar")):
         for name in ("repair", "max_invalid_fraction"):  # need one of them
             fields.pop(name, None)
@@ -89,7 +91,9 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
         rows would be asked that.
     """
     fields = {name: value for name, value in flatten(arguments).items() if name not in _TASK_LEAVES}
-    fields |= {name: to_url(fields[name]) for name in ADDRESSES if name in fields}
+    fields |= {name: to_url(fields[name]) for name in (*ADDRESSES, "adapter_path") if name in fields}
+    if isinstance(paths := fields.get("adapter_paths"), Mapping):
+        fields["adapter_paths"] = {name: to_url(path) for name, path in paths.items()}
     for name in ("max_rows", "trial"):  # a form's, which may be empty
         if str(fields.get(name)).strip() in ("", "None"):
             fields.pop(name, None)

@@ -1,10 +1,10 @@
 """The interface between the pipeline and an engine: requests in, groups of answers out as they finish.
 
-Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSON text of messages and
-sampling_params) and, when a postprocess function needs the row, `__row` (JSON text). Answers have `__unit`,
-`__offset`, `__row` if it came in, and `ANSWER_FIELDS`: one answer per request, in any order. A request that
-fails for its own reason (its prompt is too long, the chat template refuses its messages) has `error` set and
-does not affect others. An error of the engine itself is raised.
+Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSON text of messages,
+sampling_params and perhaps an adapter) and, when a postprocess function needs the row, `__row` (JSON text).
+Answers have `__unit`, `__offset`, `__row` if it came in, and `ANSWER_FIELDS`: one answer per request, in any
+order. A request that fails for its own reason (its prompt is too long, the chat template refuses its
+messages) has `error` set and does not affect others. An error of the engine itself is raised.
 
 Delivered rows are durable: each delivery is the unit of resume. An engine that delivers finished rows before
 their batch is done loses less when it dies.
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, storable
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import engine_is_starting
 from airflow_provider_raydatallm.processor.sizing.facts import EnginePlan, Resources, Sizes, SizingInputs
@@ -94,6 +95,8 @@ class Engine(ABC):
     supports_dedup = False
     #: Seconds that parts of its first worker's start took, by the names of `StartupSeconds`, where known.
     startup_seconds: Mapping[str, float] = {}
+    #: Share of the answers' tokens that their prompts have in the same order: once it stopped, where known.
+    repeated_share: float | None = None
     #: Name prefix of the actors that it shares with other jobs.
     shared_actor_prefix: str | None = None
 
@@ -129,6 +132,10 @@ class Engine(ABC):
     def choose_sizes(self, facts: SizingInputs) -> None:
         """Chooses what the job left to the provider ("auto")."""
         self.sizing_inputs = facts
+
+    def use_adapters(self, adapters: Sequence[Adapter]) -> None:
+        """Sets the LoRA adapters that requests name, before it starts."""
+        raise SliceError(f"{type(self).__name__} takes no adapters", kind="input")
 
     def for_suspects(self, rows: int) -> Engine:
         """An engine for so many rows that were in engines when they died: itself, if it records none."""

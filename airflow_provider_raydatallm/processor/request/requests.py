@@ -13,6 +13,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import CARRIED_ROW_FIELD, REQUEST_FIELDS, failed_table
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.conversation import read_conversation
 from airflow_provider_raydatallm.processor.request.feedback import Attempt, Feedback, with_feedback
 from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
@@ -32,6 +33,9 @@ class RequestBuilder:
     messages that `preprocess` returns: all their text counts as the row's, since a function may put its
     values anywhere.
 
+    `adapter` is the digest of the row's adapter, and left out for the model itself. So requests that differ
+    by their adapters only are different ones.
+
     `sampling_params` values that are exactly `"{column}"` take that row's value, with its type; null leaves
     the parameter out.
     """
@@ -47,8 +51,10 @@ class RequestBuilder:
         sampling_params: Mapping[str, Any] | None = None,
         structured_outputs: Mapping[str, Any] | None = None,
         preprocess: Callable[[dict[str, Any]], Any] | None = None,
+        adapter: AdapterChoice | None = None,
     ) -> None:
         """:param messages: column of conversations."""
+        self._adapter = adapter
         self._all_columns = list(columns)
         self._conversation = messages
         self._prompt = Template(prompt, columns) if prompt is not None else None
@@ -82,11 +88,17 @@ class RequestBuilder:
             return self._all_columns
         templates = [t.columns for t in (*self._before.values(), self._prompt) if t is not None]
         conversation = [] if self._conversation is None else [self._conversation]
-        used = chain(parameters or (), conversation, *templates, self._column_params.values())
+        named = [self._adapter.column] if self._adapter is not None and self._adapter.column else []
+        used = chain(parameters or (), conversation, *templates, self._column_params.values(), named)
         return list(dict.fromkeys(used))
 
     def build(self, row: Row) -> dict[str, Any]:
-        """:raises SliceError: when `preprocess` returns no request, or a column holds no conversation."""
+        """:raises SliceError: when `preprocess` returns no request, a column holds no conversation, or the
+        row names no adapter."""
+        digest = self._adapter.of_row(row) if self._adapter is not None else None
+        return {**({"adapter": digest} if digest is not None else {}), **self._build(row)}
+
+    def _build(self, row: Row) -> dict[str, Any]:
         row_params = {n: row[c] for n, c in self._column_params.items() if row[c] is not None}
         params = self._fixed_params | row_params
         if self._conversation is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
 _BYTES = {"float32": 4.0, "float": 4.0, "float16": 2.0, "half": 2.0, "bfloat16": 2.0, "fp8": 1.0, "auto": 2.0}
 #: Bytes per weight by quantization method.
 _QUANTIZED = {"fp8": 1.0, "int8": 1.0, "awq": 0.5, "gptq": 0.5, "awq_marlin": 0.5, "gptq_marlin": 0.5}
+#: Ray's names of GPUs that multiply in fp8. Others only store it.
+_FP8_GPUS = frozenset({"L4", "L40S", "H20", "H100", "H200", "B200", "B300", "RTX-PRO-6000"})
 #: Model types whose experts are counted.
 _MIXTURES = {"mixtral", "qwen2_moe", "qwen3_moe"}
 #: Share of vLLM's memory for activations: neither weights nor cache.
@@ -37,6 +39,8 @@ class ModelConfig:
     weight_bytes_each: float = 2.0
     kv_bytes_each: float = 2.0
     expert_parameters: int = 0
+    #: How the weights of its folder are quantized; None: not at all.
+    quantization: str | None = None
 
     @property
     def weight_bytes(self) -> float | None:
@@ -61,7 +65,7 @@ class ModelConfig:
 def read_model_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> ModelConfig | None:
     """Reads the configuration of a model in a local folder or the hub cache; None when there is none or it is
     not a plain decoder's."""
-    config = _load_config(model_source, engine_kwargs)
+    config = load_config(model_source, engine_kwargs)
     try:
         return parse_model_config(config, engine_kwargs) if config is not None else None
     except (ValueError, KeyError, TypeError):
@@ -70,11 +74,19 @@ def read_model_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> Mo
 
 def is_quantized_model(model_source: str, engine_kwargs: Mapping[str, Any]) -> bool:
     """Returns whether the arguments or the model's local files, if any, name a quantization."""
-    config = _load_config(model_source, engine_kwargs) or {}
+    config = load_config(model_source, engine_kwargs) or {}
     return bool(engine_kwargs.get("quantization") or config.get("quantization_config"))
 
 
-def _load_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+def could_use_fp8(model_source: str, engine_kwargs: Mapping[str, Any], gpu_types: Collection[str]) -> bool:
+    """Returns whether vLLM could quantize the model to fp8, on GPUs that compute with it; False where that is
+    not known."""
+    if load_config(model_source, engine_kwargs) is None or not gpu_types:
+        return False
+    return _FP8_GPUS.issuperset(gpu_types) and not is_quantized_model(model_source, engine_kwargs)
+
+
+def load_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     file = config_file(model_source)
     try:
         config = json.loads(file.read_text()) if file is not None else None
@@ -117,6 +129,7 @@ def parse_model_config(config: Mapping[str, Any], engine_kwargs: Mapping[str, An
         weight_bytes_each=_QUANTIZED.get(str(method), value_bytes) if method else value_bytes,
         kv_bytes_each=1.0 if cache_dtype.startswith("fp8") else value_bytes,
         expert_parameters=experts or 0,
+        quantization=quantization.get("quant_method"),
     )
 
 

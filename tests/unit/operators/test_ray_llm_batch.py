@@ -109,6 +109,21 @@ def test_paths_may_be_object_storage_paths() -> None:
     assert operator(output_path="s3://bucket/out").output_path == "s3://bucket/out"
 
 
+def test_adapters_are_a_folder_or_a_group_and_templates() -> None:
+    def job(adapter: Any) -> SliceJob:
+        task = operator(slice_key="k", adapter=adapter)
+        task.render_template_fields({"params": {"x": "lake"}})  # type: ignore[typeddict-item]
+        return spec_of(task)
+
+    one = ("/{{ params.x }}/a", ObjectStoragePath("file:///{{ params.x }}/a"), {"path": "/lake/a"})
+    assert {job(adapter).adapter_path for adapter in one} == {"/lake/a"}
+    several = job({"paths": {"n": "/{{ params.x }}/a"}, "column": "c", "on_null": "base"})
+    assert (several.adapter_paths, several.adapter_column) == ({"n": "/lake/a"}, "c")
+    assert job({"paths": {"n": ObjectStoragePath("file:///a")}, "column": "c"}).adapter_paths == {"n": "/a"}
+    with pytest.raises(RayLLMInputError, match="need each other"):
+        operator(adapter={"paths": {"n": "/a"}})
+
+
 def test_folders_beside_the_table_are_templates_and_reach_the_spec() -> None:
     task = operator(
         slice_key="k", output_path="/{{ params.x }}/out", rerun={"verify": "content"},

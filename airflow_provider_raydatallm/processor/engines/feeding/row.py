@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 class Row:
     """
     block, index: where its request is. tokens: of its prompt, int32. params: JSON text of vLLM's sampling
-    parameters. key: of its request, where identical ones run once. asked_again: while a worker was silent.
+    parameters. adapter: the digest of its LoRA adapter; "" without. key: of its request, where identical ones
+    run once. asked_again: while a worker was silent.
     """
 
     __slots__ = (
-        "asked_again", "avoid", "block", "deaths", "index", "is_done", "is_queued", "key", "max_tokens",
-        "params", "returns", "sent_at", "shortened", "together", "tokens",
+        "adapter", "asked_again", "avoid", "block", "deaths", "index", "is_done", "is_queued", "key",
+        "max_tokens", "params", "returns", "sent_at", "shortened", "together", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -32,11 +33,13 @@ class Row:
         tokens: Any,
         params: str,
         max_tokens: int,
+        adapter: str = "",
         key: bytes | None = None,
         shortened: bool = False,
     ) -> None:
         self.block, self.index, self.key, self.shortened = block, index, key, shortened
         self.tokens, self.params, self.max_tokens = tokens, params, max_tokens
+        self.adapter = adapter
         self.deaths = self.returns = 0
         self.asked_again = self.is_done = self.is_queued = False
         self.sent_at = 0.0

@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     check_arguments,
+    check_speculation,
     cpu_dtype,
     read_max_num_seqs,
     vllm_is_cpu_build,
@@ -53,6 +54,7 @@ class VllmEngineBase(Engine):
         check_compiles(job)
         read_max_num_seqs(job.engine_kwargs)
         self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
+        check_speculation(job.engine_kwargs)
         check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)
         check_reasoning_parser(job)
         check_chat_template(job)

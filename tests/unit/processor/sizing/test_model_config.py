@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     ModelConfig,
     cache_bytes,
+    could_use_fp8,
     is_quantized_model,
     parse_model_config,
     read_model_config,
@@ -83,3 +84,15 @@ def test_configuration_is_read_from_a_folder_or_the_hub_cache(tmp_path: Path, mo
     assert read_model_config("meta-llama/Llama-3.1-8B", {}) == parse_model_config(LLAMA_8B, {})
     (cached / "config.json").write_text("{}")
     assert read_model_config("meta-llama/Llama-3.1-8B", {}) is None
+
+
+def test_fp8_is_possible_where_the_weights_are_not_quantized_and_all_gpus_have_it(tmp_path: Path) -> None:
+    model = str(tmp_path)
+    assert not could_use_fp8(model, {}, ["H100"])  # its files are elsewhere
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    assert could_use_fp8(model, {}, ["H100", "L4"])
+    assert not could_use_fp8(model, {}, ["H100", "A100"])
+    assert not could_use_fp8(model, {}, [])
+    assert not could_use_fp8(model, {"quantization": "fp8"}, ["H100"])
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "quantization_config": {"x": 1}}))
+    assert not could_use_fp8(model, {}, ["H100"])

@@ -50,10 +50,11 @@ class Worker:
 
     def answer(self, *lengths: int, numbers: Sequence[int] = (), stream: int = -1) -> None:
         rows = [*(self.numbers[length] for length in lengths), *numbers]
-        n = len(rows)
-        columns = [rows, ["x"] * n, [None] * n, ["stop"] * n, [1] * n, [1] * n, [0] * n, [0.1] * n, [0.0] * n]
-        columns += [[None] * n] * (len(GROUP_SCHEMA) - len(columns))
-        table = pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
+        answer = {
+            "text": "x", "finish_reason": "stop", "input_tokens": 1, "output_tokens": 1, "cached_tokens": 0,
+            "engine_seconds": 0.1, "finished_at": 0.0,
+        }  # fmt: skip
+        table = pa.Table.from_pylist([{"row": row, **answer} for row in rows], schema=GROUP_SCHEMA)
         self.streams[stream].put(table)
 
     def end(self, error: Exception | None = None, stream: int = -1) -> None:

@@ -34,8 +34,7 @@ class Worker:
         for number, length in zip(rows.column("row").to_pylist(), lengths, strict=True):
             if length in self.deadly:
                 raise WorkerDiedError(by_itself=True)
-            columns: list[Any] = [[number], *[[None]] * (len(GROUP_SCHEMA) - 1)]
-            yield pa.table(dict(zip(GROUP_SCHEMA.names, columns, strict=True)), schema=GROUP_SCHEMA)
+            yield pa.Table.from_pylist([{"row": number}], schema=GROUP_SCHEMA)
 
 
 def isolate(worker: Any, *lengths: int) -> tuple[list[int], list[int]]:

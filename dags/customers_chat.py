@@ -28,7 +28,7 @@ def customers_chat() -> None:
         model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         messages="talk",
         system_prompt="You answer customers in two sentences. Their number is {customer}.",
-        sampling_params={"n": 3, "temperature": 0.8, "seed": 7, "max_tokens": 64},
+        sampling_params={"n": 3, "temperature": 0.8, "max_tokens": 64},
         logprobs=True,
         output_column="drafts",
         engine={"kwargs": {"max_model_len": 256}},

@@ -125,9 +125,9 @@ class EngineSpec(RequestSpec):
 
     @model_validator(mode="after")
     def _check_task_of_engine(self) -> EngineSpec:
-        if self.task != "generate" and self.resolved_engine in ("ray_data_llm", "http"):
+        if self.task != "generate" and self.resolved_engine == "ray_data_llm":
             raise ValueError(
-                f"task={self.task!r} is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
+                f"task={self.task!r} is for engine 'vllm' or 'http', and this slice's is 'ray_data_llm'"
             )
         return self
 

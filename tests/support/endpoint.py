@@ -1,4 +1,4 @@
-"""An endpoint with OpenAI's chat completions on loopback, which answers as a test says."""
+"""An endpoint with OpenAI's API on loopback, which answers as a test says."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Respond = Callable[[int, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
 @contextmanager
-def endpoint(respond: Respond, path: str = "/v1/chat/completions") -> Iterator[Endpoint]:
+def endpoint(respond: Respond) -> Iterator[Endpoint]:
     served = Endpoint()
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -40,7 +40,7 @@ def endpoint(respond: Respond, path: str = "/v1/chat/completions") -> Iterator[E
 
     async def serve() -> None:
         app = web.Application(client_max_size=1 << 30)
-        app.router.add_post(path, handle)
+        app.router.add_post("/v1/{api:chat/completions|embeddings}", handle)
         runner = web.AppRunner(app, shutdown_timeout=0, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
@@ -77,7 +77,8 @@ class Trickle(web.StreamResponse):
 
 
 def text_of(body: dict[str, Any]) -> str:
-    content: str = body["messages"][-1]["content"]
+    """Of a chat's last message, or to embed."""
+    content: str = body["messages"][-1]["content"] if "messages" in body else body["input"]
     return content
 
 
@@ -89,6 +90,12 @@ def completion(
             "choices": [{"message": {"content": text}, "finish_reason": finish_reason}],
             "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1]},
         }
+    )
+
+
+def embedding(vector: Any, tokens: int = 7) -> web.Response:
+    return web.json_response(
+        {"data": [{"index": 0, "embedding": vector}], "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
     )
 
 

@@ -1,4 +1,4 @@
-"""What an endpoint's reply means: an answer, a row that it refuses, a pause, or a reason to stop. Pure."""
+"""What an endpoint's status means: an answer, a row that it refuses, a pause, or a reason to stop. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import email.utils
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import Kind, SliceError
 
+#: Error type of rows that the endpoint refuses.
+ROW_REFUSED = "RefusedByEndpoint"
 #: The row's own fault: its text is too long, or has what the endpoint does not accept.
 _REFUSED = (400, 413, 422)
 #: Passing, as are all of 500 and above.
@@ -22,21 +22,8 @@ _ADVICE: Mapping[int, tuple[Kind, str]] = {
     401: ("input", "it does not accept the key: check the password of the connection in model_conn_id"),
     402: ("input", "the account has no credit: check it with the endpoint's provider"),
     403: ("input", "the key may not use this model: check model_source, and the rights of the key"),
-    404: ("model", "it has no such model, or no chat completions: check model_source and engine.url"),
+    404: ("model", "it has no such model, or not this API: check model_source and engine.url"),
 }
-
-
-@dataclass(frozen=True)
-class Completion:
-    """An answer. Its text is None where the endpoint refused, or max_tokens cut it before it began, and its
-    tokens where the endpoint does not count them."""
-
-    text: str | None
-    finish_reason: str | None
-    refusal: str | None
-    input_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
 
 
 class RowRefusedError(Exception):
@@ -63,14 +50,14 @@ class PassingError(Exception):
         self.pause_s, self.is_limit, self.may_have_cost = pause_s, is_limit, may_have_cost
 
 
-def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Completion:
+def raise_unless_answered(status: int, headers: Mapping[str, str], body: bytes) -> None:
     """
     :raises RowRefusedError: for this row.
     :raises PassingError: when another try may succeed.
     :raises SliceError: when no row can succeed.
     """
     if 200 <= status < 300:
-        return _read_completion(body)
+        return
     message = f"the endpoint answered {status}: {_error_message(body)}"
     if status in _REFUSED:
         raise RowRefusedError(message)
@@ -88,27 +75,8 @@ def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Completi
     raise SliceError(f"{message}. Most likely {advice}", kind=kind)
 
 
-def _read_completion(body: bytes) -> Completion:
-    try:
-        reply = json.loads(body)
-        [choice, *_] = reply["choices"]
-        message, reason = choice["message"], choice.get("finish_reason")
-        text, usage = message.get("content"), reply.get("usage") or {}
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
-        raise PassingError(
-            f"the endpoint's reply is not a chat completion: {_snippet(body)!r}", may_have_cost=True
-        ) from e
-    return Completion(_text(text), _text(reason), _text(message.get("refusal")), *map(_count, tokens))
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+def broken_reply(body: bytes, problem: str) -> PassingError:
+    return PassingError(f"the endpoint's reply {problem}: {_snippet(body)!r}", may_have_cost=True)
 
 
 def _error_message(body: bytes) -> str:

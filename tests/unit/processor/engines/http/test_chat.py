@@ -5,20 +5,33 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.processor.engines.http.bodies import RequestBodies, unwrap_choice
+from airflow_provider_raydatallm.processor.engines.http.chat import ChatApi, unwrap_choice
+from airflow_provider_raydatallm.processor.engines.http.replies import PassingError
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
 from tests.support.in_process import job_of
 
 MESSAGES = [{"role": "user", "content": "Who?"}]
 
 
+def api(**fields: Any) -> ChatApi:
+    return ChatApi(
+        job_of(engine="http", endpoint_url="https://h/v1", input_path="in", output_path="out", **fields)
+    )
+
+
+def reply(**message: Any) -> bytes:
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
+    return json.dumps({"choices": [{"message": message, "finish_reason": "length"}], "usage": usage}).encode()
+
+
 def body_of(row_params: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    job = job_of(engine="http", endpoint_url="https://h/v1", input_path="in", output_path="out", **fields)
+    chat = api(**fields)
+    job = chat.job
     params: dict[str, Any] = dict(job.sampling_params)
     if (shape := structured_outputs(job)) is not None:
         params["structured_outputs"] = shape
     request = {"messages": MESSAGES, "sampling_params": params | (row_params or {}), "cells": [[]]}
-    [encoded] = RequestBodies(job)([json.dumps(request)])
+    [encoded] = chat([json.dumps(request)])
     assert encoded.error is None
     body: dict[str, Any] = json.loads(encoded.params)
     return body
@@ -66,11 +79,42 @@ def test_choice_is_taken_out_of_its_object(text: str, choice: str) -> None:
 
 
 def test_request_that_no_body_can_hold_fails_its_row_only() -> None:
-    job = job_of(
-        engine="http", endpoint_url="https://h", input_path="in", output_path="out", choices=["a", "b"]
-    )
+    chat = api(choices=["a", "b"])
     broken = {"messages": MESSAGES, "sampling_params": {"structured_outputs": None}}
     good = {"messages": MESSAGES, "sampling_params": {"structured_outputs": {"choice": ["a", "b"]}}}
-    first, second = RequestBodies(job)([json.dumps(broken), json.dumps(good)])
+    first, second = chat([json.dumps(broken), json.dumps(good)])
     assert isinstance(first.error, TypeError)
     assert second.error is None
+
+
+def test_answer_has_its_tokens_and_why_it_ended() -> None:
+    tokens = {"input_tokens": 7, "output_tokens": 3, "cached_tokens": 2}
+    assert api().read(reply(content="Hi")) == {"text": "Hi", "finish_reason": "length", **tokens}
+    bare = b'{"choices": [{"message": {"content": ""}}], "usage": {"prompt_tokens": "x"}}'
+    assert api().read(bare) == {"text": "", "finish_reason": None, **dict.fromkeys(tokens)}
+    assert api(choices=["a", "b"]).read(reply(content='{"answer": "b"}'))["text"] == "b"
+
+
+def test_answer_without_text_is_refused_and_costs_all_the_same() -> None:
+    body = reply(content=None, refusal="I cannot").replace(b"length", b"stop")
+    refused = api().read(body)
+    assert (refused["error_type"], refused["output_tokens"]) == ("RefusedByEndpoint", 3)
+    assert "I cannot" in refused["error"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b'{"choices": []}', b'{"choices": [7]}', b"[" * 10**6]
+)
+def test_broken_reply_is_asked_for_again_and_may_have_cost(body: bytes) -> None:
+    with pytest.raises(PassingError, match="not a chat completion") as caught:
+        api().read(body)
+    assert (caught.value.may_have_cost, caught.value.is_limit) == (True, False)
+
+
+def test_other_text_has_the_same_parameters_and_a_short_answer() -> None:
+    params = {"temperature": 0, "max_tokens": 500}
+    request = json.dumps({"messages": [{"role": "system", "content": "S"}, *MESSAGES], "sampling_params": params})
+    [asked] = api(choices=["a", "b"])([request.replace('"max', '"structured_outputs": {"choice": ["a"]}, "max')])
+    other = json.loads(api().with_text(asked.params, "Hello"))
+    messages = [{"role": "user", "content": "Hello"}]
+    assert other == {**json.loads(asked.params), "messages": messages, "max_tokens": 16}

@@ -1,4 +1,4 @@
-"""From a row's request to the body of a chat completion. Pure.
+"""OpenAI's chat completions: from a row's request to a body, and from a reply to an answer. Pure.
 
 What `sampling_params` hold goes into the body as it is; what they leave out, the endpoint decides.
 """
@@ -6,39 +6,34 @@ What `sampling_params` hold goes into the body as it is; what they leave out, th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.json_schema import subschemas
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.http.api import Api, count
+from airflow_provider_raydatallm.processor.engines.http.replies import ROW_REFUSED, broken_reply
 from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import TokenizedRequest
 
 #: The key of a choice in the object that the endpoint answers: a schema's root must be an object.
 _CHOICE = "answer"
+#: Of an answer that only shows that there is one.
+_FEW_TOKENS = 16
 
 
-class RequestBodies:
-    """Takes the tokenizer's place in a feeder: an endpoint has its own, so `params` is the whole body."""
+class ChatApi(Api):
+    path = "/chat/completions"
 
     def __init__(self, job: SliceJob) -> None:
+        super().__init__(job)
         self._fixed: dict[str, Any] = {"model": job.model_source, "stream": False}
         if job.chat_template_kwargs:  # of vLLM's server
             self._fixed["chat_template_kwargs"] = job.chat_template_kwargs
         self._has_shape = job.choices is not None or job.output_schema is not None
 
-    def __call__(self, requests: Sequence[str]) -> list[TokenizedRequest]:
-        """:param requests: JSON text of messages and sampling_params."""
-        return [self._body(request) for request in requests]
-
-    def _body(self, text: str) -> TokenizedRequest:
-        try:
-            return self._to_body(from_json(text))
-        except Exception as e:  # preprocess may return anything
-            return TokenizedRequest(error=e)
-
-    def _to_body(self, request: Mapping[str, Any]) -> TokenizedRequest:
+    def to_body(self, request: Mapping[str, Any]) -> TokenizedRequest:
         params: dict[str, Any] = request["sampling_params"]
         max_tokens = params.get("max_completion_tokens") or params.get("max_tokens")
         body = {**params, "messages": request["messages"], **self._fixed}
@@ -46,6 +41,37 @@ class RequestBodies:
             body |= _response_format(body.pop("structured_outputs"))
         max_tokens = max_tokens if type(max_tokens) is int else 0
         return TokenizedRequest(params=to_json(body).decode(), total_tokens=max_tokens)
+
+    def with_text(self, body: str, text: str) -> str:
+        request = json.loads(body)
+        limits = {name: _FEW_TOKENS for name in ("max_tokens", "max_completion_tokens") if request.get(name)}
+        return json.dumps({**request, "messages": [{"role": "user", "content": text}], **limits})
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        try:
+            reply = json.loads(body)
+            [choice, *_] = reply["choices"]
+            message, reason = choice["message"], _text(choice.get("finish_reason"))
+            text, refusal = _text(message.get("content")), message.get("refusal")
+            usage = reply.get("usage") or {}
+            columns = {
+                "finish_reason": reason,
+                "input_tokens": count(usage.get("prompt_tokens")),
+                "output_tokens": count(usage.get("completion_tokens")),
+                "cached_tokens": count((usage.get("prompt_tokens_details") or {}).get("cached_tokens")),
+            }
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
+            raise broken_reply(body, "is not a chat completion") from e
+        if text is None and reason != "length":  # nor did max_tokens cut it before it began
+            why = f"the endpoint answered no text (finish_reason {reason!r}): {refusal!r:.500}"
+            return {**columns, "error_type": ROW_REFUSED, "error": why}
+        if text is not None and self.job.choices is not None:
+            text = unwrap_choice(text)
+        return {**columns, "text": text}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _response_format(shape: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _seconds_per_answer(texts: list[str], arguments: dict[str, Any]) -> float:
 
     from airflow_provider_raydatallm.contract.spec import SliceJob
     from airflow_provider_raydatallm.processor.engines.base import answer_table
-    from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+    from airflow_provider_raydatallm.processor.request.answer_shape import TextParser
 
     job = SliceJob(
         slice_key="x", input_path="/in", output_path="/out", model_source="m", prompt="x", **arguments
@@ -63,7 +63,7 @@ def _seconds_per_answer(texts: list[str], arguments: dict[str, Any]) -> float:
     n = len(texts)
     requests = pa.table({"__unit": pa.array([0] * n, pa.int32()), "__offset": range(n)})
     answers = answer_table(requests, text=texts, finish_reason=["stop"] * n, finished_at=[0.0] * n)
-    parse, best = AnswerParser(job, None), float("inf")
+    parse, best = TextParser(job, None), float("inf")
     for _ in range(_REPEATS):
         began = time.thread_time()
         rows, _ = parse(answers)

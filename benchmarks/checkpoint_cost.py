@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import make_plan
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.answer_shape import TextParser
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks
 from airflow_provider_raydatallm.processor.slice_run import run_slice
@@ -79,7 +79,7 @@ def measure_writer() -> float:
             "__request": ['{"messages": [{"content": "Who is customer 1?"}], "sampling_params": {}}'] * 128,
         }
     )  # fmt: skip
-    rows, _ = AnswerParser(job, None)(answer(table))
+    rows, _ = TextParser(job, None)(answer(table))
     offsets = rows.schema.get_field_index("__offset")
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
         writer = FragmentWriter(folder, "v", ["0" * 16], epoch=1)
@@ -155,7 +155,7 @@ def run_plain_once(job: SliceJob) -> None:
         **light,
     )
     requests = requests.repartition(target_num_rows_per_block=engine.batch_size)
-    engine.answer_requests(requests, _ParsedAnswers(AnswerParser(job, None))).write_parquet(job.output_path)
+    engine.answer_requests(requests, _ParsedAnswers(TextParser(job, None))).write_parquet(job.output_path)
     assert pq.read_table(job.output_path).num_rows == ROWS
 
 
@@ -172,7 +172,7 @@ class _Read:
 class _ParsedAnswers:
     """Passes parsed answers on instead of handing them to writers."""
 
-    def __init__(self, parser: AnswerParser) -> None:
+    def __init__(self, parser: TextParser) -> None:
         self._parser = parser
 
     def __call__(self, answers: pa.Table) -> pa.Table:

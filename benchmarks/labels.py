@@ -69,7 +69,7 @@ def _requests(model: str, is_exact: bool) -> Any:
     import pyarrow as pa
 
     from airflow_provider_raydatallm.contract.spec import SliceJob
-    from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
+    from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
     from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
     from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
     from demo.customers import LABELS, write_customers

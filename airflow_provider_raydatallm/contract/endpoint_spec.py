@@ -71,8 +71,8 @@ class EndpointSpec(EngineSpec):
             return self
         if self.endpoint_url is None:
             raise ValueError(
-                "engine.kind 'http' needs engine.url: the base address of an endpoint with OpenAI's API, such "
-                "as 'https://host/v1'"
+                "engine.kind 'http' needs engine.url: the base address of an endpoint with OpenAI's API, "
+                "such as 'https://host/v1'"
             )
         for field in self._changed(_NOT_OF_AN_ENDPOINT):
             raise ValueError(

@@ -109,7 +109,7 @@ class EngineSpec(RequestSpec):
                 f"quality.on_too_long={self.on_too_long!r} needs engine.kwargs['max_model_len']: a number of "
                 "tokens, or 'auto'"
             )
-        max_tokens = self.sampling_params.get("max_tokens", 16) if self.task == "generate" else 0
+        max_tokens = self.sampling_params.get("max_tokens", 16) if self.of_task.draws else 0
         if max_tokens is None and (length == "auto" or self.on_too_long == "truncate"):
             raise ValueError(
                 "sampling_params['max_tokens'] is None, which leaves no room for a prompt: give a number, "
@@ -125,14 +125,18 @@ class EngineSpec(RequestSpec):
 
     @model_validator(mode="after")
     def _check_task_of_engine(self) -> EngineSpec:
-        if self.task != "generate" and self.resolved_engine == "ray_data_llm":
+        engines = self.of_task.engines
+        if self.resolved_engine in KINDS and self.resolved_engine not in engines:
             raise ValueError(
-                f"task={self.task!r} is for engine 'vllm' or 'http', and this slice's is 'ray_data_llm'"
+                f"task={self.task!r} is for engine {' or '.join(map(repr, sorted(engines)))}, and this "
+                f"slice's is {self.resolved_engine!r}"
             )
         return self
 
     @model_validator(mode="after")
     def _check_labels(self) -> EngineSpec:
+        if self.task != "generate":  # the model knows the labels
+            return self
         for name, is_set in [("confidence", self.label_confidence), ("exact", self.exact_labels)]:
             if is_set and self.choices is None:
                 raise ValueError(f"labels.{name}=True needs choices, which are the labels")
@@ -175,12 +179,12 @@ class EngineSpec(RequestSpec):
     @property
     def draws_nothing(self) -> bool:
         """Whether equal requests have equal answers, whatever the sampling parameters."""
-        return self.compares_labels or self.task == "embed"
+        return self.compares_labels or not self.of_task.draws
 
     @property
     def compares_labels(self) -> bool:
         """Whether the engine asks how probable each of the choices is, in a token, and has none written."""
-        return self.choices is not None and self._writes_labels_reason is None
+        return self.task == "generate" and self.choices is not None and self._writes_labels_reason is None
 
     @property
     def _writes_labels_reason(self) -> str | None:

@@ -55,6 +55,8 @@ def fingerprint(job: SliceJob) -> str:
         inputs["processor_kwargs"] = job.processor_kwargs
     if job.task == "embed":
         inputs["embed"] = [job.embedding_dimensions, job.embedding_dtype, job.embedding_normalize]
+    elif job.task != "generate":
+        inputs["task"] = [job.task, job.query]
     if job.compares_labels:
         inputs["labels"] = "compared"
     if job.label_confidence:
@@ -81,8 +83,9 @@ def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_file
             "chat_template_kwargs": job.chat_template_kwargs,
             "on_too_long": job.on_too_long,
             **({"embed": [job.embedding_dimensions, job.embedding_normalize]} if job.task == "embed" else {}),
+            **({"task": job.task} if job.task in ("classify", "score") else {}),
             # The request itself names the choices.
-            **({"labels": "written"} if job.choices is not None and not job.compares_labels else {}),
+            **({"labels": "written"} if "choices" in job.answer_shapes and not job.draws_nothing else {}),
         }
     )
 

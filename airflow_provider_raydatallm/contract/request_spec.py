@@ -11,22 +11,18 @@ from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.engine_arguments import with_booleans, with_scalars
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.json_schema import check_is_self_contained
+from airflow_provider_raydatallm.contract.tasks import TASKS, Task, fields_of_other_tasks, tasks_with
 
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 
-#: Arguments that a task without text answers does not have.
-_OF_TEXTS = (
-    "system_prompt", "choices", "output_schema", "regex", "grammar", "sampling_params",
-    "chat_template_kwargs", "postprocess",
-)  # fmt: skip
-
-
 class RequestSpec(Contract):
-    #: What is asked of the model: a text, or the vector of one.
-    task: Literal["generate", "embed"] = "generate"
+    #: What is asked of the model (`tasks`).
+    task: Literal["generate", "classify", "embed", "score"] = "generate"
     system_prompt: str | None = None
     prompt: str | None = None
+    #: What the text of a row is scored against; may hold {column} fields, as `prompt` does.
+    query: str | None = None
     choices: tuple[str, ...] | None = None
     #: Whether a grammar makes the model write its choice, rather than comparing how probable they are.
     exact_labels: bool = False
@@ -83,16 +79,17 @@ class RequestSpec(Contract):
 
     @model_validator(mode="after")
     def _check_task(self) -> RequestSpec:
-        if self.task == "embed":
-            if given := [name for name in _OF_TEXTS if getattr(self, name)]:
+        for name in sorted(fields_of_other_tasks(self.task) & type(self).model_fields.keys()):
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            if getattr(self, name) != default:
                 raise ValueError(
-                    f"task='embed' and {given[0]} exclude each other: the text that prompt makes of a row is "
-                    "embedded as it is"
+                    f"{label(name)} is for task={' or '.join(map(repr, tasks_with(name)))}, and task is "
+                    f"{self.task!r}: leave one of them out"
                 )
-        else:
-            for name in ("embedding_dimensions", "embedding_dtype", "embedding_normalize"):
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{label(name)} needs task='embed'")
+        if self.task == "score" and (self.query is None or self.preprocess is not None):
+            raise ValueError(
+                "task='score' compares two texts of a row: give query and prompt, both with {column} fields"
+            )
         return self
 
     @model_validator(mode="after")
@@ -123,6 +120,10 @@ class RequestSpec(Contract):
         if n not in (None, 1):
             raise ValueError(f"sampling_params['n'] is {n!r}: one answer per row is published, leave n out")
         return self
+
+    @property
+    def of_task(self) -> Task:
+        return TASKS[self.task]
 
     @property
     def answer_shapes(self) -> list[str]:

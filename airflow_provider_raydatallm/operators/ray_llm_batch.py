@@ -77,10 +77,12 @@ class RayLLMBatchOperator(SliceTask):
     :param output_path: root of the published table. Without `{slice}`, the slice goes to
         `<output_path>/ds=<slice key>/`.
     :param model_source: hub id, folder on every node, or `s3://` address; of an endpoint, its name there.
-    :param task: `generate` a text, or `embed` the row's text: publish its vector, a list of floats.
-    :param prompt: user message, or the text to embed; `{column}` is replaced by the row's value, other braces
+    :param task: `generate` a text; `classify` the row's text by the labels that the model was trained for;
+        `embed` it: publish its vector, a list of floats; or `score` it against `query`, by a reranker.
+    :param prompt: user message, or the row's text; `{column}` is replaced by the row's value, other braces
         stay. Wrap prompts with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file
         beside the DAG.
+    :param query: what the texts of `task="score"` are compared with, with `{column}` fields as in `prompt`.
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
     :param choices: the answer is one of these texts, the most probable one by default.
     :param labels: how it is found, and columns that say how sure it is: the group `Labels`.
@@ -134,10 +136,10 @@ class RayLLMBatchOperator(SliceTask):
     """
 
     template_fields: Sequence[str] = (
-        "input_path", "output_path", "model_source", "task", "prompt", "system_prompt", "choices", "labels",
-        "embedding", "regex", "grammar", "output_mode", "output_column", "columns", "sampling_params",
-        "chat_template_kwargs", "slice_key", "engine", "source", "rerun", "quality", "publish", "limits",
-        "ray_conn_id", "model_conn_id", "storage_conn_id",
+        "input_path", "output_path", "model_source", "task", "prompt", "query", "system_prompt", "choices",
+        "labels", "embedding", "regex", "grammar", "output_mode", "output_column", "columns",
+        "sampling_params", "chat_template_kwargs", "slice_key", "engine", "source", "rerun", "quality",
+        "publish", "limits", "ray_conn_id", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
     #: Of no other kind: a choice that ends in README.md is no file.
     template_ext: Sequence[str] = (".jinja",)
@@ -155,8 +157,9 @@ class RayLLMBatchOperator(SliceTask):
         input_path: Path,
         output_path: Path,
         model_source: Later,
-        task: Literal["generate", "embed"] | Later = "generate",
+        task: Literal["generate", "classify", "embed", "score"] | Later = "generate",
         prompt: Text | None = None,
+        query: Text | None = None,
         system_prompt: Text | None = None,
         choices: Sequence[str] | XComArg | None = None,
         labels: Labels | XComArg | None = None,
@@ -196,7 +199,8 @@ class RayLLMBatchOperator(SliceTask):
         self.input_path = arguments.to_url(input_path)
         self.output_path = arguments.to_url(output_path)
         self.model_source, self.task = model_source, task
-        self.prompt, self.system_prompt, self.embedding = prompt, system_prompt, embedding
+        self.prompt, self.query, self.system_prompt = prompt, query, system_prompt
+        self.embedding = embedding
         self.choices, self.labels, self.regex, self.grammar = choices, labels, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)
         self.output_mode, self.output_column, self.columns = output_mode, output_column, columns

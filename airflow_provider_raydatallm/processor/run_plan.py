@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import (
+from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths import (
     sample_rows,
     sample_token_lengths,
 )

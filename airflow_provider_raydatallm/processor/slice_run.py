@@ -29,10 +29,10 @@ from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
+from airflow_provider_raydatallm.processor.request.parsers import open_parser
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
-from airflow_provider_raydatallm.processor.request.vectors import VectorParser
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
@@ -128,10 +128,7 @@ def inspect_slice(
     ):
         return replace(earlier_build, number=number, base=version, checkpoint=checkpoint), None
     plan = checkpoint.load_plan(listing) or make_plan(job, listing)
-    if job.task == "embed":
-        shape: AnswerParser = VectorParser(job)
-    else:
-        shape = AnswerParser(job, _load_function(job.postprocess), plan.columns)
+    shape = open_parser(job, _load_function(job.postprocess), plan.columns)
     inference = _plan_inference(job, plan, shape)
     if not plan.rows and job.on_empty != "publish":
         return None, _report_empty(job, plan)
@@ -187,6 +184,7 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
         plan.columns,
         prompt=job.prompt,
         system_prompt=job.system_prompt,
+        query=job.query,
         # By which the engine knows that identical requests may run once.
         sampling_params={**({"temperature": 0} if job.draws_nothing else {}), **job.sampling_params},
         structured_outputs=structured_outputs(job),

@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.publish.parts import Totals
 from airflow_provider_raydatallm.processor.publish.publication import Publication
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines

@@ -11,8 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import sample_rows, sample_token_lengths
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
+from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths import (
+    sample_rows,
+    sample_token_lengths,
+)
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import make_plan
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder

@@ -1,4 +1,4 @@
-"""The engine that docs/architecture.md shows is one: its text, shipped as users ship theirs, answers a slice."""
+"""The engine that docs/architecture.md shows: its text, shipped as users ship theirs, answers a slice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ NAMES = [*(f"{kind} No. {i}" for i in range(60) for kind in ("Smith Law", "Denta
 @pytest.fixture
 def keywords(tmp_path: Path) -> Path:
     found = re.search(r"^## A new engine$.*?^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-    assert found and len(found[1].splitlines()) <= 45
+    assert found
+    assert len(found[1].splitlines()) <= 45
     file = tmp_path / "keywords.py"
     file.write_text(found[1])
     return file

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from tests.support import real_models
 from tests.support.in_process import job_of

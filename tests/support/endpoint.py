@@ -95,7 +95,10 @@ def completion(
 
 def embedding(vector: Any, tokens: int = 7) -> web.Response:
     return web.json_response(
-        {"data": [{"index": 0, "embedding": vector}], "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+        {
+            "data": [{"index": 0, "embedding": vector}],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
     )
 
 

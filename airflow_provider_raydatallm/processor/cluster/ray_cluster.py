@@ -20,7 +20,7 @@ from airflow_provider_raydatallm.processor.cluster.slice_process import SlicePro
 from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stall_error
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
-from airflow_provider_raydatallm.processor.engines.vllm.token_lengths import (
+from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths import (
     sample_rows,
     sample_token_lengths,
 )
@@ -32,7 +32,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
 from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admitted
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe

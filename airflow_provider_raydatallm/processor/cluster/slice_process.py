@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.processor.engines.base import OpenFeeder
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import start_call, wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.requests import RequestReader
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.spans import Spans

@@ -1,4 +1,4 @@
-"""From an engine's text to published columns.
+"""From an engine's text, or label, to published columns.
 
 The job fixes what an answer must be: any text, one of `choices`, JSON that is valid by `output_schema`, or
 text of a `regex` or `grammar`. A row whose answer is not valid (cut at max_tokens, say), whose postprocess
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,17 +20,13 @@ from airflow_provider_raydatallm.contract.result.counters import INVALID_OUTPUT,
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import (
-    COUNT_FIELDS,
-    FAILED_FIELDS,
-    ROW_ID_FIELDS,
-    SAID_FIELDS,
-    SPENT_FIELDS,
     describe_error,
-    failed_table,
 )
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.request import label_confidence
 from airflow_provider_raydatallm.processor.request.answer_grammar import AnswerGrammar
+from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser, Failure, Parsed
+from airflow_provider_raydatallm.processor.request.head_labels import head_labels
 from airflow_provider_raydatallm.processor.request.output_schema import AnswerSchema, InvalidOutput
 from airflow_provider_raydatallm.processor.request.return_types import declared_columns
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
@@ -49,18 +45,10 @@ from airflow_provider_raydatallm.processor.value_types import (
     typed,
 )
 
-#: Error type of prompts that the engine refuses for their length, in vLLM's words.
-PROMPT_TOO_LONG = "PromptTooLong"
 #: Error type of postprocess results that do not fit the columns.
 TYPE_MISMATCH = TypeMismatch.__name__
-_TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[^.]*max_model_len")
 #: Columns and fields of a table: names that a model wrote must not widen it without end.
 _MAX_FIELDS = 1000
-
-_NO_FAILURES = pa.schema([*FAILED_FIELDS, *SAID_FIELDS, *SPENT_FIELDS]).empty_table()
-
-#: (row, error type, message)
-Failure = tuple[int, str, str]
 
 
 class _Result(NamedTuple):
@@ -72,12 +60,7 @@ class _Result(NamedTuple):
     taken_name: str | None
 
 
-class AnswerParser:
-    """Parses a table of answers into one of row ids, published columns and counts, and one of failed rows.
-
-    Picklable: it runs in the tasks that take answers from the engine.
-    """
-
+class TextParser(AnswerParser):
     def __init__(
         self,
         job: SliceJob,
@@ -88,16 +71,17 @@ class AnswerParser:
         :raises SliceError: when output_schema cannot be used, or postprocess declares names that are taken.
         """
         self._column = job.output_column
-        self._choices = job.choices
+        self._choices = head_labels(job) if job.task == "classify" else job.choices
         self._confidence = label_confidence.fields(job)
         self._schema, self._grammar = None, None
         if job.output_schema is not None:
             self._schema = AnswerSchema(job.output_schema, job.output_mode)
         if job.regex is not None or job.grammar is not None:
             self._grammar = AnswerGrammar(regex=job.regex, grammar=job.grammar)
-        self._is_shaped = bool(job.answer_shapes)
+        self._is_shaped = bool(job.answer_shapes) or job.task == "classify"
         self._splits_struct = job.output_mode == "columns"
         self._postprocess = postprocess
+        self.needs_row = postprocess is not None
         taken = [*input_columns, folder_column(job.slice_path) or ""]
         self._taken_names = {name.casefold() for name in taken}
         self._declared = declared_columns(postprocess, self._column) if postprocess else {}
@@ -105,16 +89,11 @@ class AnswerParser:
         for name in filter(self._is_taken, self._declared):
             raise SliceError(f"postprocess {self._describe_taken(name)}", kind="input")
 
-    def agreeing_in(self, url: str, folder: str) -> AnswerParser:
+    def agreeing_in(self, url: str, folder: str) -> TextParser:
         """A parser that agrees on the types of postprocess's columns with all others of a checkpoint."""
         parser = copy.copy(self)
         parser._agreed = AgreedColumns(self._declared, url, folder)
         return parser
-
-    @property
-    def needs_row(self) -> bool:
-        """Whether answers must carry their input row."""
-        return self._postprocess is not None
 
     @property
     def fields(self) -> list[pa.Field] | None:
@@ -132,38 +111,37 @@ class AnswerParser:
         declared = [pa.field(name, arrow_type(kind)) for name, kind in self._declared.items()]
         return self.fields if self.fields is not None else declared
 
-    def __call__(self, answers: pa.Table) -> tuple[pa.Table, pa.Table]:
+    def _parse(self, answers: pa.Table, answered: np.ndarray) -> Parsed:
         indices: list[int] = []
         values: list[Any] = []
         confidence: list[list[Any]] = []
         failures: list[Failure] = []
-        problems: dict[int, str] = {}  # of invalid answers
-        names = ("text", "numbers", "finish_reason", "error_type", "error")
-        columns = [answers.column(name).to_pylist() for name in names]
-        rows = answers.column("__row").to_pylist() if self._postprocess else []
-        for i, (text, numbers, reason, error_type, error) in enumerate(zip(*columns, strict=True)):
-            if error is not None:
-                failures.append(engine_failure(i, error_type, error))
-                continue
+        problems: dict[int, str] = {}
+        rows = answers.take(pa.array(answered))
+        names = ("text", "numbers", "finish_reason", *(["__row"] if self.needs_row else []))
+        columns = [rows.column(name).to_pylist() for name in names]
+        for i, text, numbers, reason, *row in zip(answered.tolist(), *columns, strict=True):
             of_label: list[Any] = []
-            if numbers is not None:
-                assert self._choices is not None
-                text, of_label = label_confidence.most_probable(self._choices, numbers)
             try:
-                value = self._parse(text, was_cut=reason == "length")
+                if numbers is not None:
+                    assert self._choices is not None
+                    text, of_label = label_confidence.most_probable(self._choices, numbers)
+                value = self._parse_text(text, was_cut=reason == "length")
             except InvalidOutput as e:
                 cut = reason == "length"
                 message = f"the answer {e}{' (max_tokens cut it)' if cut else ''}: {text!r}"
                 failures.append((i, TRUNCATED_ANSWER if cut else INVALID_OUTPUT, message))
                 problems[i] = str(e)
                 continue
+            except SliceError:
+                raise
             except Exception as e:  # a schema's own error
                 failures.append((i, INVALID_OUTPUT, f"output_schema: {describe_error(e)}"))
                 problems[i] = "is not valid by output_schema"
                 continue
             if self._postprocess is not None:
                 try:
-                    value = self._process(i, rows[i], value, of_label)
+                    value = self._process(i, row[0], value, of_label)
                 except Exception as e:
                     failures.append((i, type(e).__name__, f"postprocess: {describe_error(e)}"))
                     continue
@@ -171,18 +149,13 @@ class AnswerParser:
             values.append(value)
             confidence.append(of_label)
         if self._postprocess is None:
-            published = self._build_answers(values, confidence)
-        else:
-            published, indices, mismatches = self._fit_columns(values)
-            failures += mismatches
-        answered = answers.take(pa.array(indices, pa.int64()))
-        parsed = {f.name: answered.column(f.name).cast(f.type) for f in ROW_ID_FIELDS} | published
+            return Parsed(indices, self._build_answers(values, confidence), failures, problems)
+        published, fitting, mismatches = self._fit_columns(values)
+        return Parsed(fitting, published, failures + mismatches, problems)
+
+    def _truncated(self, rows: pa.Table) -> pa.Array:
         # An answer of a valid shape is whole, even when max_tokens came with its last character.
-        truncated = pc.and_(pc.equal(answered.column("finish_reason"), "length"), not self._is_shaped)
-        counted = answered.append_column("truncated", truncated)
-        for field in COUNT_FIELDS:
-            parsed[field.name] = counted.column(field.name.removeprefix("__")).cast(field.type)
-        return pa.table(parsed), failed_attempts(answers, failures, problems)
+        return pc.and_(pc.equal(rows.column("finish_reason"), "length"), not self._is_shaped)
 
     def _build_answers(self, values: list[Any], confidence: list[list[Any]]) -> dict[str, pa.Array]:
         """:param confidence: of each value, what `label_confidence` says."""
@@ -196,7 +169,7 @@ class AnswerParser:
             columns[field.name] = pa.array([of_label[n] for of_label in confidence], field.type)
         return columns
 
-    def _parse(self, text: str | None, *, was_cut: bool) -> Any:
+    def _parse_text(self, text: str | None, *, was_cut: bool) -> Any:
         """:raises InvalidOutput: for an answer without its shape."""
         if self._choices is not None and text not in self._choices:
             raise InvalidOutput("is none of the choices")
@@ -271,34 +244,6 @@ class AnswerParser:
             else "the input or its folder has it too"
         )
         return f"returned the column {name!r}: {why}. Return it under another name"
-
-
-def engine_failure(index: int, error_type: str | None, error: str) -> Failure:
-    """A row that failed in the engine."""
-    kind = PROMPT_TOO_LONG if _TOO_LONG.search(error) else error_type or "EngineError"
-    return index, kind, error
-
-
-def failed_attempts(answers: pa.Table, failures: list[Failure], problems: dict[int, str]) -> pa.Table:
-    """The failed rows, with what the engine did for them.
-
-    :param problems: of invalid answers, by row.
-    """
-    if not failures:
-        return _NO_FAILURES
-    rows = [i for i, _, _ in failures]
-    attempts = answers.take(pa.array(rows, pa.int64()))
-    texts = attempts.column("text").to_pylist()
-    said = [
-        [text if i in problems else None for i, text in zip(rows, texts, strict=True)],
-        [problems.get(i) for i in rows],
-    ]
-    table = failed_table(answers, failures)
-    for field, values in zip(SAID_FIELDS, said, strict=True):
-        table = table.append_column(field, pa.array(values, field.type))
-    for field in SPENT_FIELDS:
-        table = table.append_column(field, attempts.column(field.name.removeprefix("__")).cast(field.type))
-    return table
 
 
 def _preferred(known: ColumnTypes, results: list[_Result]) -> ColumnTypes:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.request.output_schema import InvalidOutput
 
 
 def fields(job: SliceJob) -> list[pa.Field]:
@@ -28,7 +30,15 @@ def most_probable(labels: Sequence[str], probabilities: Sequence[float]) -> tupl
     """Returns the label, and the values of `fields`.
 
     :param probabilities: of the labels, in their order.
+    :raises InvalidOutput: when they are no numbers.
+    :raises SliceError: when they are of other labels.
     """
+    if len(labels) != len(probabilities):
+        raise SliceError(
+            f"the model's head has {len(probabilities)} labels, and choices has {len(labels)}", kind="input"
+        )
+    if not all(map(math.isfinite, probabilities)):
+        raise InvalidOutput("holds probabilities that are no numbers")
     first, second = sorted(range(len(labels)), key=lambda i: -probabilities[i])[:2]
     entropy = -sum(p * math.log2(p) for p in probabilities if p > 0)
     return labels[first], [probabilities[first], labels[second], probabilities[second], entropy]

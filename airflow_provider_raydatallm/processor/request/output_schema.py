@@ -45,6 +45,8 @@ class InvalidOutput(ValueError):
 
 def structured_outputs(job: SliceJob) -> dict[str, Any] | None:
     """vLLM's `structured_outputs` for the shape of the job's answers; None for free text."""
+    if not job.of_task.draws:
+        return None
     if job.choices is not None:
         return {"choice": list(job.choices)}
     if job.output_schema is not None:

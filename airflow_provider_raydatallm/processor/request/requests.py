@@ -40,13 +40,19 @@ class RequestBuilder:
         *,
         prompt: str | None,
         system_prompt: str | None = None,
+        query: str | None = None,
         sampling_params: Mapping[str, Any] | None = None,
         structured_outputs: Mapping[str, Any] | None = None,
         preprocess: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
         self._all_columns = list(columns)
         self._prompt = Template(prompt, columns) if prompt is not None else None
-        self._system = Template(system_prompt, columns, argument="system_prompt") if system_prompt else None
+        #: Messages before the prompt's, by their role.
+        self._before: dict[str, Template] = {}
+        if system_prompt:
+            self._before["system"] = Template(system_prompt, columns, argument="system_prompt")
+        if query:
+            self._before["query"] = Template(query, columns, argument="query")
         self._preprocess = preprocess
         if isinstance(preprocess, RowFunction):
             preprocess.check_columns(columns)
@@ -69,7 +75,7 @@ class RequestBuilder:
         parameters = self._preprocess.columns if isinstance(self._preprocess, RowFunction) else None
         if self._preprocess is not None and parameters is None:
             return self._all_columns
-        templates = [t.columns for t in (self._system, self._prompt) if t is not None]
+        templates = [t.columns for t in (*self._before.values(), self._prompt) if t is not None]
         return list(dict.fromkeys(chain(parameters or (), *templates, self._column_params.values())))
 
     def build(self, row: Row) -> dict[str, Any]:
@@ -101,9 +107,8 @@ class RequestBuilder:
         return {**request, "sampling_params": {**params, **(result.get("sampling_params") or {})}}
 
     def _messages(self, row: Row, prompt: str, cells: list[tuple[int, int]]) -> dict[str, Any]:
-        contents = [("user", prompt, cells)]
-        if self._system:
-            contents.insert(0, ("system", *self._system.render_with_cells(row)))
+        before = [(role, *template.render_with_cells(row)) for role, template in self._before.items()]
+        contents = [*before, ("user", prompt, cells)]
         return {
             "messages": [{"role": role, "content": content} for role, content, _ in contents],
             "cells": [spans for _, _, spans in contents],

@@ -31,7 +31,10 @@ from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowDi
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget, workers_of_feeder
 from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, Worker
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer, TokenizedRequest
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import (
+    PromptTokenizer,
+    TokenizedRequest,
+)
 
 #: Rows that are tokenized at once: the first reach an engine before the last of a block are tokenized.
 _TOKENIZED_ROWS = 256

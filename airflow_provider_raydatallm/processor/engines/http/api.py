@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import TokenizedRequest
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 
 class Api(ABC):

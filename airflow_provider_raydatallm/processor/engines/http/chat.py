@@ -15,7 +15,7 @@ from airflow_provider_raydatallm.contract.json_schema import subschemas
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count
 from airflow_provider_raydatallm.processor.engines.http.replies import ROW_REFUSED, broken_reply
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import TokenizedRequest
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 #: The key of a choice in the object that the endpoint answers: a schema's root must be an object.
 _CHOICE = "answer"

@@ -1,9 +1,9 @@
 """Asks an endpoint for rows: within its limits, again after passing errors, and never another host.
 
-A row that gets no answer may be the reason, or the endpoint is. So it is asked again, over some minutes, each
-time between two requests that differ in their text only. Where these are answered each time and the row never
-is, it has failed. An endpoint that is away, or answers now and then, fails no row, but the slice, which a retry
-continues.
+Where a row gets no answer, the row may be the reason, or the endpoint. So it is asked again, over minutes,
+each time between two requests that differ in their text only. If these are answered each time and the row
+never is, it has failed. An endpoint that is away, or answers now and then, fails no row; one that stays away
+fails the slice, which a retry continues.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ ROW_FAILED = "FailedAtEndpoint"
 TRIES = 8
 #: Further tries, three minutes, each between two requests with another text that are answered.
 LONE_TRIES = 4
-#: The first pause before another try, and the longest. Each is twice as long as the one before, less a random
-#: part, so that rows that failed together do not come back together.
+#: The first pause before another try, and the longest. Each is twice as long as the one before, less a
+#: random part, so that rows that failed together do not come back together.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 #: Expected of an answer to another text.
@@ -175,11 +175,11 @@ class EndpointClient:
 
     def _learn(self, columns: Mapping[str, Any], body_bytes: int) -> int | None:
         """Returns the tokens that the endpoint counted."""
-        counted = columns["input_tokens"], columns["output_tokens"]
-        if None in counted:
+        if columns["input_tokens"] is None or columns["output_tokens"] is None:
             return None
-        self._estimate.learn(body_bytes, sum(counted))
-        return sum(counted)
+        tokens: int = columns["input_tokens"] + columns["output_tokens"]
+        self._estimate.learn(body_bytes, tokens)
+        return tokens
 
     async def _post(self, data: bytes) -> dict[str, Any]:
         """:raises PassingError, RowRefusedError, SliceError: as `raise_unless_answered`."""

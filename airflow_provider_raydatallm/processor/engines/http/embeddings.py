@@ -14,7 +14,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count
 from airflow_provider_raydatallm.processor.engines.http.replies import broken_reply
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import TokenizedRequest
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 #: Of shorter vectors, as vLLM and PyTorch have it: a vector of zeros stays one.
 _SHORTEST = 1e-12
@@ -25,7 +25,7 @@ class EmbeddingsApi(Api):
 
     def __init__(self, job: SliceJob) -> None:
         super().__init__(job)
-        # A third of the bytes of numbers as text. An endpoint that does not know it sends those, which do too.
+        # A third of the bytes of numbers as text. An endpoint that does not know it sends these: good, too.
         self._fixed: dict[str, Any] = {"model": job.model_source, "encoding_format": "base64"}
         if job.embedding_dimensions is not None:
             self._fixed["dimensions"] = job.embedding_dimensions

@@ -12,7 +12,7 @@ from airflow_provider_raydatallm.processor.engines.http.chat import ChatApi
 from airflow_provider_raydatallm.processor.engines.http.client import EndpointClient
 from airflow_provider_raydatallm.processor.engines.http.dispatcher import HttpDispatcher
 from airflow_provider_raydatallm.processor.engines.http.embeddings import EmbeddingsApi
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import TokenizedRequest
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 
 class HttpFeeder(Feeder):

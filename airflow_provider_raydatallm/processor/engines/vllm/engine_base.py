@@ -18,7 +18,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     read_max_num_seqs,
     vllm_is_cpu_build,
 )
-from airflow_provider_raydatallm.processor.engines.vllm.embedding import check_embedding_model
+from airflow_provider_raydatallm.processor.engines.vllm.pooling_models import check_pooling_model
 from airflow_provider_raydatallm.processor.request.answer_grammar import check_compiles
 from airflow_provider_raydatallm.processor.sizing import model_config
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
@@ -52,8 +52,7 @@ class VllmEngineBase(Engine):
         read_max_num_seqs(job.engine_kwargs)
         self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
         check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)
-        if job.task == "embed":
-            check_embedding_model(job)
+        check_pooling_model(job)
         max_model_len = job.engine_kwargs.get("max_model_len")
         #: Tokens of a prompt plus its answer; None: the model's own limit.
         self.max_model_len: int | None = None if max_model_len in ("auto", -1) else max_model_len
@@ -84,7 +83,7 @@ class VllmEngineBase(Engine):
         kwargs: dict[str, Any] = {"enforce_eager": True} if self._eager else {}
         if self.on_cpu:
             kwargs["dtype"] = self._cpu_dtype
-        if self.job.task == "embed":
+        if self.job.task != "generate":
             kwargs["runner"] = "pooling"
         kwargs |= self.job.engine_kwargs
         if self._graph_sizes and not kwargs.get("enforce_eager") and not _SETS_GRAPHS & kwargs.keys():

@@ -23,8 +23,8 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
-from airflow_provider_raydatallm.processor.engines.vllm.embedding import EMBED
-from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LABELS, Branching, LabelTree
+from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
+from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
 from airflow_provider_raydatallm.processor.engines.vllm.startup_log import (
     parse_startup_seconds,
     read_process_log,
@@ -113,8 +113,8 @@ class VllmWorker:
             request = _parse_request(params)
             async with self._slot(user):
                 began = time.time()
-                if isinstance(request, _Embed):
-                    answer = await self._embed(tokens, request.params)
+                if isinstance(request, _Pooling):
+                    answer = await self._pool(tokens, request.params)
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(tokens, request)
                 else:
@@ -163,15 +163,15 @@ class VllmWorker:
             len(tokens), len(outputs), outputs[0].num_cached_tokens,
         )  # fmt: skip
 
-    async def _embed(self, tokens: list[int], params: PoolingParams) -> tuple[Any, ...]:
-        """The answer's numbers are the vector."""
+    async def _pool(self, tokens: list[int], params: PoolingParams) -> tuple[Any, ...]:
+        """The answer's numbers are a vector, or what a head says."""
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.encode(prompt, params, uuid.uuid4().hex):
             last = output
         if not last.finished:  # only an engine that was told to end aborts rows
             raise self._dead_error
         return (
-            None, last.outputs.data.float().numpy(), "stop",
+            None, last.outputs.data.float().flatten().numpy(), "stop",
             len(tokens), 0, last.num_cached_tokens,
         )  # fmt: skip
 
@@ -199,18 +199,18 @@ class VllmWorker:
 
 
 @dataclass(frozen=True)
-class _Embed:
+class _Pooling:
     params: PoolingParams
 
 
 @lru_cache(1024)
-def _parse_request(text: str) -> SamplingParams | LabelTree | _Embed:
+def _parse_request(text: str) -> SamplingParams | LabelTree | _Pooling:
     from vllm import PoolingParams, SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     params = json.loads(text)
-    if EMBED in params:
-        return _Embed(PoolingParams(task="embed", **params[EMBED]))
+    if POOLING in params:
+        return _Pooling(PoolingParams(**params[POOLING]))
     if LABELS in params:
         return LabelTree.from_json(params[LABELS])
     if shape := params.pop("structured_outputs", None):

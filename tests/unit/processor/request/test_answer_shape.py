@@ -10,7 +10,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import answer_table
 from airflow_provider_raydatallm.processor.request.answer_grammar import check_compiles
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.answer_shape import TextParser
 from tests.support.in_process import job_of
 
 SCHEMA = {
@@ -27,7 +27,7 @@ SCHEMA = {
 
 def parse(
     texts: list[str | None], postprocess: Any = None, errors: list[str | None] | None = None,
-    finish_reasons: list[str | None] | None = None, parser: AnswerParser | None = None, **arguments: Any,
+    finish_reasons: list[str | None] | None = None, parser: TextParser | None = None, **arguments: Any,
 ) -> tuple[pa.Table, pa.Table]:  # fmt: skip
     """Returns answered and failed rows."""
     n = len(texts)
@@ -39,7 +39,7 @@ def parse(
         error_type=[e and "ValueError" for e in errors], error=errors,
     )  # fmt: skip
     job = job_of(input_path="/i", output_path="/o", **arguments)
-    return (parser or AnswerParser(job, postprocess, ["c"]))(answers)
+    return (parser or TextParser(job, postprocess, ["c"]))(answers)
 
 
 def answered(texts: list[str | None], postprocess: Any = None, **arguments: Any) -> pa.Table:
@@ -215,9 +215,7 @@ def test_answer_of_a_regex_or_a_grammar_is_published_only_when_it_is_whole(shape
         (2, "InvalidOutput"), (4, "TruncatedAnswer"), (5, "TruncatedAnswer"),
     ]  # fmt: skip
     assert reasons(failed)[1][2] == "the answer may not be whole (max_tokens cut it): 'no way'"
-    parser = pickle.loads(
-        pickle.dumps(AnswerParser(job_of(input_path="/i", output_path="/o", **shape), None))
-    )
+    parser = pickle.loads(pickle.dumps(TextParser(job_of(input_path="/i", output_path="/o", **shape), None)))
     rows, _ = parse(["no", "no way"], finish_reasons=["stop", "stop"], parser=parser)
     assert rows.column("answer").to_pylist() == ["no way"]
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.processor.columns import failed_table
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.answer_shape import TextParser
 from tests.support.in_process import job_of
 from tests.unit.processor.request.test_answer_shape import parse, reasons
 
@@ -203,7 +203,7 @@ def test_every_row_is_published_unchanged_or_fails_alone(returned: list[Any], gr
     hold."""
     returned = [{"p": 0}, *returned]
     job = job_of(input_path="/i", output_path="/o")
-    parser = AnswerParser(job, lambda row: returned[int(row["answer"])], ["c"])
+    parser = TextParser(job, lambda row: returned[int(row["answer"])], ["c"])
     published, failures = 0, 0
     for first in range(0, len(returned), group):
         texts: list[str | None] = [str(i) for i in range(first, min(first + group, len(returned)))]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.request.answer_shape import AnswerParser
+from airflow_provider_raydatallm.processor.request.answer_shape import TextParser
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
 from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
@@ -177,7 +177,7 @@ def test_tasks_that_decide_at_the_same_time_decide_the_same(tmp_path: Path) -> N
     values: list[Any] = [1, 0.5, "a", 2**60, [1], {"a": 1}, None, True] * 2
 
     def task(i: int) -> tuple[pa.Table, pa.Table]:
-        parser = AnswerParser(job_of(input_path="/i", output_path="/o"), lambda row: {"v": values[i]})
+        parser = TextParser(job_of(input_path="/i", output_path="/o"), lambda row: {"v": values[i]})
         return parse(["x"] * 3, parser=parser.agreeing_in(str(tmp_path), "c"))
 
     with ThreadPoolExecutor(16) as pool:
@@ -219,7 +219,7 @@ def test_fragments_of_all_tasks_fit_into_one_table(groups: list[list[Any]], seed
         store, rng = Store(folder), random.Random(seed)
         values = [value for group in groups for value in group]
         tasks = [
-            AnswerParser(
+            TextParser(
                 job_of(input_path="/i", output_path="/o"), lambda row: {"v": values[int(row["answer"])]}
             ).agreeing_in(folder, "c")
             for _ in range(2)

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import TokenizedRequest
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 
 class Sink:

@@ -112,9 +112,10 @@ def test_broken_reply_is_asked_for_again_and_may_have_cost(body: bytes) -> None:
 
 
 def test_other_text_has_the_same_parameters_and_a_short_answer() -> None:
-    params = {"temperature": 0, "max_tokens": 500}
-    request = json.dumps({"messages": [{"role": "system", "content": "S"}, *MESSAGES], "sampling_params": params})
-    [asked] = api(choices=["a", "b"])([request.replace('"max', '"structured_outputs": {"choice": ["a"]}, "max')])
-    other = json.loads(api().with_text(asked.params, "Hello"))
-    messages = [{"role": "user", "content": "Hello"}]
-    assert other == {**json.loads(asked.params), "messages": messages, "max_tokens": 16}
+    params = {"temperature": 0, "max_tokens": 500, "structured_outputs": {"choice": ["a", "b"]}}
+    messages = [{"role": "system", "content": "S"}, *MESSAGES]
+    chat = api(choices=["a", "b"])
+    [asked] = chat([json.dumps({"messages": messages, "sampling_params": params})])
+    other = json.loads(chat.with_text(asked.params, "Hello"))
+    hello = [{"role": "user", "content": "Hello"}]
+    assert other == {**json.loads(asked.params), "messages": hello, "max_tokens": 16}

@@ -18,7 +18,9 @@ REQUEST = json.dumps({"messages": [{"role": "user", "content": "A text"}], "samp
 def api(**fields: Any) -> EmbeddingsApi:
     paths = {"input_path": "in", "output_path": "out"}
     return EmbeddingsApi(
-        job_of(task="embed", engine="http", endpoint_url="https://h/v1", sampling_params={}, **paths, **fields)
+        job_of(
+            task="embed", engine="http", endpoint_url="https://h/v1", sampling_params={}, **paths, **fields
+        )
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokenSet
 from airflow_provider_raydatallm.processor.engines.ray_data_llm import _row_by_row, _to_request
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from tests.support.async_tests import async_test
 from tests.support.in_process import job_of
@@ -65,8 +65,12 @@ def request_of(row: dict[str, Any], prompt: str | None = "{a}", **arguments: Any
     return json.dumps(RequestBuilder(list(row), prompt=prompt, **arguments).build(row))
 
 
+def of_transformers(tokenizer: PromptTokenizer) -> Any:
+    return tokenizer._tokenizer._tokenizer
+
+
 def control_ids(tokenizer: PromptTokenizer, tokens: Any) -> list[str]:
-    return [t for t in tokenizer._tokenizer.convert_ids_to_tokens(list(tokens)) if t in CONTROL]
+    return [t for t in of_transformers(tokenizer).convert_ids_to_tokens(list(tokens)) if t in CONTROL]
 
 
 CHAT = ["<|start|>", "<|end|>", "<|start|>"]
@@ -86,7 +90,7 @@ def test_control_tokens_of_a_cell_are_plain_text(
     for tokenized in tokenizer(requests):
         assert tokenized.error is None
         assert control_ids(tokenizer, tokenized.tokens) == CHAT
-        text = tokenizer._tokenizer.decode(tokenized.tokens, skip_special_tokens=False)
+        text = of_transformers(tokenizer).decode(tokenized.tokens, skip_special_tokens=False)
         assert cell.strip() in text or name == "normalizes"
 
 
@@ -122,7 +126,7 @@ def test_row_that_is_no_text_fails_alone(tokenizers: dict[str, PromptTokenizer])
 
 
 def test_shortened_prompt_stays_plain_text(tokenizers: dict[str, PromptTokenizer]) -> None:
-    tokenizer = PromptTokenizer(tokenizers["plain"]._job, 40)
+    tokenizer = PromptTokenizer(tokenizers["plain"]._tokenizer._job, 40)
     [tokenized] = tokenizer([request_of({"a": FORGERY * 9}, sampling_params={"max_tokens": 5})])
     assert tokenized.error is None
     assert tokenized.shortened
@@ -157,7 +161,8 @@ def test_other_rows_are_tokenized_as_one_text(tokenizers: dict[str, PromptTokeni
     tokenizer = tokenizers["plain"]
     [tokenized] = tokenizer([request_of({"a": "hi\n\nthere é"}, "Say {a}!")])
     messages = [{"role": "user", "content": "Say hi\n\nthere é!"}]
-    [usual] = tokenizer._tokenize([tokenizer._render(messages)])
+    template = of_transformers(tokenizer).apply_chat_template
+    [usual] = tokenizer._tokenizer([template(messages, tokenize=False, add_generation_prompt=True)])
     assert tokenized.tokens == usual
 
 
@@ -165,7 +170,7 @@ def test_other_rows_are_tokenized_as_one_text(tokenizers: dict[str, PromptTokeni
 async def test_ray_data_llm_quarantines_such_rows(tokenizers: dict[str, PromptTokenizer]) -> None:
     class Stage:
         IDX_IN_BATCH_COLUMN = "i"
-        processor = tokenizers["plain"]._tokenizer
+        processor = of_transformers(tokenizers["plain"])
 
         async def udf(self, batch: list[dict[str, Any]]) -> Any:
             for row in batch:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.vllm.embedding import check_embedding_model
+from airflow_provider_raydatallm.processor.engines.vllm.pooling_models import check_pooling_model
 from tests.support.in_process import job_of
 
 MODULES = [
@@ -28,7 +28,7 @@ def check(folder: Path, files: dict[str, Any], **job: Any) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content))
     arguments = {"task": "embed", "engine": "vllm", "prompt": "{a}", "model_source": str(folder), **job}
-    check_embedding_model(job_of(input_path="/i", output_path="/o", **arguments))
+    check_pooling_model(job_of(input_path="/i", output_path="/o", **arguments))
 
 
 PROMPTS = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}

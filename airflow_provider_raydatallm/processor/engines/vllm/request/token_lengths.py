@@ -27,7 +27,7 @@ def sample_token_lengths(
 
     :raises SliceError: of kind `model`, when the tokenizer cannot be loaded.
     """
-    from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
+    from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 
     try:
         tokenizer = PromptTokenizer(job)

@@ -8,7 +8,10 @@ from typing import Any, Protocol
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.label_tree import LabelsNotToldApart, LabelTree
+from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import (
+    LabelsNotToldApart,
+    LabelTree,
+)
 
 logger = logging.getLogger(__name__)
 

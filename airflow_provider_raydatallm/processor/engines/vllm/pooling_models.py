@@ -1,7 +1,8 @@
-"""What the engine is asked for where a row's answer is the vector of its text.
+"""Checks the files of a model whose answers are numbers: what they say, vLLM has to do.
 
-vLLM takes how token vectors are pooled from the model's own files. What these say and vLLM does not do would
-give other vectors than the model's authors publish, silently: that is refused before an engine starts.
+vLLM takes how token vectors are pooled, and what a head means, from the model's own files. What these say and
+vLLM does not do would give other numbers than the model's authors publish, silently: that is refused before
+an engine starts.
 """
 
 from __future__ import annotations
@@ -11,38 +12,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_json
-
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.request.head_labels import head_size
 from airflow_provider_raydatallm.processor.sizing.model_config import config_file
 
-#: What a worker takes in place of sampling parameters: arguments of vLLM's `PoolingParams`, under this name.
-EMBED = "embed"
 #: Ways of pooling that vLLM knows.
 _POOLED_BY = ("cls_token", "mean_tokens", "lasttoken")
 #: Modules of sentence-transformers that vLLM runs.
 _MODULES = ("Transformer", "Pooling", "Normalize", "Dense")
 
 
-def embed_params(job: SliceJob) -> str:
-    """Returns what a worker takes in place of sampling parameters (JSON)."""
-    params = {"use_activation": job.embedding_normalize, "dimensions": job.embedding_dimensions}
-    return to_json({EMBED: params}).decode()
-
-
-def check_embedding_model(job: SliceJob) -> None:
+def check_pooling_model(job: SliceJob) -> None:
     """Checks the files of a model that are on this machine.
 
     :raises SliceError: naming what vLLM would do otherwise than the model says, or cannot do.
     """
     config_path = config_file(job.model_source)
-    if config_path is None or not config_path.exists():
+    config = _read(config_path) if config_path is not None else None
+    if config_path is None or not isinstance(config, dict):
         return  # it is loaded from a hub later
-    folder = config_path.parent
-    _check_dimensions(job, _read(config_path) or {})
-    modules = _read(folder / "modules.json") or []
-    for module in modules:
+    if job.task == "embed":
+        _check_vectors(job, config, config_path.parent)
+    elif job.task in ("classify", "score"):
+        _check_head(job, config)
+
+
+def _check_head(job: SliceJob, config: Mapping[str, Any]) -> None:
+    architectures = [str(name) for name in config.get("architectures") or []]
+    if not any("Classification" in name or "Ranking" in name for name in architectures):
+        instead = "task='generate' with choices" if job.task == "classify" else "task='embed'"
+        _refuse(job, f"it has no classification head ({', '.join(architectures) or 'none'}): use {instead}")
+    if any("TokenClassification" in name for name in architectures):
+        _refuse(job, "its head labels tokens, not texts")
+    numbers = head_size(config)
+    if job.task == "score" and numbers != 1:
+        _refuse(job, f"its head gives {numbers} numbers a text, and a score is one: use task='classify'")
+
+
+def _check_vectors(job: SliceJob, config: Mapping[str, Any], folder: Path) -> None:
+    _check_dimensions(job, config)
+    for module in _read(folder / "modules.json") or []:
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind not in _MODULES:
             _refuse(job, f"its modules.json has a module {kind!r}, which vLLM leaves out")
@@ -85,7 +95,7 @@ def _check_pooling(job: SliceJob, pooling: Mapping[str, Any]) -> None:
 
 
 def _refuse(job: SliceJob, why: str) -> None:
-    raise SliceError(f"model {job.model_source!r} cannot embed as asked: {why}", kind="input")
+    raise SliceError(f"model {job.model_source!r} cannot {job.task} as asked: {why}", kind="input")
 
 
 def _read(path: Path) -> Any:

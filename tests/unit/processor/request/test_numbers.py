@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.processor.engines.base import answer_table
-from airflow_provider_raydatallm.processor.request.vectors import INVALID_VECTOR, VectorParser
+from airflow_provider_raydatallm.processor.request.numbers import INVALID_VECTOR, VectorParser
 from tests.support.in_process import job_of
 
 

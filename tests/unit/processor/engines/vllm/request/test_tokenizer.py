@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from benchmarks.model_folder import write_model_folder
 from tests.support.in_process import job_of
 
 _LOAD = """
 import importlib.util, sys
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import _without_torch
+from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import _without_torch
 with _without_torch():
     from transformers import AutoTokenizer
 print(AutoTokenizer.__name__, "torch" in sys.modules, importlib.util.find_spec("torch") is not None)

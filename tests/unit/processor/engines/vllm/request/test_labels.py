@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.vllm.label_tree import (
+from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import (
     LABELS,
     LabelsNotToldApart,
     LabelTree,
 )
-from airflow_provider_raydatallm.processor.engines.vllm.tokenizer import PromptTokenizer
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from benchmarks.model_folder import write_model_folder
 from tests.support.in_process import job_of
 
@@ -106,7 +106,7 @@ def request(text: str = "x", **sampling: Any) -> str:
 
 def test_request_is_a_tree_of_the_labels_tokens(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(tmp_path)
-    whole = tokenizer._tokenizer("<|user|>x<|assistant|>no", add_special_tokens=False)["input_ids"]
+    [whole] = tokenizer._tokenizer(["<|user|>x<|assistant|>no"])
     [row] = tokenizer([request(temperature=0, max_tokens=50)])
     tree = LabelTree.from_json(json.loads(row.params)[LABELS])
     assert row.error is None

@@ -1,0 +1,239 @@
+"""How the requests of a task become prompts: their texts, what stands around them, and how they are cut."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pydantic_core import to_json
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.control_tokens import Spans
+from airflow_provider_raydatallm.processor.engines.vllm.request.labels import Labels
+from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import pooling_params
+from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import Messages, TextTokenizer
+
+#: vLLM's default.
+_MAX_TOKENS = 16
+#: Attempts to shorten a message: text cut at a token may tokenize differently, and not always shorter.
+_ATTEMPTS = 4
+
+
+class Part(NamedTuple):
+    """Messages that are rendered to one text, and which parts of their contents come from the row."""
+
+    messages: Messages
+    cells: Sequence[Spans]
+
+
+class Prompt(NamedTuple):
+    """
+    :param params: JSON text: vLLM's sampling parameters, or what else the task asks of a worker.
+    :param max_tokens: of the answer.
+    """
+
+    tokens: Sequence[int]
+    params: str
+    max_tokens: int
+
+
+class Prompts(ABC):
+    def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
+        self._job, self._tokenizer = job, tokenizer
+
+    def parts(self, request: Part) -> list[Part]:
+        """Returns what is tokenized apart."""
+        return [request]
+
+    @abstractmethod
+    def render(self, messages: Messages) -> str:
+        """Returns a part as one text."""
+
+    @abstractmethod
+    def prompt(
+        self, texts: Sequence[str], tokens: Sequence[list[int]], sampling_params: Mapping[str, Any]
+    ) -> Prompt:
+        """
+        :param texts: the request's parts, rendered.
+        :param tokens: those of each.
+        :param sampling_params: of the row.
+        :raises ValueError: when they do not suit the task.
+        """
+
+    @abstractmethod
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
+        """Returns the tokens of a shorter prompt.
+
+        :raises ValueError: when nothing can be cut so far.
+        """
+
+
+class ChatPrompts(Prompts):
+    """Messages in the model's chat template."""
+
+    def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
+        super().__init__(job, tokenizer)
+        self._template = dict(job.chat_template_kwargs)
+        if job.compares_labels:  # by the first token, which is the label's and no thought's
+            self._template.setdefault("enable_thinking", False)
+        self._labels = Labels.of_job(job, self.render, tokenizer)
+
+    def render(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
+        return self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=add_generation_prompt, **self._template
+        )
+
+    def prompt(
+        self, texts: Sequence[str], tokens: Sequence[list[int]], sampling_params: Mapping[str, Any]
+    ) -> Prompt:
+        if self._labels is not None:
+            tree = self._labels.after(texts[0], tokens[0], sampling_params)
+            return Prompt(tokens[0], tree.params, tree.most_tokens)
+        max_tokens = int(sampling_params.get("max_tokens", _MAX_TOKENS) or 1)
+        return Prompt(tokens[0], to_json(sampling_params).decode(), max_tokens)
+
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
+        """Cuts the end of the longest message. The template's own end stays, and so does the system message
+        if possible."""
+        messages, cells = request
+        by_length = sorted(
+            range(len(messages)),
+            key=lambda i: (messages[i]["role"] == "system", -len(messages[i]["content"])),
+        )
+        for i in by_length:
+            [kept] = self._tokenizer([messages[i]["content"]])
+            over = len(prompt.tokens) - limit
+            for _ in range(_ATTEMPTS):
+                kept = kept[: max(0, len(kept) - over)]
+                cut, cut_cells = [*messages], [*cells]
+                content = self._tokenizer.decode(kept)
+                cut[i] = {**messages[i], "content": content}
+                cut_cells[i] = _cut_cells(cells[i], messages[i]["content"], content)
+                [tokens] = self._tokenizer([self.render(cut)])
+                tokens = self._tokenizer.without_forged(cut, cut_cells, tokens, self.render)
+                over = len(tokens) - limit
+                if over <= 0:
+                    return tokens
+        raise ValueError(
+            f"the prompt has {len(prompt.tokens):,} tokens, more than the {limit:,} that max_model_len "
+            "leaves beside max_tokens, and cannot be shortened to fit"
+        )
+
+
+class PlainPrompts(Prompts):
+    """A text as it is, between the special tokens that the tokenizer puts around it by itself."""
+
+    def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
+        super().__init__(job, tokenizer)
+        self._around = _find_around(tokenizer, "x")[0]
+        self._params = pooling_params(job)
+
+    def render(self, messages: Messages) -> str:
+        return _join(messages)
+
+    def prompt(
+        self, texts: Sequence[str], tokens: Sequence[list[int]], sampling_params: Mapping[str, Any]
+    ) -> Prompt:
+        _check_sampling(self._job, sampling_params)
+        before, after = self._around
+        return Prompt([*before, *tokens[0], *after], self._params, 0)
+
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
+        return _cut_text(prompt.tokens, self._around[1], limit, least=len(self._around[0]))
+
+
+class PairPrompts(Prompts):
+    """A query and a text, with the special tokens that the tokenizer puts around a pair by itself."""
+
+    def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
+        """:raises SliceError: when it puts nothing between the two."""
+        super().__init__(job, tokenizer)
+        [self._before, self._between, self._after], types = _find_around(tokenizer, "x", "x")
+        if not self._between:
+            raise SliceError(
+                f"model {job.model_source!r} cannot score as asked: its tokenizer puts nothing between a "
+                "query and a text. Give a reranker (a cross-encoder), or use task='generate'",
+                kind="input",
+            )
+        #: Special tokens after the query's that are of its type; None for a model without types.
+        self._of_query = None
+        if 1 in types:
+            self._of_query = types.index(1) - len(self._before) - len(tokenizer(["x"])[0])
+
+    def parts(self, request: Part) -> list[Part]:
+        return [Part([message], [spans]) for message, spans in zip(*request, strict=True)]
+
+    def render(self, messages: Messages) -> str:
+        return _join(messages)
+
+    def prompt(
+        self, texts: Sequence[str], tokens: Sequence[list[int]], sampling_params: Mapping[str, Any]
+    ) -> Prompt:
+        _check_sampling(self._job, sampling_params)
+        query, text = tokens
+        ids = [*self._before, *query, *self._between, *text, *self._after]
+        types_from = None
+        if self._of_query is not None:
+            types_from = len(self._before) + len(query) + self._of_query
+        return Prompt(ids, pooling_params(self._job, types_from), 0)
+
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
+        """Cuts the text, and keeps the query."""
+        [query] = self._tokenizer([_join(request.messages[:1])])
+        around = len(self._before) + len(query) + len(self._between)
+        return _cut_text(prompt.tokens, self._after, limit, least=around)
+
+
+#: By the names of the tasks.
+PROMPTS: Mapping[str, type[Prompts]] = {
+    "generate": ChatPrompts,
+    "classify": PlainPrompts,
+    "embed": PlainPrompts,
+    "score": PairPrompts,
+}
+
+
+def _join(messages: Messages) -> str:
+    return "\n".join(message["content"] for message in messages)
+
+
+def _check_sampling(job: SliceJob, sampling_params: Mapping[str, Any]) -> None:
+    if names := sampling_params.keys() - {"temperature"}:
+        raise ValueError(f"sampling_params[{min(names)!r}] means nothing to task={job.task!r}")
+
+
+def _find_around(tokenizer: TextTokenizer, *texts: str) -> tuple[list[list[int]], list[int]]:
+    """Returns the special tokens before, between and after texts, and the types of all tokens."""
+    whole, types = tokenizer.with_special_tokens(*texts)
+    around: list[list[int]] = []
+    rest = whole
+    for tokens in tokenizer(texts):
+        starts = range(len(rest) - len(tokens) + 1)
+        start = next((i for i in starts if rest[i : i + len(tokens)] == tokens), None)
+        if start is None:
+            return [[] for _ in range(len(texts) + 1)], types
+        around.append(rest[:start])
+        rest = rest[start + len(tokens) :]
+    return [*around, rest], types
+
+
+def _cut_text(tokens: Sequence[int], after: Sequence[int], limit: int, least: int) -> Sequence[int]:
+    """
+    :param after: special tokens at the end, which stay.
+    :param least: tokens that stay at the beginning.
+    """
+    if limit < least + len(after):
+        raise ValueError(
+            f"the query alone has {least:,} tokens, and max_model_len leaves {limit - len(after):,}: it is "
+            "the text that is cut, not the query"
+        )
+    return [*tokens[: limit - len(after)], *after]
+
+
+def _cut_cells(cells: Spans, content: str, cut: str) -> Spans:
+    """The cells of a content that was cut at its end."""
+    if not content.startswith(cut.rstrip("\ufffd")):  # decoding changed it
+        return [(0, len(cut))]
+    return [(start, min(stop, len(cut))) for start, stop in cells]

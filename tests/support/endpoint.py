@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
 
@@ -29,7 +32,8 @@ Respond = Callable[[int, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
 @contextmanager
-def endpoint(respond: Respond) -> Iterator[Endpoint]:
+def endpoint(respond: Respond, certificate: Path | None = None) -> Iterator[Endpoint]:
+    """:param certificate: and key, for https."""
     served = Endpoint()
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -43,9 +47,13 @@ def endpoint(respond: Respond) -> Iterator[Endpoint]:
         app.router.add_post("/v1/{api:chat/completions|embeddings}", handle)
         runner = web.AppRunner(app, shutdown_timeout=0, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
+        tls = None
+        if certificate is not None:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(certificate)
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096, ssl_context=tls)
         await site.start()
-        served.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        served.url = f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}/v1"
         started.set()
         await stop.wait()
         await runner.cleanup()
@@ -59,6 +67,28 @@ def endpoint(respond: Respond) -> Iterator[Endpoint]:
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
+
+
+#: Answers in another endpoint's place; None: that one answers.
+Fault = Callable[[int, dict[str, Any]], Awaitable[web.StreamResponse | None]]
+
+
+@contextmanager
+def proxy(server: str, fault: Fault) -> Iterator[Endpoint]:
+    """An endpoint in front of the one with this base address."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if (response := await fault(number, body)) is not None:
+            return response
+        path = "chat/completions" if "messages" in body else "embeddings"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{server}/{path}", json=body) as reply,
+        ):
+            return web.Response(status=reply.status, body=await reply.read())
+
+    with endpoint(respond) as served:
+        yield served
 
 
 class Trickle(web.StreamResponse):

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 #: Error type of rows that get no answer while others do.
 ROW_FAILED = "FailedAtEndpoint"
-#: Tries of a row, apart from those that the endpoint's own limit refuses: a minute and a half with the pauses.
+#: Tries of a row, apart from those that the endpoint's own limit refuses: 90 s with the pauses.
 TRIES = 8
 #: Further tries, three minutes, each between two requests with another text that are answered.
 LONE_TRIES = 4

@@ -298,6 +298,32 @@ def test_redirect_takes_neither_key_nor_row_elsewhere(elsewhere: Endpoint) -> No
     assert elsewhere.requests == []
 
 
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    """A proxy that answers in the place of hosts that do not exist, and tunnels to none."""
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with endpoint(echo) as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.delenv(name.lower(), raising=False)
+            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        yield proxy
+
+
+def test_proxy_of_the_environment_is_used_but_for_this_machine(proxied: Endpoint) -> None:
+    sink, _ = feed(Endpoint("http://models.invalid/v1"), ["a"], allow_plain_http=True)
+    assert (sink.by_row[0]["text"], proxied.requests[0][0]["Host"]) == ("A", "models.invalid")
+    with endpoint(echo) as served:
+        feed(served, ["b"])
+    assert (served.texts, len(proxied.requests)) == (["b"], 1)
+
+
+def test_proxy_that_refuses_to_connect_ends_the_slice_and_gets_no_key(proxied: Endpoint) -> None:
+    with pytest.raises(SliceError, match=r"the proxy \(HTTPS_PROXY .*NO_PROXY") as caught:
+        feed(Endpoint("https://models.invalid/v1"), ["a"])
+    assert (caught.value.kind, proxied.requests) == ("input", [])
+
+
 def test_budget_of_tokens_ends_the_slice() -> None:
     with endpoint(echo) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as caught:
         feed(served, [f"row {i}" for i in range(100)], token_budget=305, requests_in_flight=5)

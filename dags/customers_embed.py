@@ -27,7 +27,7 @@ def customers_embed() -> None:
         task="embed",
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched") + "_vectors",
-        model_source="sentence-transformers/all-MiniLM-L6-v2",
+        model_source=os.environ.get("RAY_LLM_EXAMPLE_VECTORS", "sentence-transformers/all-MiniLM-L6-v2"),
         prompt="{Company}",
         output_column="vector",
     )

@@ -30,7 +30,7 @@ class RequestSpec(Contract):
     label_confidence: bool = False
     #: Numbers of a vector, for models trained to have it cut; the model's own without it.
     embedding_dimensions: int | None = Field(default=None, ge=1)
-    embedding_dtype: Literal["float32", "float16"] = "float32"
+    embedding_dtype: Literal["float32", "float16", "int8"] = "float32"
     #: Whether vectors have length 1.
     embedding_normalize: bool = True
     output_schema: dict[str, Any] | None = None

@@ -171,12 +171,13 @@ class Embedding(TypedDict, total=False):
 
     :param dimensions: numbers of a vector, for models that are trained to have it cut (Matryoshka). Default:
         the model's own.
-    :param dtype: `float32` or `float16`.
+    :param dtype: `float32`, `float16`, or `int8`, a quarter of the size: times the column `<output>_scale` it
+        is the vector, each number within half a scale.
     :param normalize: whether vectors have length 1, so that their product is the cosine. Default: True.
     """
 
     dimensions: int | Later
-    dtype: Literal["float32", "float16"] | Later
+    dtype: Literal["float32", "float16", "int8"] | Later
     normalize: bool | Later
 
 

@@ -179,6 +179,26 @@ def daft(args: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]
 def processor(
     args: argparse.Namespace, rows: list[dict[str, Any]], engine: str, lengths: str
 ) -> dict[str, Any]:
+    sampling: dict[str, Any] = {"max_tokens": "{answer_tokens}"}
+    if engine == "vllm" and lengths == "unknown":
+        rows, sampling = hide_lengths(rows)
+        engine = "benchmarks.hidden_lengths:HiddenLengthsEngine"
+    busy, began = GpuBusy(), time.time()
+    start_ray()
+    fields = {
+        "engine": engine, "model_source": args.model, "prompt": ASK + "{text}",
+        "sampling_params": SAMPLING | sampling, "engine_kwargs": engine_kwargs(args), **json.loads(args.job),
+    }  # fmt: skip
+    report, first, last = timed_slice(rows, fields)
+    tokens = (report.tokens.input or 0) + (report.tokens.output or 0)
+    result = figures(rows, began, first, last, tokens, busy.mean(first, last))
+    parts = report.model_dump(mode="json", exclude={"slice_key", "output_path", "version"})
+    return {**result, "report": parts}
+
+
+def timed_slice(rows: list[dict[str, Any]], fields: dict[str, Any]) -> tuple[Any, float, float]:
+    """Publishes rows by the processor. Returns the report, and when the first row was in the engine and the
+    last one out of it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -193,25 +213,12 @@ def processor(
 
     times: list[Any] = []
     setattr(version_build, "Meter", TimedMeter)  # noqa: B010
-    sampling: dict[str, Any] = {"max_tokens": "{answer_tokens}"}
-    if engine == "vllm" and lengths == "unknown":
-        rows, sampling = hide_lengths(rows)
-        engine = "benchmarks.hidden_lengths:HiddenLengthsEngine"
-    busy, began = GpuBusy(), time.time()
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.Table.from_pylist(rows), f"{folder}/in.parquet")
-        job = SliceJob(
-            slice_key="all", input_path=f"{folder}/in.parquet", output_path=f"{folder}/out",
-            engine=engine, model_source=args.model, prompt=ASK + "{text}",
-            sampling_params=SAMPLING | sampling, engine_kwargs=engine_kwargs(args),
-            **json.loads(args.job),
-        )  # fmt: skip
-        start_ray()
+        paths = {"input_path": f"{folder}/in.parquet", "output_path": f"{folder}/out"}
+        job = SliceJob(slice_key="all", **paths, **fields)
         report = run_slice(job, lambda progress: print(progress, file=sys.stderr, flush=True))
-    tokens = (report.tokens.input or 0) + (report.tokens.output or 0)
-    result = figures(rows, began, times[0], times[1], tokens, busy.mean(*times))
-    parts = report.model_dump(mode="json", exclude={"slice_key", "output_path", "version"})
-    return {**result, "report": parts}
+    return report, *times
 
 
 def rows_for(args: argparse.Namespace, work: str) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ own text in the prompt, so that the audit can tell whose answer a row has.
 from __future__ import annotations
 
 import io
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,14 +16,18 @@ from functools import cached_property
 from typing import Any
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from tests.support.in_process import job_of
+from tests.support.in_process import job_of, numbers_of
 
 #: Of the version before, of the one in the making, and of whoever replaces both.
 QUESTIONS = ("{name} is what?", "{name} is where?", "{name} is who?")
+LABELS = ("yes", "no", "maybe")
+#: How many numbers an answer has.
+NUMBERS = {"embed": 4, "score": 1, "classify": len(LABELS)}
 COLUMNS = ("id", "name", "amount", "note")
 
 Row = dict[str, Any]
@@ -65,6 +70,11 @@ SCENARIOS: dict[str, Scenario] = {
     "retry": Scenario(
         {**_FAILING, "retry_quarantined": True}, {"retry_quarantined": False}, failing=True, healed=True
     ),
+    # The numbers of tasks that answer with them: a vector, a score, and the probabilities of labels.
+    "vectors": Scenario({**_FAILING, "task": "embed"}, failing=True),
+    "vectors recompute": Scenario({**_RECOMPUTE, "task": "embed"}, {}, 1),
+    "scores": Scenario({**_FAILING, **_PARTS, "task": "score", "query": "{note}"}, failing=True),
+    "labels": Scenario({"task": "classify", "choices": LABELS, "label_confidence": True}),
     "retry parts": Scenario(
         {**_FAILING, **_PARTS, "retry_quarantined": True}, {"retry_quarantined": False}, failing=True,
         healed=True,
@@ -114,8 +124,25 @@ class Slice:
             if fails and row["name"].startswith("fail"):
                 aside.append(row)
             else:
-                published.append({**row, "answer": QUESTIONS[question].replace("{name}", row["name"])})
+                published.append({**row, **self._answer(QUESTIONS[question].replace("{name}", row["name"]))})
         return published, aside
+
+    def _answer(self, text: str) -> Row:
+        task = self.scenario.given.get("task", "generate")
+        if task == "generate":
+            return {"answer": text}
+        numbers = numbers_of(text, NUMBERS[task])
+        if task == "embed":
+            return {"answer": numbers}
+        if task == "score":
+            return {"answer": numbers[0]}
+        first, second, _ = sorted(range(len(LABELS)), key=lambda i: -numbers[i])
+        entropy = -sum(n * math.log2(n) for n in numbers)
+        return {
+            "answer": LABELS[first], "answer_probability": numbers[first], "answer_runner_up": LABELS[second],
+            "answer_runner_up_probability": numbers[second],
+            "answer_entropy": float(np.float32(entropy)),
+        }  # fmt: skip
 
     @property
     def to_answer(self) -> int:

@@ -87,6 +87,21 @@ def test_kill_within_a_write_leaves_nothing_half_written(
     assert_clean(processes.run(Trial("in", "step", storage, "new", (FailPoint(step, "in", torn=True),))))
 
 
+@pytest.mark.parametrize(
+    ("scenario", "step"),
+    [
+        ("vectors", "fragment"),
+        ("vectors recompute", "commit"),
+        ("scores", "staged part"),
+        ("labels", "fragment"),
+    ],
+)
+def test_kill_loses_no_number(processes: Processes, scenario: str, step: str) -> None:
+    outcome = processes.run(Trial("numbers", "step", "disk", scenario, (FailPoint(step, "after", 1),)))
+    assert outcome.kills >= 1
+    assert_clean(outcome)
+
+
 @pytest.mark.parametrize("storage", STORAGES)
 def test_two_at_once_ask_the_engine_once(processes: Processes, storage: Storage) -> None:
     assert_clean(processes.run(Trial("two", "two at once", storage, "recompute")))

@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor.metrics import progress
 from airflow_provider_raydatallm.processor.publish import reconcile
@@ -24,9 +26,9 @@ from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import garbage, lease, published, versions
 from tests.chaos import audit, failpoints, storage
 from tests.chaos.failpoints import FailPoint
-from tests.chaos.slices import QUESTIONS, Slice
+from tests.chaos.slices import NUMBERS, QUESTIONS, Slice
 from tests.support import stub_engine
-from tests.support.in_process import InProcess
+from tests.support.in_process import InProcess, answer_numbers
 
 #: Of a stub's answers: input and output.
 TOKENS = (7, 3)
@@ -71,9 +73,16 @@ def prepare(place: Place) -> int:
     fs, path = open_fs(place.slice.root)
     place.slice.write_input(fs, path, new=False)
     if place.slice.scenario.before is not None:
-        slice_run.run_slice(place.slice.job(before=True), lambda progress: None, InProcess(batch=BATCH))
+        job = place.slice.job(before=True)
+        slice_run.run_slice(job, lambda progress: None, InProcess(batch=BATCH, answer=_answer_of(job)))
     place.slice.write_input(fs, path, new=True)
     return place.slice.to_answer
+
+
+def _answer_of(job: SliceJob) -> Callable[[pa.Table], pa.Table]:
+    if job.task == "generate":
+        return stub_engine.answer
+    return partial(answer_numbers, size=NUMBERS[job.task])
 
 
 def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +105,7 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
         if how.meet and news["step"] == "attach":
             Path(how.meet).touch()
 
-    answer = _healed if place.slice.scenario.healed else stub_engine.answer
+    answer = _healed if place.slice.scenario.healed else _answer_of(place.slice.job())
     cluster = InProcess(batch=BATCH, flush_every=how.flush_every, before_batch=before_batch, answer=answer)
     if how.sabotage:
         sabotage(how.sabotage)

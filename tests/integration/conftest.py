@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pendulum
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, stop_head
@@ -21,6 +23,7 @@ from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.support import tiny_model as trained
 from tests.support.arguments import grouped
 from tests.support.context import context_of
+from tests.support.paths import ROOT
 from tests.support.s3 import moto_server
 from tests.support.slices import PROGRAM, Ask
 
@@ -108,5 +111,24 @@ def ask(ray_head: LocalHead, tmp_path: Path) -> Ask:
         with DAG(f"d{uuid.uuid4().hex[:8]}", schedule=None):
             operator = RayLLMBatchOperator(task_id="ask", **grouped(**arguments))
         return operator.execute(context_of(operator))
+
+    return run
+
+
+@pytest.fixture
+def run_example(
+    ray_head: LocalHead, airflow_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    """Runs an example DAG of one task for the day 2026-01-01, and returns its table."""
+
+    def run(dag_id: str, **environment: Any) -> Path:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, str(value))
+        bag = DagBag(ROOT / "dags" / f"{dag_id}.py")
+        assert bag.import_errors == {}
+        dag = bag.dags[dag_id]
+        done = dag.test(logical_date=pendulum.datetime(2026, 1, 2, tz="UTC"))
+        assert done.state == "success"
+        return Path(dag.tasks[0].output_path)
 
     return run

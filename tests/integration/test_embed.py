@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from demo.customers import write_customers
 from tests.support import real_models
 from tests.support.slices import Ask
 
@@ -76,12 +78,17 @@ def test_vectors_are_those_of_transformers_and_a_text_that_is_too_long_stops_no_
     assert (counts["succeeded"], counts["deduplicated"]) == (answered, answered - len(set(texts)))
     assert tokens["output"] == 0
 
-    halves = ask(
-        output_path=f"{tmp_path}/halves", embedding_dtype="float16", on_too_long="truncate", **arguments
+
+def test_example_embeds_customers(run_example: Callable[..., Path], tmp_path: Path) -> None:
+    write_customers(tmp_path / "customers", ["2026-01-01"], 50)
+    out = run_example(
+        "customers_embed",
+        RAY_LLM_DEMO_INPUT=tmp_path / "customers",
+        RAY_LLM_DEMO_OUTPUT=tmp_path / "out",
+        RAY_LLM_EXAMPLE_VECTORS=real_models.minilm(),
     )
-    published = pq.read_table(halves["output_path"], partitioning=None)
-    assert published.schema.field("vector").type == pa.list_(pa.float16(), 384)
-    assert published.num_rows == len(rows)
-    assert halves["counts"]["shortened"] == 1
-    again = np.array(published.column("vector").to_pylist(), np.float32)
-    assert np.abs(again[: len(texts)] - vectors[: len(texts)]).max() < 2e-3
+    table = pq.read_table(out / "ds=2026-01-01", partitioning=None)
+    vectors = np.array(table.column("vector").to_pylist(), np.float32)
+    assert vectors.shape == (50, 384)
+    expected = transformers_vectors(real_models.minilm(), table.column("Company").to_pylist(), tmp_path)
+    assert (vectors * expected).sum(axis=1).min() > 0.999

@@ -3,6 +3,7 @@ Ray."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -94,6 +95,23 @@ def answer_with(**values: Any) -> Callable[[pa.Table], pa.Table]:
         return answers
 
     return answer
+
+
+def numbers_of(text: str, size: int) -> list[float]:
+    """Numbers of its own for each text."""
+    return [(1 + (zlib.crc32(f"{i}{text}".encode()) & 255)) / 1024 for i in range(size)]
+
+
+def answer_numbers(batch: pa.Table, *, size: int) -> pa.Table:
+    """The stub engine, as one whose answers are numbers."""
+    answers = stub_engine.answer(batch)
+    texts = answers.column("text").to_pylist()
+    numbers = [None if text is None else numbers_of(text, size) for text in texts]
+    for name, values in [("numbers", numbers), ("text", [None] * len(texts))]:
+        index = answers.schema.get_field_index(name)
+        field = answers.schema.field(index)
+        answers = answers.set_column(index, field, pa.array(values, field.type))
+    return answers
 
 
 def job_of(**given: Any) -> SliceJob:

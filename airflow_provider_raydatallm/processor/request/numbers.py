@@ -11,7 +11,9 @@ from airflow_provider_raydatallm.processor.request.answer_parser import AnswerPa
 #: Error types of answers that hold something else than numbers.
 INVALID_VECTOR = "InvalidVector"
 INVALID_SCORE = "InvalidScore"
-_TYPES = {"float32": pa.float32(), "float16": pa.float16()}
+_TYPES = {"float32": pa.float32(), "float16": pa.float16(), "int8": pa.int8()}
+#: Largest number of an int8 vector; -128 is left out, so that a vector and its opposite are as long.
+_LARGEST = 127
 
 
 class VectorParser(AnswerParser):
@@ -26,17 +28,28 @@ class VectorParser(AnswerParser):
 
     @property
     def known_fields(self) -> list[pa.Field]:
-        return [pa.field(self._column, pa.list_(_TYPES[self._dtype], self._size or -1))]
+        vectors = pa.field(self._column, pa.list_(_TYPES[self._dtype], self._size or -1))
+        return [vectors, *([self._scale_field] if self._dtype == "int8" else [])]
+
+    @property
+    def _scale_field(self) -> pa.Field:
+        return pa.field(f"{self._column}_scale", pa.float32())
 
     def _parse(self, answers: pa.Table, answered: np.ndarray) -> Parsed:
-        vectors, are_valid = _to_vectors(_numbers(answers, answered), self._dtype)
-        message = f"the vector holds values that are no numbers of type {self._dtype}"
+        dtype = "float32" if self._dtype == "int8" else self._dtype
+        vectors, are_valid = _to_vectors(_numbers(answers, answered), dtype)
+        message = f"the vector holds values that are no numbers of type {dtype}"
         failures = [(int(i), INVALID_VECTOR, message) for i in answered[~are_valid]]
-        if not len(vectors):
-            return Parsed([], {self._column: pa.nulls(0)}, failures, {})  # whose size nobody knows
-        kept = pa.array(np.ascontiguousarray(vectors).ravel(), _TYPES[self._dtype])
-        column = pa.FixedSizeListArray.from_arrays(kept, vectors.shape[1])
-        return Parsed(answered[are_valid], {self._column: column}, failures, {})
+        columns: dict[str, pa.Array] = {}
+        if self._dtype == "int8":
+            vectors, scales = _to_int8(vectors)
+            columns[self._scale_field.name] = pa.array(scales, pa.float32())
+        if len(vectors):
+            kept = pa.array(np.ascontiguousarray(vectors).ravel(), _TYPES[self._dtype])
+            columns = {self._column: pa.FixedSizeListArray.from_arrays(kept, vectors.shape[1]), **columns}
+        else:
+            columns = {self._column: pa.nulls(0), **columns}  # whose size nobody knows
+        return Parsed(answered[are_valid], columns, failures, {})
 
 
 class ScoreParser(AnswerParser):
@@ -56,6 +69,15 @@ class ScoreParser(AnswerParser):
 
 def _numbers(answers: pa.Table, rows: np.ndarray) -> pa.ListArray:
     return answers.column("numbers").take(pa.array(rows)).combine_chunks()
+
+
+def _to_int8(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the vectors in int8, and what each is to be multiplied with."""
+    if not len(vectors):
+        return vectors.astype(np.int8), np.zeros(0, np.float32)
+    scales = (np.abs(vectors).max(axis=1) / _LARGEST).astype(np.float32)
+    scales[scales == 0] = 1  # of a vector of zeros
+    return np.rint(vectors / scales[:, None]).astype(np.int8), scales
 
 
 def _to_vectors(numbers: pa.ListArray, dtype: str) -> tuple[np.ndarray, np.ndarray]:

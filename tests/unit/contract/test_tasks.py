@@ -27,7 +27,7 @@ LABELS = ("a", "b")
         ({"task": "embed", "postprocess": "m:f"}, "postprocess is for"),
         ({"task": "embed", "engine": "ray_data_llm"}, "is for engine 'http' or 'vllm'"),
         ({"task": "embed", "model_source": "s3://b/m"}, "is for engine 'http' or 'vllm'"),
-        ({"task": "embed", "embedding_dtype": "int8"}, "'float32' or 'float16'"),
+        ({"task": "embed", "embedding_dtype": "int4"}, "'float32', 'float16' or 'int8'"),
         ({"embedding_dimensions": 8}, r"embedding\.dimensions is for task='embed'"),
         ({"embedding_normalize": False}, r"embedding\.normalize is for"),
         ({"task": "classify", "regex": "x"}, "regex is for task='generate', and task is 'classify'"),

@@ -62,7 +62,8 @@ def call_table(rows: Mapping[int, Row]) -> pa.Table:
         {
             "row": pa.array(list(rows), pa.int32()),
             "tokens": pa.ListArray.from_arrays(starts, np.concatenate(tokens)),
-            "params": pa.array([row.params for row in rows.values()]),
+            # Mostly one for all rows, and of labels a long one.
+            "params": pa.array([row.params for row in rows.values()]).dictionary_encode(),
         }
     )
 

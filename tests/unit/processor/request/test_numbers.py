@@ -43,6 +43,17 @@ def test_rows_without_a_vector_and_numbers_that_are_none_stop_no_other(dtype: st
     assert kinds == {1: "EngineError", 2: INVALID_VECTOR, 4: INVALID_VECTOR}
 
 
+def test_int8_is_the_vector_within_half_a_scale() -> None:
+    given = [[0.5, -1.0, 0.003], [0.0, 0.0, 0.0], [1e-40, 0.0, -1e-40], [3e38, -3e38, 1.0]]
+    parsed, failed = parse([*given, [np.nan, 0.0, 0.0]], [None] * 5, "int8")
+    assert parsed.schema.field("answer").type == pa.list_(pa.int8(), 3)
+    assert failed.column("error_type").to_pylist() == [INVALID_VECTOR]
+    scales = np.array(parsed.column("answer_scale"), np.float64)
+    back = np.array(parsed.column("answer").to_pylist()) * scales[:, None]
+    assert (np.abs(back - np.array(given)) <= scales[:, None] * 0.501).all()
+    assert np.abs(np.array(parsed.column("answer").to_pylist())).max() == 127
+
+
 def test_number_that_is_too_large_for_its_type_is_told() -> None:
     _, failed = parse([[1e5, 0.0]], [None], "float16")
     assert failed.column("error").to_pylist() == [

@@ -26,9 +26,9 @@ def serve_port(ray_head: LocalHead, no_engines: None) -> Iterator[int]:
         port: int = free.getsockname()[1]
     environment = os.environ | ray_head.environment() | {"RAY_ADDRESS": ray_head.gcs_address}
     command = [sys.executable, "-m", "tests.support.serve_chat"]
-    subprocess.run([*command, str(port)], cwd=ROOT, env=environment, check=True, timeout=120)
+    subprocess.run([*command, str(port)], cwd=ROOT, env=environment, check=True, timeout=300)
     yield port
-    subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True, timeout=120)
+    subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True, timeout=300)
 
 
 def test_deployment_of_ray_serve_answers_a_slice(ask: Ask, serve_port: int, tmp_path: Path) -> None:

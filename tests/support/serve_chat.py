@@ -12,7 +12,7 @@ from ray import serve
 from starlette.requests import Request
 
 
-@serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=100)
+@serve.deployment(ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=100)
 class Chat:
     async def __call__(self, request: Request) -> dict[str, Any]:
         body = await request.json()

@@ -166,7 +166,10 @@ def test_slice_of_many_rows_goes_through_ray_data(ask: Ask, tmp_path: Path) -> N
     assert [row["answer"] for row in rows_of(other)] == [json.dumps(PROMPT.format(name=n)) for n in names]
 
 
-@pytest.mark.parametrize(("rows", "process"), [(1500, "ray::SliceProcess"), (4200, "ray::MapWorker")])
+@pytest.mark.parametrize(
+    ("rows", "process"),
+    [(1500, "ray::SliceProcess"), pytest.param(4200, "ray::MapWorker", marks=pytest.mark.long)],
+)
 def test_process_that_asks_is_killed_and_no_row_is_lost_or_published_twice(
     ask: Ask, ray_head: LocalHead, tmp_path: Path, rows: int, process: str
 ) -> None:

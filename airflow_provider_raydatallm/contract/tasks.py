@@ -47,7 +47,7 @@ TASKS: Mapping[str, Task] = {
         engines=frozenset({"vllm"}), fields=frozenset({"choices", "label_confidence", "postprocess"})
     ),
     # The vector of a text.
-    "embed": Task(engines=frozenset({"vllm"}), fields=_EMBEDDING),
+    "embed": Task(engines=frozenset({"vllm", "http"}), fields=_EMBEDDING),
     # How well a text answers a query.
     "score": Task(engines=frozenset({"vllm"}), fields=frozenset({"query"})),
 }  # fmt: skip

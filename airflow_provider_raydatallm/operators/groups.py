@@ -26,7 +26,7 @@ class Engine(TypedDict, total=False):
 
     :param profile: an engine of the connection's extra `engines`; the other leaves override its own.
     :param kind: `vllm`, fed by the provider; `ray_data_llm`, vLLM in Ray Data LLM's own processor; `auto`:
-        `vllm` where possible; `http`: an endpoint with OpenAI's chat completions; or
+        `vllm` where possible; `http`: an endpoint with OpenAI's API; or
         `"package.module:Class"` of your own engine.
     :param kwargs: vLLM's engine arguments. A `max_model_len` of "auto" is estimated from a sample of rows.
     :param accelerator: Ray's name of the GPU that the workers need, such as `L4`.

@@ -368,7 +368,8 @@ def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
                 try:
                     fields[field.name] = arrow_type(merge(from_arrow(known), from_arrow(field.type)))
                 except TypeMismatch as e:
-                    raise TypeMismatch(f"column {field.name!r}: {e}") from e
+                    both = f"{known} and {field.type}"
+                    raise TypeMismatch(f"column {field.name!r} is {both}: {e}") from e
     return pa.schema(list(fields.items()))
 
 

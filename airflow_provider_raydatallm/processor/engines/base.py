@@ -88,6 +88,9 @@ OpenFeeder = Callable[[AnswerSink], Callable[[pa.Table], pa.Table]]
 class Engine(ABC):
     """Answers requests. Constructed in the driver, before any resource is used.
 
+    An engine must have `resources`, `batch_size` and `answer_requests`. All else has a default, and is for
+    engines that choose sizes, are shared, or answer without Ray Data.
+
     :raises SliceError: from the constructor, for arguments that cannot work.
     """
 
@@ -111,6 +114,20 @@ class Engine(ABC):
             )
         #: What `choose_sizes` chose by, once it has.
         self.sizing_inputs: SizingInputs | None = None
+
+    @property
+    @abstractmethod
+    def resources(self) -> Resources:
+        """What must be free on the cluster, all at once, before it starts."""
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """Rows that the engine takes at a time."""
+
+    @abstractmethod
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+        """A dataset whose execution answers and delivers all requests."""
 
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
@@ -142,10 +159,6 @@ class Engine(ABC):
         return self
 
     @property
-    @abstractmethod
-    def resources(self) -> Resources: ...
-
-    @property
     def resources_needed_now(self) -> Resources:
         """The part of `resources` that must be free before it starts: all, unless it is running already."""
         return self.resources
@@ -154,11 +167,6 @@ class Engine(ABC):
     def sizes(self) -> Sizes | None:
         """None for engines that do not run vLLM."""
         return None
-
-    @property
-    @abstractmethod
-    def batch_size(self) -> int:
-        """Rows that the engine takes at a time."""
 
     @property
     def block_rows(self) -> int:
@@ -192,10 +200,6 @@ class Engine(ABC):
 
     def on_admitted(self) -> None:  # noqa: B027
         """Called when its resources are free, before another job can be admitted."""
-
-    @abstractmethod
-    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
-        """A dataset whose execution answers and delivers all requests."""
 
     @property
     def needs_ray_data(self) -> bool:

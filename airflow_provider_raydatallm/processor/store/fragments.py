@@ -222,7 +222,8 @@ def _unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
     try:
         return unify_schemas(schemas)
     except TypeMismatch as e:
-        raise SliceError(f"postprocess returned values of different types for one {e}", kind="input") from e
+        why = "postprocess returned them, or the model was replaced by another"
+        raise SliceError(f"answers of the slice have different types ({why}): {e}", kind="input") from e
 
 
 def read_head(store: Store, name: str) -> pa.Schema:

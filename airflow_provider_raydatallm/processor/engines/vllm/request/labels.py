@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 _TAIL_TOKENS = 2
 _KNOWN_TAILS = 1000
 _PROMPT = ({"role": "user", "content": "x"},)
+#: An answer that no template changes, and that occurs in none: a label may be part of a control token.
+_ANSWER = "a5f0c2d7e"
 #: Beside those, a row may set nothing that decides how an answer is drawn.
 _IGNORED = frozenset({"temperature", "max_tokens", "seed", "structured_outputs"})
 
@@ -108,11 +110,11 @@ class Labels:
 
     def _find_end_tokens(self) -> list[int]:
         """The token by which the chat template ends an answer."""
-        answer = self._labels[0]
-        said = {"role": "assistant", "content": answer}
+        said = {"role": "assistant", "content": _ANSWER}
         try:
             text = self._render([*_PROMPT, said], add_generation_prompt=False)
         except Exception:  # templates raise any type
             return []
-        [tokens] = self._tokenize([text.rpartition(answer)[2]])
-        return tokens[:1]
+        before, answer, _ = text.rpartition(_ANSWER)
+        without, whole = self._tokenize([before + answer, text])
+        return whole[len(without) :][:1] if answer and whole[: len(without)] == without else []

@@ -133,6 +133,26 @@ def test_model_that_thinks_first_is_refused_and_one_that_need_not_does_not(tmp_p
     assert row.error is None
 
 
+ENDS = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}"
+    "{% if m.role == 'assistant' %}<|end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("labels", [["end", "end user"], [" yes", " yes indeed"]])
+def test_label_that_begins_another_competes_with_the_end_of_the_turn(
+    tmp_path: Path, labels: list[str]
+) -> None:
+    """Also one that occurs in the token that ends it, or that the chat template trims."""
+    tokenizer = tokenizer_of(tmp_path, ENDS, choices=labels)
+    [row] = tokenizer([request()])
+    [branching] = LabelTree.from_json(json.loads(row.params)[LABELS]).requests
+    [[end]] = tokenizer._tokenizer(["<|end|>"])
+    assert end in branching.tokens
+    assert len(branching.tokens) == 2
+
+
 def test_choices_that_cannot_be_compared_are_written_unless_probabilities_are_asked_for(
     tmp_path: Path,
 ) -> None:

@@ -79,7 +79,7 @@ def unwrap_choice(text: str) -> str:
     """The choice in an answer; the text itself where the endpoint ignored the form that was asked for."""
     try:
         answer = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     choice = answer.get(_CHOICE) if isinstance(answer, dict) else None
     return choice if isinstance(choice, str) else text

@@ -59,7 +59,7 @@ def test_shape_of_a_vllm_server_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("text", "choice"),
     [('{"answer": "Law Firm"}', "Law Firm"), ("Law Firm", "Law Firm"), ('{"answer": 3}', '{"answer": 3}'),
-     ('{"answer": "Law', '{"answer": "Law'), ("[1]", "[1]")],
+     ('{"answer": "Law', '{"answer": "Law'), ("[1]", "[1]"), ("[" * 10**5, "[" * 10**5)],
 )  # fmt: skip
 def test_choice_is_taken_out_of_its_object(text: str, choice: str) -> None:
     assert unwrap_choice(text) == choice

@@ -17,7 +17,7 @@ from airflow_provider_raydatallm.contract.endpoint_spec import KEY_VARIABLE
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.columns import storable
+from airflow_provider_raydatallm.processor.columns import is_unicode, storable
 from airflow_provider_raydatallm.processor.engines.http.bodies import unwrap_choice
 from airflow_provider_raydatallm.processor.engines.http.limits import Pace, TokenBudget, TokenEstimate
 from airflow_provider_raydatallm.processor.engines.http.replies import (
@@ -83,7 +83,7 @@ class EndpointClient:
                 message = storable(self._redact(str(e)))
                 return {"finished_at": time.time(), "error_type": ROW_REFUSED, "error": message}
             except SliceError as e:
-                self._fail(SliceError(self._redact(str(e)), kind=e.kind))
+                self._fail(SliceError(storable(self._redact(str(e))), kind=e.kind))
             except PassingError as e:
                 tries += not e.is_limit  # the endpoint answers: limits.stall ends a wait without end
                 if tries >= TRIES:
@@ -119,12 +119,18 @@ class EndpointClient:
             await self._budget.settle(expected, spent)
 
     def _columns(self, completion: Completion) -> dict[str, Any]:
-        """:raises RowRefusedError: for an answer without text, unless max_tokens cut it."""
+        """:raises RowRefusedError: for an answer without text, unless max_tokens cut it, with a part of one,
+        or with half a character.
+        """
         columns = vars(completion).copy()
-        text, refusal = completion.text, columns.pop("refusal")
+        text, refusal = completion.text, self._redact(columns.pop("refusal") or "")
+        reason = f"finish_reason {completion.finish_reason!r}"
+        if completion.finish_reason == "content_filter":
+            raise RowRefusedError(f"the endpoint filtered its answer ({reason}): {refusal!r:.500}")
         if text is None and completion.finish_reason != "length":
-            reason = f"finish_reason {completion.finish_reason!r}"
             raise RowRefusedError(f"the endpoint answered no text ({reason}): {refusal!r:.500}")
+        if text is not None and not is_unicode(text):
+            raise RowRefusedError("the endpoint's answer is not valid Unicode")
         if text is not None and self._job.choices is not None:
             columns["text"] = unwrap_choice(text)
         return columns
@@ -150,7 +156,7 @@ class EndpointClient:
                     body += chunk
                     if len(body) > _MAX_REPLY_BYTES:
                         raise RowRefusedError(f"the endpoint's reply is over {_MAX_REPLY_BYTES:,} bytes")
-                return read_reply(response.status, response.headers, bytes(body))
+                return read_reply(response.status, response.headers, bytes(body), self._redact)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ServerDisconnectedError) as e:
             raise PassingError(f"the endpoint cannot be reached: {e}") from e
         except TimeoutError as e:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import email.utils
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import Kind, SliceError
+from airflow_provider_raydatallm.processor.columns import storable
 
 #: The row's own fault: its text is too long, or has what the endpoint does not accept.
 _REFUSED = (400, 413, 422)
 #: Passing, as are all of 500 and above.
 _PASSING = (408, 409, 425)
 _MAX_MESSAGE = 500
+#: Of a text that is searched for secrets: far more than the message, which no cut secret may reach.
+_MAX_REDACTED = 1 << 16
+#: Higher counts are none.
+_MOST_TOKENS = 1 << 31
+#: Why an answer ended that its server did not finish.
+_BROKEN_OFF = ("abort", "cancelled", "error")
 #: Longer pauses that an endpoint asks for are cut: it is asked again then.
 _LONGEST_PAUSE_S = 600.0
 _ADVICE: Mapping[int, tuple[Kind, str]] = {
@@ -63,15 +70,21 @@ class PassingError(Exception):
         self.pause_s, self.is_limit, self.may_have_cost = pause_s, is_limit, may_have_cost
 
 
-def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Completion:
+def read_reply(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    redact: Callable[[str], str] = lambda text: text,
+) -> Completion:
     """
+    :param redact: removes secrets from what is quoted, before it is cut.
     :raises RowRefusedError: for this row.
     :raises PassingError: when another try may succeed.
     :raises SliceError: when no row can succeed.
     """
     if 200 <= status < 300:
-        return _read_completion(body)
-    message = f"the endpoint answered {status}: {_error_message(body)}"
+        return _read_completion(body, redact)
+    message = f"the endpoint answered {status}: {_error_message(body, redact)}"
     if status in _REFUSED:
         raise RowRefusedError(message)
     if status == 429 and b"insufficient_quota" in body:
@@ -80,27 +93,36 @@ def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Completi
         raise PassingError(message, pause_s=_pause(headers), is_limit=status == 429)
     if 300 <= status < 400:
         raise SliceError(
-            f"the endpoint redirects to {headers.get('Location', 'another address')!r:.200}, which is not "
-            "followed: the key is for one host. Set engine.url to where it answers itself",
+            f"the endpoint redirects to {redact(headers.get('Location', 'another address'))!r:.200}, which "
+            "is not followed: the key is for one host. Set engine.url to where it answers itself",
             kind="input",
         )
     kind, advice = _ADVICE.get(status, ("input", "check engine.url: it may lead to something else"))
     raise SliceError(f"{message}. Most likely {advice}", kind=kind)
 
 
-def _read_completion(body: bytes) -> Completion:
+def _read_completion(body: bytes, redact: Callable[[str], str]) -> Completion:
     try:
         reply = json.loads(body)
         [choice, *_] = reply["choices"]
-        message, reason = choice["message"], choice.get("finish_reason")
-        text, usage = message.get("content"), reply.get("usage") or {}
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
+        message, reason = choice["message"], _text(choice.get("finish_reason"))
+        text, refusal = message.get("content"), message.get("refusal")
+        usage = _object(reply.get("usage"))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
         raise PassingError(
-            f"the endpoint's reply is not a chat completion: {_snippet(body)!r}", may_have_cost=True
+            f"the endpoint's reply is not a chat completion: {_snippet(body, redact)!r}", may_have_cost=True
         ) from e
-    return Completion(_text(text), _text(reason), _text(message.get("refusal")), *map(_count, tokens))
+    if reason in _BROKEN_OFF:
+        raise PassingError(
+            f"the endpoint did not finish its answer (finish_reason {reason!r})", may_have_cost=True
+        )
+    cached = _object(usage.get("prompt_tokens_details")).get("cached_tokens")
+    tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached
+    return Completion(_text(text), reason and storable(reason), _text(refusal), *map(_count, tokens))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _text(value: Any) -> str | None:
@@ -108,19 +130,23 @@ def _text(value: Any) -> str | None:
 
 
 def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < _MOST_TOKENS else None
 
 
-def _error_message(body: bytes) -> str:
+def _error_message(body: bytes, redact: Callable[[str], str]) -> str:
     try:
         error = json.loads(body)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)[:_MAX_MESSAGE]
+        return _cut(str(error["message"] if isinstance(error, dict) else error), redact)
     except (ValueError, LookupError, TypeError, RecursionError):
-        return _snippet(body)
+        return _snippet(body, redact)
 
 
-def _snippet(body: bytes) -> str:
-    return body[:_MAX_MESSAGE].decode(errors="replace")
+def _snippet(body: bytes, redact: Callable[[str], str]) -> str:
+    return _cut(body[:_MAX_REDACTED].decode(errors="replace"), redact)
+
+
+def _cut(text: str, redact: Callable[[str], str]) -> str:
+    return redact(text[:_MAX_REDACTED])[:_MAX_MESSAGE]
 
 
 def _pause(headers: Mapping[str, str]) -> float | None:

@@ -161,6 +161,25 @@ def test_answer_without_text_is_refused_unless_max_tokens_cut_it() -> None:
     assert (refused["error_type"], "content_filter" in refused["error"]) == ("RefusedByEndpoint", True)
 
 
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ({"message": {"content": "\ud800"}}, "not valid Unicode"),
+        ({"message": {"content": "Par"}, "finish_reason": "content_filter"}, "filtered its answer"),
+        ({"message": {"content": None, "refusal": "\ud800"}, "finish_reason": "\udfff"}, "no text"),
+    ],
+)
+def test_answer_that_cannot_be_published_stops_no_other_row(reply: dict[str, Any], says: str) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"choices": [reply]}) if text_of(body) == "bad" else completion("x")
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["a", "bad", "b"])
+    assert (left, sorted(sink.by_row)) == ([], [0, 1, 2])
+    bad = sink.by_row[1]
+    assert (bad["text"], bad["error_type"], says in bad["error"]) == (None, "RefusedByEndpoint", True)
+
+
 def test_endpoint_that_is_away_fails_the_slice_and_no_row() -> None:
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
         return error(502)

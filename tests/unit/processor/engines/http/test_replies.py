@@ -40,6 +40,31 @@ def test_broken_reply_is_asked_for_again_and_may_have_cost(body: bytes) -> None:
     assert (caught.value.may_have_cost, caught.value.is_limit) == (True, False)
 
 
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_answer_that_its_server_did_not_finish_is_asked_for_again(reason: str) -> None:
+    body = json.dumps({"choices": [{"message": {"content": "Par"}, "finish_reason": reason}]}).encode()
+    with pytest.raises(PassingError, match=f"did not finish its answer .*{reason}") as caught:
+        read_reply(200, {}, body)
+    assert caught.value.may_have_cost
+
+
+@pytest.mark.parametrize(
+    "usage", ["none", {"prompt_tokens": 10**30}, {"completion_tokens": True, "prompt_tokens_details": "x"}]
+)
+def test_tokens_that_cannot_be_are_not_counted(usage: Any) -> None:
+    body = json.dumps({"choices": [{"message": {"content": "Hi"}}], "usage": usage}).encode()
+    assert read_reply(200, {}, body) == Completion("Hi", None, None, None, None, None)
+
+
+def test_secret_is_redacted_before_a_message_is_cut() -> None:
+    key, redact = "sk-0123456789", lambda text: text.replace("sk-0123456789", "***")
+    for status, kind in ((400, RowRefusedError), (401, SliceError), (500, PassingError), (200, PassingError)):
+        for body in (error("x" * 490 + key), (" " * 490 + key).encode()):
+            with pytest.raises(kind) as caught:
+                read_reply(status, {}, body, redact)
+            assert "sk-" not in str(caught.value)
+
+
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_refused_row_says_why(status: int) -> None:
     with pytest.raises(RowRefusedError, match=f"{status}: maximum context length"):

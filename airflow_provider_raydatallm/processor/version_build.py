@@ -360,7 +360,9 @@ class _Run:
         fields = build.shape.fields
         if fields is None:
             store, folder = build.checkpoint.store, build.checkpoint.folder
-            fields = fragment_fields(store, folder, state.ledger.rows) if build.plan.rows else []
+            answered = fragment_fields(store, folder, state.ledger.rows) if build.plan.rows else []
+            # Without an answer: readers of the table expect the same columns in all of its files.
+            fields = answered or build.shape.known_fields
         return Publication(
             build.folders,
             build.job,

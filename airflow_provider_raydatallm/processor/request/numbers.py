@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser, Parsed
+from airflow_provider_raydatallm.processor.sizing.model_config import vector_size
 
 #: Error types of answers that hold something else than numbers.
 INVALID_VECTOR = "InvalidVector"
@@ -19,7 +20,9 @@ _LARGEST = 127
 class VectorParser(AnswerParser):
     def __init__(self, job: SliceJob) -> None:
         self._column = job.output_column
-        self._dtype, self._size = job.embedding_dtype, job.embedding_dimensions
+        self._dtype = job.embedding_dtype
+        #: As far as it is known before there is a vector.
+        self._size = job.embedding_dimensions or vector_size(job.model_source, job.engine_kwargs)
 
     @property
     def fields(self) -> list[pa.Field] | None:

@@ -7,8 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import answer_table
@@ -62,3 +66,18 @@ def test_slice_is_extended_by_new_files(tmp_path: Path) -> None:
     assert (report.counts.succeeded, report.counts.resumed) == (2, 1)
     published = pq.read_table(job.slice_path, partitioning=None).column("answer")
     assert (published.type, published.to_pylist()) == (VECTOR, [[1.0] * 3, [2.0] * 3])
+
+
+@pytest.mark.parametrize("names", [[], ["fail", "fail"]])
+def test_day_without_a_vector_has_the_column_that_other_days_have(tmp_path: Path, names: list[str]) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"hidden_size": SIZE}))
+    of_all = {"model_source": str(tmp_path / "model"), "on_empty": "publish"}
+    for key, rows in (("2026-01-30", names), ("2026-01-31", ["a", "bb"]), ("2026-02-01", names)):
+        run_with(job_in(tmp_path, rows, key, **of_all))
+    files = f"{tmp_path}/out/**/*.parquet"
+    expected = [[1.0] * 3, [2.0] * 3]
+    assert duckdb.sql(f"select answer from '{files}' order by name").fetchall() == [(v,) for v in expected]
+    assert pl.read_parquet(files).get_column("answer").to_list() == expected
+    read = ds.dataset(f"{tmp_path}/out", partitioning="hive").to_table().column("answer")
+    assert (read.type, read.to_pylist()) == (VECTOR, expected)

@@ -12,6 +12,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree impor
     LabelsNotToldApart,
     LabelTree,
 )
+from airflow_provider_raydatallm.processor.request.answer_grammar import check_can_be_written
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Labels:
                     "differently, or leave it out",
                     kind="input",
                 ) from e
+            check_can_be_written(job.choices)
             logger.warning("the model writes the choices, by a grammar, which is slower: %s", e)
             return None
 

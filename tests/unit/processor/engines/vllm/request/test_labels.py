@@ -161,3 +161,11 @@ def test_choices_that_cannot_be_compared_are_written_unless_probabilities_are_as
     assert LABELS not in json.loads(row.params)
     with pytest.raises(SliceError, match=r"labels\.confidence=True is not possible with this model"):
         tokenizer_of(tmp_path, choices=merged, label_confidence=True)
+
+
+def test_label_with_a_line_break_is_compared_and_cannot_be_written(tmp_path: Path) -> None:
+    [row] = tokenizer_of(tmp_path, choices=["yes\nno", "maybe"])([request()])
+    assert row.error is None
+    merged = [f"{a}{b}{c}" for a, b, c in itertools.product("ab", "ab", "ab\n")]
+    with pytest.raises(SliceError, match=r"choices has 'aa\\n', and vLLM cannot"):
+        tokenizer_of(tmp_path, choices=merged)

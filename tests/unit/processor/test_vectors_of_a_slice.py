@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import answer_table
 from tests.support.in_process import InProcess, changed, job_of
@@ -81,3 +82,27 @@ def test_day_without_a_vector_has_the_column_that_other_days_have(tmp_path: Path
     assert pl.read_parquet(files).get_column("answer").to_list() == expected
     read = ds.dataset(f"{tmp_path}/out", partitioning="hive").to_table().column("answer")
     assert (read.type, read.to_pylist()) == (VECTOR, expected)
+
+
+def test_model_that_was_replaced_half_way_is_noticed_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_in(tmp_path, ["a", "bb", "ccc", "dddd"])
+    calls = 0
+
+    def embed_until_killed(batch: pa.Table) -> pa.Table:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise KeyboardInterrupt
+        return embed(batch)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(job, InProcess(answer=embed_until_killed, batch=2))
+    monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
+    with pytest.raises(
+        SliceError, match=r"column 'answer': fixed_size_list<.*The model, .* rerun.force=True"
+    ):
+        run_with(job)
+    report = run_with(changed(job, force_rerun=True))
+    assert report.counts.succeeded == 4

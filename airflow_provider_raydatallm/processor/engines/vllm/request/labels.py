@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -22,6 +23,8 @@ _KNOWN_TAILS = 1000
 _PROMPT = ({"role": "user", "content": "x"},)
 #: An answer that no template changes, and that occurs in none: a label may be part of a control token.
 _ANSWER = "a5f0c2d7e"
+#: A prompt's end that has the model think: <think>, [THINK], <seed:think>, <|begin_of_thought|>.
+_THINKS = re.compile(r"[<\[◁][\w:|]*(?:think|thinking|thought|reasoning)\|?[>\]▷]$", re.IGNORECASE)
 #: Beside those, a row may set nothing that decides how an answer is drawn.
 _IGNORED = frozenset({"temperature", "max_tokens", "seed", "structured_outputs"})
 
@@ -44,7 +47,7 @@ class Labels:
         self._labels, self._render, self._tokenize = labels, render, tokenize
         self._trees: dict[tuple[int, ...], LabelTree] = {}
         prompt = render(_PROMPT)
-        if prompt.rstrip().endswith("<think>"):
+        if _THINKS.search(prompt.rstrip()):
             raise SliceError(
                 "choices are compared by the first token of an answer, and this model's chat template begins "
                 "it with its thinking: turn that off in chat_template_kwargs, or use another model",

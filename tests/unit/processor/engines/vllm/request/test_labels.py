@@ -125,9 +125,15 @@ def test_row_that_draws_its_answer_fails_alone(tmp_path: Path) -> None:
 THINKS = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|>"
 
 
-def test_model_that_thinks_first_is_refused_and_one_that_need_not_does_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("opening", ["<think>\n", "[THINK]", "<seed:think>", "<|begin_of_thought|>"])
+def test_model_that_thinks_first_is_refused(tmp_path: Path, opening: str) -> None:
     with pytest.raises(SliceError, match="thinking"):
-        tokenizer_of(tmp_path / "always", THINKS + "<think>\n")
+        tokenizer_of(tmp_path, THINKS + opening)
+
+
+def test_model_that_need_not_think_does_not(tmp_path: Path) -> None:
+    [row] = tokenizer_of(tmp_path / "thought", THINKS + "<think></think>")([request()])
+    assert row.error is None
     may = THINKS + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
     [row] = tokenizer_of(tmp_path / "may", may)([request()])
     assert row.error is None

@@ -11,7 +11,10 @@ import logging
 import os
 import random
 import time
+import urllib.request
+from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow_provider_raydatallm.contract.endpoint_spec import KEY_VARIABLE
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
@@ -150,7 +153,8 @@ class EndpointClient:
             self._session = self._new_session()
         url = f"{self._job.endpoint_url}/chat/completions"
         try:
-            async with self._session.post(url, data=data, allow_redirects=False) as response:
+            request = self._session.post(url, data=data, allow_redirects=False, proxy=self._proxy)
+            async with request as response:
                 body = bytearray()
                 async for chunk in response.content.iter_chunked(1 << 16):
                     body += chunk
@@ -175,14 +179,23 @@ class EndpointClient:
         except (aiohttp.ClientError, OSError) as e:
             raise PassingError(f"the endpoint's reply broke off: {e}", may_have_cost=True) from e
 
+    @cached_property
+    def _proxy(self) -> str | None:
+        """That of the environment, which must not get what is for this machine."""
+        address = urlsplit(self._job.endpoint_url or "")
+        host = address.hostname or ""
+        if self._job.is_local_endpoint or urllib.request.proxy_bypass(host):
+            return None
+        return urllib.request.getproxies().get(address.scheme)
+
     def _new_session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=self._job.request_timeout, sock_connect=_CONNECT_S),
             connector=aiohttp.TCPConnector(limit=self._job.requests_in_flight),
             cookie_jar=aiohttp.DummyCookieJar(),
-            # A proxy of the environment must not get what is for this machine.
-            trust_env=not self._job.is_local_endpoint,
+            # Else it sends the endpoint what the node's ~/.netrc has for its host.
+            trust_env=False,
         )
 
     async def _pause(self, error: PassingError, earlier: int) -> None:

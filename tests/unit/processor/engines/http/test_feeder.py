@@ -7,6 +7,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -234,6 +235,39 @@ def test_redirect_takes_neither_key_nor_row_elsewhere(elsewhere: Endpoint) -> No
     with endpoint(respond) as served, pytest.raises(SliceError, match="not followed"):
         feed(served, ["a"])
     assert elsewhere.requests == []
+
+
+def test_nodes_own_credentials_are_not_for_the_endpoint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of the node's .netrc, for a host that is not the node itself by its name."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login node password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("no_proxy", "*")
+    for key, sent in ((KEY, f"Bearer {KEY}"), ("", None)):
+        monkeypatch.setenv(KEY_VARIABLE, key)
+        with endpoint(echo) as served:
+            served.url = served.url.replace("127.0.0.1", "0.0.0.0")
+            sink, _ = feed(served, ["a"], allow_plain_http=True)
+        assert sink.by_row[0]["text"] == "A"
+        [(headers, _)] = served.requests
+        assert headers.get("Authorization") == sent
+
+
+@pytest.mark.parametrize(("host", "is_asked"), [("llm.invalid", True), ("127.0.0.1", False)])
+def test_proxy_of_the_environment_is_asked_unless_the_endpoint_is_on_the_node(
+    monkeypatch: pytest.MonkeyPatch, host: str, is_asked: bool
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with endpoint(echo) as other, endpoint(echo) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        other.url = other.url.replace("127.0.0.1", host)
+        sink, _ = feed(other, ["a"], allow_plain_http=True)
+    assert sink.by_row[0]["text"] == "A"
+    assert (len(proxy.requests), len(other.requests)) == (int(is_asked), int(not is_asked))
 
 
 def test_budget_of_tokens_ends_the_slice() -> None:

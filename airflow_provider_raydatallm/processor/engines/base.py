@@ -22,7 +22,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
-from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, storable
+from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, is_unicode, storable
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import engine_is_starting
 from airflow_provider_raydatallm.processor.sizing.facts import EnginePlan, Resources, Sizes, SizingInputs
 
@@ -41,7 +41,9 @@ def answer_table(requests: pa.Table, **columns: Any) -> pa.Table:
         valid Unicode is its row's failure.
     """
     texts = columns.get("text")
-    if isinstance(texts, list) and (broken := [i for i, text in enumerate(texts) if _is_broken(text)]):
+    if isinstance(texts, list) and (
+        broken := [i for i, text in enumerate(texts) if not is_unicode(text or "")]
+    ):
         columns = dict(columns)
         failures = {"text": None, "error_type": "UnicodeError", "error": "the answer is not valid Unicode"}
         for name, value in failures.items():
@@ -57,14 +59,6 @@ def answer_table(requests: pa.Table, **columns: Any) -> pa.Table:
         nulls = pa.nulls(requests.num_rows, field.type)
         table = table.append_column(field.name, nulls if values is None else pa.array(values, field.type))
     return table
-
-
-def _is_broken(text: str | None) -> bool:
-    try:
-        (text or "").encode()
-        return False
-    except UnicodeEncodeError:
-        return True
 
 
 class AnswerSink(Protocol):

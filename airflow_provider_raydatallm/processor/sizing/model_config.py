@@ -1,4 +1,4 @@
-"""A model's GPU memory, computed from its `config.json`."""
+"""What a model's files say of its sizes: the GPU memory that it takes, and how long its vectors are."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _QUANTIZED = {"fp8": 1.0, "int8": 1.0, "awq": 0.5, "gptq": 0.5, "awq_marlin": 0.
 _FP8_GPUS = frozenset({"L4", "L40S", "H20", "H100", "H200", "B200", "B300", "RTX-PRO-6000"})
 #: Model types whose experts are counted.
 _MIXTURES = {"mixtral", "qwen2_moe", "qwen3_moe"}
+#: Where models have the size of a token's vector.
+_HIDDEN_SIZES = ("hidden_size", "d_model", "dim", "n_embd")
 #: Share of vLLM's memory for activations: neither weights nor cache.
 _ACTIVATIONS = 0.05
 #: vLLM's default gpu_memory_utilization.
@@ -70,6 +72,25 @@ def read_model_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> Mo
         return parse_model_config(config, engine_kwargs) if config is not None else None
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def vector_size(model_source: str, engine_kwargs: Mapping[str, Any]) -> int | None:
+    """Returns how many numbers an embedding model's vectors have; None where its local files do not say."""
+    file, config = config_file(model_source), load_config(model_source, engine_kwargs)
+    if file is None or config is None:
+        return None
+    config = config.get("text_config") or config
+    size = next((int(config[name]) for name in _HIDDEN_SIZES if config.get(name)), None)
+    try:
+        for module in json.loads((file.parent / "modules.json").read_text()):
+            if str(module["type"]).endswith(".Dense"):
+                dense = json.loads((file.parent / module["path"] / "config.json").read_text())
+                size = int(dense["out_features"])
+    except FileNotFoundError:
+        return size  # it is no model of sentence-transformers
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return size
 
 
 def is_quantized_model(model_source: str, engine_kwargs: Mapping[str, Any]) -> bool:

@@ -280,10 +280,16 @@ def test_key_of_an_endpoint_is_lent_for_its_host_only(monkeypatch: pytest.Monkey
         return submission.lend_credentials()
 
     assert lent("https://llm.example.com/v1") == {"RAY_LLM_ENDPOINT_API_KEY": "sk-sesame"}
-    for url in ("https://evil.example.com/v1", "https://llm.example.com.evil.com", "http://127.0.0.1/v1"):
-        with pytest.raises(RayLLMInputError, match=r"for the host 'llm\.example\.com', and engine") as e:
+    for url in (
+        "https://evil.example.com/v1", "https://llm.example.com.evil.com", "http://127.0.0.1/v1",
+        "https://llm.example.com:8443/v1",
+    ):  # fmt: skip
+        with pytest.raises(RayLLMInputError, match=r"for the host 'llm\.example\.com' and port 443, ") as e:
             lent(url)
         assert "sesame" not in str(e.value)
+    connection.pop("port")
+    monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
+    assert lent("https://llm.example.com:8443/v1")
     connection.pop("host")
     monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
     with pytest.raises(RayLLMInputError, match="is for the host None"):

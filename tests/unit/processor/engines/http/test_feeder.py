@@ -8,6 +8,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -160,6 +161,25 @@ def test_answer_without_text_is_refused_unless_max_tokens_cut_it() -> None:
         3,
     )
     assert (refused["error_type"], "content_filter" in refused["error"]) == ("RefusedByEndpoint", True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ({"message": {"content": "\ud800"}}, "not valid Unicode"),
+        ({"message": {"content": "Par"}, "finish_reason": "content_filter"}, "filtered its answer"),
+        ({"message": {"content": None, "refusal": "\ud800"}, "finish_reason": "\udfff"}, "no text"),
+    ],
+)
+def test_answer_that_cannot_be_published_stops_no_other_row(reply: dict[str, Any], says: str) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"choices": [reply]}) if text_of(body) == "bad" else completion("x")
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["a", "bad", "b"])
+    assert (left, sorted(sink.by_row)) == ([], [0, 1, 2])
+    bad = sink.by_row[1]
+    assert (bad["text"], bad["error_type"], says in bad["error"]) == (None, "RefusedByEndpoint", True)
 
 
 def test_endpoint_that_is_away_fails_the_slice_and_no_row() -> None:
@@ -322,6 +342,25 @@ def test_proxy_that_refuses_to_connect_ends_the_slice_and_gets_no_key(proxied: E
     with pytest.raises(SliceError, match=r"the proxy \(HTTPS_PROXY .*NO_PROXY") as caught:
         feed(Endpoint("https://models.invalid/v1"), ["a"])
     assert (caught.value.kind, proxied.requests) == ("input", [])
+
+
+def test_nodes_own_credentials_are_not_for_the_endpoint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of the node's .netrc, for a host that is not the node itself by its name."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login node password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("no_proxy", "*")
+    for key, sent in ((KEY, f"Bearer {KEY}"), ("", None)):
+        monkeypatch.setenv(KEY_VARIABLE, key)
+        with endpoint(echo) as served:
+            served.url = served.url.replace("127.0.0.1", "0.0.0.0")
+            sink, _ = feed(served, ["a"], allow_plain_http=True)
+        assert sink.by_row[0]["text"] == "A"
+        [(headers, _)] = served.requests
+        assert headers.get("Authorization") == sent
 
 
 def test_budget_of_tokens_ends_the_slice() -> None:

@@ -61,7 +61,6 @@ def test_conversations_of_a_column_have_several_answers_and_their_probabilities(
         assert len(drafts) == len(logprobs) == len(tokens) == 3
         assert all(p < 0 for p in logprobs)
         assert all(1 <= t <= 64 for t in tokens)
-    assert any(len(set(drafts)) > 1 for drafts in drawn.column("drafts").to_pylist())
     failed = pq.read_table(tmp_path / "out_drafts.quarantine").sort_by("__row").to_pylist()
     assert [row["customer"] for row in failed] == list(range(60, len(rows)))
     for why, row in zip(bad, failed, strict=True):
@@ -117,11 +116,13 @@ def test_thoughts_are_limited_and_have_a_column_of_their_own(
 
     drawn = ask(
         output_path=f"{tmp_path}/texts",
-        sampling_params={**sampling, "n": 2, "temperature": 1, "min_tokens": 12},
+        sampling_params={**sampling, "n": 2, "temperature": 2, "min_tokens": 12},
         **arguments,
     )
     texts = pq.read_table(drawn["output_path"], partitioning=None)
     assert {str(texts.schema.field(name).type) for name in ("answer", "answer_reasoning")} == {
         "list<element: string>"
     }
-    assert all(len(row["answer"]) == len(row["answer_reasoning"]) == 2 for row in texts.to_pylist())
+    rows = texts.to_pylist()
+    assert all(len(row["answer"]) == len(row["answer_reasoning"]) == 2 for row in rows)
+    assert any(row["answer"][0] != row["answer"][1] for row in rows)

@@ -55,7 +55,8 @@ class Labels:
             )
         self._end_tokens = self._find_end_tokens()
         [tokens] = tokenize([prompt])
-        self._tree_after(prompt, tokens)
+        #: That a row takes after most prompts.
+        self.requests = len(self._tree_after(prompt, tokens).requests)
 
     @classmethod
     def of_job(
@@ -69,7 +70,12 @@ class Labels:
             return None
         assert job.choices is not None
         try:
-            return cls(job.choices, render, tokenize)
+            labels = cls(job.choices, render, tokenize)
+            if labels.requests > 1 and not job.label_confidence:
+                raise LabelsNotToldApart(
+                    f"their first tokens are shared, and {labels.requests} requests a row cost more"
+                )
+            return labels
         except LabelsNotToldApart as e:
             if job.label_confidence:
                 raise SliceError(
@@ -78,7 +84,7 @@ class Labels:
                     kind="input",
                 ) from e
             check_can_be_written(job.choices)
-            logger.warning("the model writes the choices, by a grammar, which is slower: %s", e)
+            logger.info("the model writes the choices, by a grammar: %s", e)
             return None
 
     def after(self, prompt: str, tokens: Sequence[int], sampling_params: Mapping[str, Any]) -> LabelTree:

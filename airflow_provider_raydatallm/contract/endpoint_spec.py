@@ -1,4 +1,4 @@
-"""An engine outside the cluster: an HTTP endpoint with OpenAI's chat completions (`engine.kind` "http").
+"""An engine outside the cluster: an HTTP endpoint with OpenAI's API (`engine.kind` "http").
 
 Its key is in none of the fields: the job gets it as `KEY_VARIABLE`, from the connection that the operator
 names.
@@ -22,6 +22,8 @@ ENDPOINT_FIELDS = (
     "endpoint_url", "allow_plain_http", "requests_in_flight", "requests_per_minute", "tokens_per_minute",
     "token_budget", "request_timeout",
 )  # fmt: skip
+#: Paths that follow the base address.
+_APIS = ("/chat/completions", "/completions", "/embeddings")
 #: Fields that an endpoint cannot follow: it has its own engine, tokenizer and machines.
 _NOT_OF_AN_ENDPOINT = (
     "engine_kwargs", "processor_kwargs", "accelerator_type", "concurrency", "batch_size",
@@ -54,8 +56,8 @@ class EndpointSpec(EngineSpec):
                 "the address has a user, a query or a fragment, which may hold a secret: give the base "
                 "address only, such as 'https://host/v1', and its key by model_conn_id"
             )
-        if parts.path.rstrip("/").endswith("/completions"):
-            raise ValueError("give the base address, without '/chat/completions', such as 'https://host/v1'")
+        if api := next(filter(parts.path.rstrip("/").endswith, _APIS), None):
+            raise ValueError(f"give the base address, without {api!r}, such as 'https://host/v1'")
         return value.rstrip("/")
 
     @model_validator(mode="after")
@@ -69,8 +71,8 @@ class EndpointSpec(EngineSpec):
             return self
         if self.endpoint_url is None:
             raise ValueError(
-                "engine.kind 'http' needs engine.url: the base address of an endpoint with OpenAI's chat "
-                "completions, such as 'https://host/v1'"
+                "engine.kind 'http' needs engine.url: the base address of an endpoint with OpenAI's API, "
+                "such as 'https://host/v1'"
             )
         for field in self._changed(_NOT_OF_AN_ENDPOINT):
             raise ValueError(

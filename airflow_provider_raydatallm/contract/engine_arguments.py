@@ -40,6 +40,37 @@ def answer_affecting_kwargs(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in engine_kwargs.items() if name not in _NO_EFFECT_ON_ANSWERS}
 
 
+#: Arguments that turn speculation on.
+SPECULATIVE = frozenset({"speculative_config", "spec_method", "spec_model", "spec_tokens"})
+#: Short forms of `speculative_config`, without a second model: vLLM drafts from the text so far ("ngram"), or
+#: also from earlier answers ("suffix").
+_SPECULATION: Mapping[str, Mapping[str, Any]] = {
+    "ngram": {
+        "method": "ngram",
+        "num_speculative_tokens": 4,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 4,
+    },
+    "suffix": {"method": "suffix"},
+}
+
+
+def with_speculation(engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments with the short form of `speculative_config` as vLLM needs it.
+
+    :raises ValueError: for a text that is none.
+    """
+    config = engine_kwargs.get("speculative_config")
+    if not isinstance(config, str):
+        return dict(engine_kwargs)
+    if config not in _SPECULATION:
+        known = ", ".join(map(repr, _SPECULATION))
+        raise ValueError(
+            f"engine.kwargs['speculative_config'] is {config!r}: use {known}, or vLLM's own dict"
+        )
+    return {**engine_kwargs, "speculative_config": dict(_SPECULATION[config])}
+
+
 #: Arguments that are texts, also where they read as numbers.
 _TEXTS = frozenset({
     "model", "served_model_name", "tokenizer", "hf_config_path", "download_dir", "revision", "code_revision",

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from airflow_provider_raydatallm.contract.base import FOLDER, Seconds
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds
-from airflow_provider_raydatallm.contract.engine_arguments import with_scalars
+from airflow_provider_raydatallm.contract.engine_arguments import SPECULATIVE, with_scalars, with_speculation
 from airflow_provider_raydatallm.contract.groups import KINDS, is_profile
 from airflow_provider_raydatallm.contract.request_spec import RequestSpec
 
@@ -18,7 +18,8 @@ _OptionalSeconds = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(to_optional_seconds)
 ]
 
-_SPECULATIVE = {"speculative_config", "spec_method", "spec_model", "spec_tokens"}
+#: Sampling parameters that vLLM refuses where it speculates.
+_NOT_SPECULATIVE = ("logit_bias", "min_p")
 #: Sampling parameters that do not matter where labels are compared.
 _COMPARING = ("temperature", "max_tokens", "seed")
 
@@ -89,7 +90,7 @@ class EngineSpec(RequestSpec):
     @field_validator("engine_kwargs")
     @classmethod
     def _to_nested_scalars(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return with_scalars(value, nested=True)
+        return with_speculation(with_scalars(value, nested=True))
 
     @field_validator("engine_kwargs")
     @classmethod
@@ -130,6 +131,16 @@ class EngineSpec(RequestSpec):
             raise ValueError(
                 f"task={self.task!r} is for engine {' or '.join(map(repr, sorted(engines)))}, and this "
                 f"slice's is {self.resolved_engine!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_speculation(self) -> EngineSpec:
+        speculative = sorted(SPECULATIVE & self.engine_kwargs.keys())
+        if speculative and (refused := [name for name in _NOT_SPECULATIVE if self.sampling_params.get(name)]):
+            raise ValueError(
+                f"sampling_params[{refused[0]!r}] and engine.kwargs[{speculative[0]!r}] exclude each other: "
+                "vLLM does not take it where it speculates. Leave one of them out"
             )
         return self
 
@@ -249,7 +260,7 @@ class EngineSpec(RequestSpec):
             return f"it is for engine 'vllm', and this slice's is {self.resolved_engine!r}"
         if self.reasoning_parser is not None:
             return "reasoning_parser has the model think before it answers"
-        if speculative := sorted(_SPECULATIVE & self.engine_kwargs.keys()):
+        if speculative := sorted(SPECULATIVE & self.engine_kwargs.keys()):
             return f"with engine.kwargs[{speculative[0]!r}] vLLM does not say how probable given tokens are"
         given = self.sampling_params
         if others := {name for name in given if name not in _COMPARING or isinstance(given[name], str)}:

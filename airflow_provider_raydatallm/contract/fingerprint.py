@@ -64,6 +64,8 @@ def fingerprint(job: SliceJob) -> str:
         inputs["images"] = [job.image_column, job.image_max_pixels]
     if job.compares_labels:
         inputs["labels"] = "compared"
+    if job.has_adapters:  # their content counts too, on the cluster (`version_policy.question`)
+        inputs["adapter"] = job.adapters_as_written
     if job.label_confidence:
         inputs["label_confidence"] = True
     if job.on_too_long != "quarantine":

@@ -62,6 +62,13 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "max_attempts": "max_row_attempts",
         "on_too_long": "on_too_long",
     },
+    "adapter": {
+        "path": "adapter_path",
+        "paths": "adapter_paths",
+        "column": "adapter_column",
+        "on_null": "adapter_on_null",
+        "base_model": "adapter_base_model",
+    },
     "embedding": {
         "dimensions": "embedding_dimensions",
         "dtype": "embedding_dtype",
@@ -175,6 +182,8 @@ def _leaves(group: str, value: Any) -> Mapping[str, Any]:
         return value
     if group == "engine" and isinstance(value, str):
         return {"kind": value}
+    if group == "adapter" and isinstance(value, str):
+        return {"path": value}
     if group == "rerun" and isinstance(value, str) and value in _RERUN:
         return _RERUN[value]
     if group == "images" and isinstance(value, str):
@@ -182,6 +191,7 @@ def _leaves(group: str, value: Any) -> Mapping[str, Any]:
     leaves = ", ".join(GROUPS[group])
     short = {
         "rerun": f", or one of {', '.join(map(repr, _RERUN))}",
+        "adapter": ", or the folder of one",
         "images": ", or the name of a column",
     }.get(group, "")
     raise ValueError(f"{group} is {value!r}: give a dict with any of {leaves}{short}")

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from airflow_provider_raydatallm.contract.adapter_spec import AdapterSpec
 from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.base import FOLDER, Contract
-from airflow_provider_raydatallm.contract.endpoint_spec import EndpointSpec
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.slice_paths import (
@@ -37,7 +37,9 @@ _NAME = r"^[^\W_][\w .@+-]{0,79}$"
 #: Fields that are addresses of files.
 ADDRESSES = ("input_path", "output_path", "metadata_path", "quarantine_path", "answer_cache")
 #: Fields in which people write secrets, which are refused.
-MAY_HOLD_SECRETS = ("model_source", "engine_kwargs", "processor_kwargs", "endpoint_url")
+MAY_HOLD_SECRETS = (
+    "model_source", "engine_kwargs", "processor_kwargs", "endpoint_url", "adapter_path", "adapter_paths",
+)  # fmt: skip
 
 
 class CsvOptions(Contract):
@@ -58,7 +60,7 @@ class CsvOptions(Contract):
             raise ValueError(f"{value!r} is not a text encoding that Python knows") from None
 
 
-class SliceJob(EndpointSpec):
+class SliceJob(AdapterSpec):
     """Everything the Ray side needs to run one slice. The operator's docs explain each field to users."""
 
     version: Literal[1] = 1

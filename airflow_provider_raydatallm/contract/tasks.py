@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from airflow_provider_raydatallm.contract.image_spec import ImageSpec
 
 _SHAPES = frozenset({"output_schema", "regex", "grammar"})
+_ADAPTER = frozenset({
+    "adapter_path", "adapter_paths", "adapter_column", "adapter_on_null", "adapter_base_model",
+})  # fmt: skip
 _IMAGES = frozenset(ImageSpec.model_fields)
 _EMBEDDING = frozenset({"embedding_dimensions", "embedding_dtype", "embedding_normalize"})
 
@@ -34,6 +37,7 @@ TASKS: Mapping[str, Task] = {
     "generate": Task(
         engines=frozenset({"vllm", "ray_data_llm", "http"}),
         fields=_SHAPES
+        | _ADAPTER
         | _IMAGES
         | {
             "system_prompt", "choices", "exact_labels", "label_confidence", "sampling_params",
@@ -47,7 +51,7 @@ TASKS: Mapping[str, Task] = {
         engines=frozenset({"vllm"}), fields=frozenset({"choices", "label_confidence", "postprocess"})
     ),
     # The vector of a text.
-    "embed": Task(engines=frozenset({"vllm"}), fields=_EMBEDDING),
+    "embed": Task(engines=frozenset({"vllm", "http"}), fields=_EMBEDDING),
     # How well a text answers a query.
     "score": Task(engines=frozenset({"vllm"}), fields=frozenset({"query"})),
 }  # fmt: skip

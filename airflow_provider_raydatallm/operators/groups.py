@@ -26,7 +26,7 @@ class Engine(TypedDict, total=False):
 
     :param profile: an engine of the connection's extra `engines`; the other leaves override its own.
     :param kind: `vllm`, fed by the provider; `ray_data_llm`, vLLM in Ray Data LLM's own processor; `auto`:
-        `vllm` where possible; `http`: an endpoint with OpenAI's chat completions; or
+        `vllm` where possible; `http`: an endpoint with OpenAI's API; or
         `"package.module:Class"` of your own engine.
     :param kwargs: vLLM's engine arguments. A `max_model_len` of "auto" is estimated from a sample of rows.
     :param accelerator: Ray's name of the GPU that the workers need, such as `L4`.
@@ -164,6 +164,27 @@ class Quality(TypedDict, total=False):
     repair: int | Later
     max_attempts: int | Later
     on_too_long: Literal["quarantine", "truncate", "raise_limit"] | Later
+
+
+class Adapter(TypedDict, total=False):
+    """LoRA adapters: folders with `adapter_config.json` and `adapter_model.safetensors`, in object storage or
+    on every node. Each node copies them once. Instead of the dict, the folder of the one adapter of all rows.
+
+    :param path: the one adapter of all rows.
+    :param paths: several adapters, by name: `{"acme": "s3://models/acme", ...}`.
+    :param column: the column that holds a row's name among `paths`. A row with another name goes to
+        quarantine.
+    :param on_null: a row whose name is null, or empty: `quarantine`, or `base`: the model answers it without
+        an adapter.
+    :param base_model: what the adapters say they were trained on (`base_model_name_or_path`), where that is
+        not `model_source`, such as for a quantized one.
+    """
+
+    path: Path
+    paths: Mapping[str, Path] | XComArg
+    column: Later
+    on_null: Literal["quarantine", "base"] | Later
+    base_model: Later
 
 
 class Embedding(TypedDict, total=False):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_raydatallm.contract.spec import SliceJob
     from airflow_provider_raydatallm.operators.groups import (
+        Adapter,
         Embedding,
         Engine,
         Images,
@@ -78,6 +79,8 @@ class RayLLMBatchOperator(SliceTask):
     :param output_path: root of the published table. Without `{slice}`, the slice goes to
         `<output_path>/ds=<slice key>/`.
     :param model_source: hub id, folder on every node, or `s3://` address; of an endpoint, its name there.
+    :param adapter: LoRA adapter on top of the model, for engine `vllm`: its folder, or the group `Adapter`,
+        also for one of several in each row.
     :param task: `generate` a text; `classify` the row's text by the labels that the model was trained for;
         `embed` it: publish its vector, a list of floats; or `score` it against `query`, by a reranker.
     :param prompt: user message, or the row's text; `{column}` is replaced by the row's value, other braces
@@ -149,8 +152,9 @@ class RayLLMBatchOperator(SliceTask):
     """
 
     template_fields: Sequence[str] = (
-        "input_path", "output_path", "model_source", "task", "prompt", "query", "messages", "system_prompt",
-        "choices", "labels", "embedding", "images", "regex", "grammar", "output_mode", "output_column",
+        "input_path", "output_path", "model_source", "adapter", "task", "prompt", "query", "messages",
+        "system_prompt", "choices", "labels", "embedding", "images", "regex", "grammar", "output_mode",
+        "output_column",
         "columns", "sampling_params", "chat_template_kwargs", "tools", "reasoning_parser", "logprobs",
         "slice_key", "engine", "source", "rerun", "quality", "publish", "limits", "ray_conn_id",
         "model_conn_id", "storage_conn_id",
@@ -173,6 +177,7 @@ class RayLLMBatchOperator(SliceTask):
         input_path: Path,
         output_path: Path,
         model_source: Later,
+        adapter: Path | Adapter | XComArg | None = None,
         task: Literal["generate", "classify", "embed", "score"] | Later = "generate",
         prompt: Text | None = None,
         query: Text | None = None,
@@ -221,6 +226,7 @@ class RayLLMBatchOperator(SliceTask):
         self.input_path = arguments.to_url(input_path)
         self.output_path = arguments.to_url(output_path)
         self.model_source, self.task = model_source, task
+        self.adapter = arguments.to_url(adapter)
         self.prompt, self.query, self.messages = prompt, query, messages
         self.system_prompt = system_prompt
         self.embedding, self.images = embedding, images

@@ -127,6 +127,15 @@ def storable(message: str) -> str:
     return message[:_MAX_MESSAGE_CHARS].encode(errors="backslashreplace").decode()
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be stored: it holds no half of a character (lone surrogate)."""
+    try:
+        text.encode()
+        return True
+    except UnicodeEncodeError:
+        return False
+
+
 def describe_error(error: BaseException) -> str:
     """The error's text, also where making it fails."""
     try:

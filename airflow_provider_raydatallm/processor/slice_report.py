@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_raydatallm.contract.engine_arguments import SPECULATIVE
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.counters import Counter, Section, counters_of
 from airflow_provider_raydatallm.contract.result.report import Counts, Report, Tokens
@@ -12,6 +13,7 @@ from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.metrics.advice import RunFacts, advise
 from airflow_provider_raydatallm.processor.metrics.meter import Meter
 from airflow_provider_raydatallm.processor.publish.parts import Totals
+from airflow_provider_raydatallm.processor.sizing.model_config import could_use_fp8
 
 
 def published_report(
@@ -58,6 +60,7 @@ def published_report(
         if engine is not None
         else meter.report_sections()
     )
+    speculates = SPECULATIVE & job.engine_kwargs.keys()
     run = RunFacts(
         counts,
         seconds=sections["seconds"],
@@ -66,6 +69,8 @@ def published_report(
         worker_busy=meter.mean_busy,
         too_long_rows=totals.too_long,
         late_s=late_s,
+        could_use_fp8=engine is not None and _could_use_fp8(engine),
+        repeated_share=engine.repeated_share if engine is not None and not speculates else None,
         sizes=engine.sizes if engine is not None else None,
     )
     return slice_report(
@@ -77,6 +82,15 @@ def published_report(
         **sections,
         advice=advise(run),
     )
+
+
+def _could_use_fp8(engine: Engine) -> bool:
+    job, inputs = engine.job, engine.sizing_inputs
+    if engine.sizes is None or not engine.sizes.gpus[1]:
+        return False
+    cluster = inputs.cluster if inputs is not None else None
+    types = [job.accelerator_type] if job.accelerator_type else cluster.gpus_by_type if cluster else []
+    return could_use_fp8(job.model_source, job.engine_kwargs, types)
 
 
 def slice_report(job: SliceJob, outcome: str, **sections: Any) -> Report:

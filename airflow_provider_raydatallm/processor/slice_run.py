@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor import version_policy
+from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from airflow_provider_raydatallm.processor.input.listing import list_input
@@ -30,6 +31,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
+from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.conversation import check_conversation_column
 from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
@@ -120,8 +122,11 @@ def inspect_slice(
             remove_checkpoints(folders.metadata, version)
             lease.remove_leases(folders.metadata, version.epoch)
         return None, report
+    adapters = read_adapters(job)
     try:
-        number, checkpoint = version_policy.next_version(job, listing, folders, version, base)
+        number, checkpoint = version_policy.next_version(
+            job, listing, folders, version, base, adapters=adapters.digest
+        )
     except NumberTakenError:
         return inspect_slice(job, folders, last_seen_version, earlier_build, progress, read_only=read_only)
     if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.question) == (
@@ -131,7 +136,7 @@ def inspect_slice(
         return replace(earlier_build, number=number, base=version, checkpoint=checkpoint), None
     plan = checkpoint.load_plan(listing) or make_plan(job, listing)
     shape = open_parser(job, _load_function(job.postprocess), plan.columns)
-    inference = _plan_inference(job, plan, shape)
+    inference = _plan_inference(job, plan, shape, adapters)
     if not plan.rows and job.on_empty != "publish":
         return None, _report_empty(job, plan)
     return VersionBuild(job, folders, number, checkpoint, plan, shape, inference, version, progress), None
@@ -176,7 +181,9 @@ def _report_empty(job: SliceJob, plan: Plan) -> Report:
     return slice_report(job, "empty", counts=Counts(planned=0, succeeded=0))
 
 
-def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> InferencePlan | None:
+def _plan_inference(
+    job: SliceJob, plan: Plan, shape: AnswerParser, adapters: SliceAdapters
+) -> InferencePlan | None:
     """Checks all that can be checked before anything is written or spent; None for a slice without rows."""
     preprocess = _load_function(job.preprocess)
     if not plan.rows:
@@ -186,6 +193,7 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
         check_conversation_column(job.messages, plan.schema)
     if job.image_column is not None:
         check_media_column(job.image_column, plan.source_schema)
+    digests = {name: adapter.digest for name, adapter in adapters.by_name.items()}
     builder = RequestBuilder(
         plan.columns,
         prompt=job.prompt,
@@ -201,8 +209,12 @@ def _plan_inference(job: SliceJob, plan: Plan, shape: AnswerParser) -> Inference
         structured_outputs=structured_outputs(job),
         preprocess=preprocess,
         images=job.image_column,
+        adapter=AdapterChoice.of_job(job, digests, plan.columns),
     )
-    return InferencePlan(job, plan, builder, load_engine(job)(job, plan.rows), shape)
+    engine = load_engine(job)(job, plan.rows)
+    if adapters.by_name:
+        engine.use_adapters(list(adapters.by_name.values()))
+    return InferencePlan(job, plan, builder, engine, shape)
 
 
 def _logprobs(job: SliceJob) -> dict[str, Any]:

@@ -164,13 +164,14 @@ class VersionBuild:
             return
         name, limit = exceeded
         if name == "max_invalid":
-            what, fragments = (
-                f"{invalid:,} of {self.plan.rows:,} rows have an invalid answer",
-                state.ledger.invalid + state.ledger.cut,
-            )
+            what = f"{invalid:,} of {self.plan.rows:,} rows have an invalid answer"
+            rows, fragments = state.quarantined_for_answers, state.ledger.invalid + state.ledger.cut
         else:
-            what, fragments = f"{failed:,} of {self.plan.rows:,} rows failed", state.ledger.failures
-        summary = summarize_quarantine(self.checkpoint.store, self.checkpoint.folder, self.plan, fragments)
+            what = f"{failed:,} of {self.plan.rows:,} rows failed"
+            rows, fragments = state.quarantined, state.ledger.failures
+        summary = summarize_quarantine(
+            self.checkpoint.store, self.checkpoint.folder, self.plan, fragments, rows
+        )
         raise SliceError(
             f"{what}, which is more than quality.{name} {limit:g}: {summary}. Nothing is published, and the "
             "answered rows are kept. Raise that fraction, or set rerun.retry_quarantined=True to try the "
@@ -360,7 +361,9 @@ class _Run:
         fields = build.shape.fields
         if fields is None:
             store, folder = build.checkpoint.store, build.checkpoint.folder
-            fields = fragment_fields(store, folder, state.ledger.rows) if build.plan.rows else []
+            answered = fragment_fields(store, folder, state.ledger.rows) if build.plan.rows else []
+            # Without an answer: readers of the table expect the same columns in all of its files.
+            fields = answered or build.shape.known_fields
         return Publication(
             build.folders,
             build.job,

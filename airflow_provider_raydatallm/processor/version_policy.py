@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import Literal
 
@@ -22,6 +23,10 @@ logger = logging.getLogger(__name__)
 #: Why a version is built: `extend` and `retry` take over the rows of the one before it, `rebuild` replaces a
 #: damaged one.
 Mode = Literal["new", "rebuild", "forced", "extend", "retry"]
+
+
+#: Modes that take over published rows.
+_CARRY_OVER: tuple[Mode, ...] = ("extend", "retry")
 
 
 def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None, int]:
@@ -97,19 +102,31 @@ def report_if_current(
 
 
 def next_version(
-    job: SliceJob, listing: Listing, folders: SliceFolders, version: Version | None, base: int
+    job: SliceJob,
+    listing: Listing,
+    folders: SliceFolders,
+    version: Version | None,
+    base: int,
+    *,
+    adapters: str = "",
 ) -> tuple[int, Checkpoint]:
     """Returns the number of the version to build, and its checkpoint.
 
     :param version: the published version; None when it is damaged, too.
     :param base: its number; 0 when there is none.
+    :param adapters: digest of the adapters' content; "" where the job has none.
     :raises SliceError: when something else is published, or half finished, and the policy is to fail.
     :raises NumberTakenError: when a newer version appeared.
     """
     number = versions.next_number(folders, base)
     mode = _mode(job, listing, version, is_damaged=base > 0)
-    carries_over = mode in ("extend", "retry")
-    checkpoint = Checkpoint(folders.metadata, question(job, mode, base), base if carries_over else None)
+    asked = _asked(job, adapters)
+    if version is not None and mode in _CARRY_OVER and adapters and not version.question.startswith(asked):
+        mode = _mode_of_replaced_adapters(job, version)
+    carries_over = mode in _CARRY_OVER
+    checkpoint = Checkpoint(
+        folders.metadata, question(job, mode, base, adapters=adapters), base if carries_over else None
+    )
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned
     if has_changed and job.on_input_change == "fail" and checkpoint.has_finished_rows():
@@ -151,8 +168,27 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
     return "new"
 
 
-def question(job: SliceJob, mode: Mode, base: int) -> str:
-    """Names the checkpoint whose rows answer what this run asks: the fingerprint, and where rows that have an
-    answer are asked once more, the number of the version that holds it."""
-    name = fingerprint(job)
+def _mode_of_replaced_adapters(job: SliceJob, version: Version) -> Mode:
+    """Rows of one adapter and of another that took its place would be published together."""
+    if job.on_config_change == "fail":
+        raise SliceError(
+            f"slice {job.slice_key!r} (version {version.number}) was answered with an adapter that was "
+            "replaced in its folder since, and rows of both would be published together. Set "
+            "rerun.on_config_change='recompute' to answer all rows again, or give the new adapter a "
+            "folder of its own",
+            kind="input",
+        )
+    return "new"
+
+
+def question(job: SliceJob, mode: Mode, base: int, *, adapters: str = "") -> str:
+    """Names the checkpoint whose rows answer what this run asks: the fingerprint, with the adapters' content,
+    and where rows that have an answer are asked once more, the number of the version that holds it."""
+    name = _asked(job, adapters)
     return name if mode in ("new", "extend") else f"{name}-{mode}-{base:06}"
+
+
+def _asked(job: SliceJob, adapters: str) -> str:
+    """The rows of a half-finished slice do not count once an adapter is replaced in its folder."""
+    asked = fingerprint(job)
+    return hashlib.sha256(f"{asked} {adapters}".encode()).hexdigest()[:16] if adapters else asked

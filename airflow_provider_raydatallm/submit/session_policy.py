@@ -34,7 +34,8 @@ def session_policy(
     folders = [p.rpartition("/")[0] for p in (paths.table, paths.metadata, paths.staging, paths.quarantine)]
     packages = [(runtime_env or {}).get("working_dir"), *((runtime_env or {}).get("py_modules") or ())]
     written = _places([*folders, job.answer_cache])
-    read = _places([job.resolved_input_path, job.model_source, *packages]) - written
+    adapters = [job.adapter_path, *job.adapter_paths.values()]
+    read = _places([job.resolved_input_path, job.model_source, *adapters, *packages]) - written
     buckets = sorted({bucket for bucket, _ in written | read})
     if not buckets or any(bucket.startswith("arn:") for bucket in buckets):
         return None

@@ -164,7 +164,7 @@ def check_not_templates(operator: Any, names: Collection[str]) -> None:
 def check_groups(groups: Mapping[str, Any]) -> None:
     """:raises ValueError: when a group is text that would be rendered: its leaves may be, one by one."""
     for name, value in groups.items():
-        if isinstance(value, str) and is_rendered_later(value) and name not in ("engine", "rerun"):
+        if isinstance(value, str) and is_rendered_later(value) and name not in ("adapter", "engine", "rerun"):
             raise ValueError(f"{name} is {value!r}: give a dict, whose values may be templates")
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import pydantic
 import pydantic_core
@@ -73,6 +73,8 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
             fields.setdefault("endpoint_url", "https://x")
         else:
             fields = {name: value for name, value in fields.items() if name not in ENDPOINT_FIELDS}
+    if known.get("adapter") != arguments["adapter"]:  # its leaves need each other
+        fields = {name: value for name, value in fields.items() if name not in GROUPS["adapter"].values()}
     if any(is_rendered_later(arguments[shape]) for shape in ("choices", "regex", "grammar")):
         for name in ("repair", "max_invalid_fraction"):  # need one of them
             fields.pop(name, None)
@@ -89,7 +91,9 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
         rows would be asked that.
     """
     fields = {name: value for name, value in flatten(arguments).items() if name not in _TASK_LEAVES}
-    fields |= {name: to_url(fields[name]) for name in ADDRESSES if name in fields}
+    fields |= {name: to_url(fields[name]) for name in (*ADDRESSES, "adapter_path") if name in fields}
+    if isinstance(paths := fields.get("adapter_paths"), Mapping):
+        fields["adapter_paths"] = {name: to_url(path) for name, path in paths.items()}
     for name in ("max_rows", "trial"):  # a form's, which may be empty
         if str(fields.get(name)).strip() in ("", "None"):
             fields.pop(name, None)
@@ -141,13 +145,13 @@ def credentials_env(
             policy_of=partial(session_policy, job, runtime_env),
         )
     if model_conn_id is not None:
-        token = _model_token(model_conn_id, job.endpoint_host)
+        token = _model_token(model_conn_id, job.endpoint_url)
         variables["HF_TOKEN" if job.endpoint_host is None else KEY_VARIABLE] = token
     return variables
 
 
-def _model_token(conn_id: str, endpoint_host: str | None) -> str:
-    """:param endpoint_host: to which the token is a key; None for a model hub's."""
+def _model_token(conn_id: str, endpoint_url: str | None) -> str:
+    """:param endpoint_url: to which the token is a key; None for a model hub's."""
     try:
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as e:
@@ -166,19 +170,29 @@ def _model_token(conn_id: str, endpoint_host: str | None) -> str:
         raise RayLLMInputError(
             f"model_conn_id: connection {conn_id!r} has no password, which is the access token"
         )
-    if endpoint_host is not None and (host := _host_of(connection)) != endpoint_host:
-        # Whoever sets engine.url must not have the key sent to a host of their own.
-        raise RayLLMInputError(
-            f"model_conn_id: the key of connection {conn_id!r} is for the host {host!r}, and engine.url "
-            f"names {endpoint_host!r}: set the connection's host to it, if that is where the key belongs"
-        )
+    if endpoint_url is not None:
+        _check_key_belongs_to(connection, urlsplit(endpoint_url))
     mask(connection.password)
     return connection.password
 
 
-def _host_of(connection: Any) -> str | None:
+def _check_key_belongs_to(connection: Any, endpoint: SplitResult) -> None:
+    """:raises RayLLMInputError: so that whoever sets engine.url cannot have the key sent to a host of their
+    own, or to another port where the connection names one.
+    """
     host = connection.host or ""
-    return urlsplit(host if "://" in host else f"//{host}").hostname
+    place = urlsplit(host if "://" in host else f"//{host}")
+    port = connection.port or place.port
+    if (place.hostname, port or _port(endpoint)) != (endpoint.hostname, _port(endpoint)):
+        raise RayLLMInputError(
+            f"model_conn_id: the key of connection {connection.conn_id!r} is for the host {place.hostname!r}"
+            f"{f' and port {port}' if port else ''}, and engine.url names {endpoint.netloc!r}: set the "
+            "connection's host and port to it, if that is where the key belongs"
+        )
+
+
+def _port(address: SplitResult) -> int:
+    return address.port or (443 if address.scheme == "https" else 80)
 
 
 def read_finished_report(submission: JobSubmission) -> Report | None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
+from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import LABELS
-from tests.support.endpoint import Endpoint, Trickle, completion, endpoint, error, text_of
-from tests.support.slices import Ask
+from tests.support.certificates import Authority
+from tests.support.endpoint import Endpoint, Trickle, completion, endpoint, error, proxy, text_of
+from tests.support.engine_processes import processes
+from tests.support.slices import Ask, fragments, rows_in
 from tests.support.vllm_server import NAME, vllm_server
 
 KEY = "sk-of-the-endpoint"
@@ -38,25 +39,6 @@ def server(tiny_model: Path) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_ENDPOINT", f"http://:{KEY}@127.0.0.1")
-
-
-#: Answers in the server's place; None: it answers itself.
-Fault = Callable[[int, dict[str, Any]], Awaitable[web.StreamResponse | None]]
-
-
-@contextmanager
-def proxy(server: str, fault: Fault) -> Iterator[Endpoint]:
-    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
-        if (response := await fault(number, body)) is not None:
-            return response
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{server}/chat/completions", json=body) as reply,
-        ):
-            return web.Response(status=reply.status, body=await reply.read())
-
-    with endpoint(respond) as served:
-        yield served
 
 
 def arguments(served: Endpoint, folder: Path, names: list[str], **engine: Any) -> dict[str, Any]:
@@ -205,3 +187,48 @@ def test_slice_of_many_rows_goes_through_ray_data(ask: Ask, tmp_path: Path) -> N
     assert (other["counts"]["succeeded"], other["counts"]["cached"]) == (6000, 6000)
     assert len(served.requests) == 6000
     assert [row["answer"] for row in rows_of(other)] == [json.dumps(PROMPT.format(name=n)) for n in names]
+
+
+@pytest.mark.parametrize(
+    ("rows", "process"),
+    [(1500, "ray::SliceProcess"), pytest.param(4200, "ray::MapWorker", marks=pytest.mark.long)],
+)
+def test_process_that_asks_is_killed_and_no_row_is_lost_or_published_twice(
+    ask: Ask, ray_head: LocalHead, tmp_path: Path, rows: int, process: str
+) -> None:
+    """In both ways in which a slice runs. What was written is not asked again, but for Ray Data's blocks."""
+    at_kill: list[tuple[int, int]] = []
+    in_flight = 50
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if not at_kill and number > rows // 2 and (kept := rows_in(fragments(tmp_path / "out"))):
+            at_kill.append((number, kept))
+            [asking] = processes(ray_head, process)
+            asking.kill()
+        await asyncio.sleep(0.1)
+        return completion(text_of(body).upper())
+
+    names = [f"n{i}" for i in range(rows)]
+    with endpoint(respond) as served:
+        result = ask(**arguments(served, tmp_path, names, in_flight=in_flight))
+    [(asked, kept)] = at_kill
+    assert (result["counts"]["succeeded"], result["counts"]["quarantined"]) == (rows, 0)
+    published = rows_of(result)
+    assert [row["name"] for row in published] == names
+    assert [row["answer"] for row in published] == [PROMPT.format(name=n).upper() for n in names]
+    lost = asked + in_flight - (kept if process == "ray::SliceProcess" else 0)
+    assert len(served.requests) <= rows + lost
+
+
+def test_private_authority_is_trusted_where_the_nodes_know_it(ask: Ask, tmp_path: Path) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion("over TLS")
+
+    authority = Authority(tmp_path)
+    with endpoint(respond, authority.issue("endpoint")) as served:
+        given = arguments(served, tmp_path, ["a"])
+        with pytest.raises(RayLLMInputError, match=r"not trusted.*SSL_CERT_FILE"):
+            ask(**given)
+        assert served.requests == []
+        trusting = {"env_vars": {"SSL_CERT_FILE": str(authority.ca_file)}}
+        assert rows_of(ask(**given, runtime_env=trusting)) == [{"name": "a", "answer": "over TLS"}]

@@ -1,15 +1,18 @@
-"""An endpoint with OpenAI's chat completions on loopback, which answers as a test says."""
+"""An endpoint with OpenAI's API on loopback, which answers as a test says."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
 
@@ -29,7 +32,8 @@ Respond = Callable[[int, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
 @contextmanager
-def endpoint(respond: Respond, path: str = "/v1/chat/completions") -> Iterator[Endpoint]:
+def endpoint(respond: Respond, certificate: Path | None = None) -> Iterator[Endpoint]:
+    """:param certificate: and key, for https."""
     served = Endpoint()
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -40,12 +44,16 @@ def endpoint(respond: Respond, path: str = "/v1/chat/completions") -> Iterator[E
 
     async def serve() -> None:
         app = web.Application(client_max_size=1 << 30)
-        app.router.add_post(path, handle)
+        app.router.add_post("/v1/{api:chat/completions|embeddings}", handle)
         runner = web.AppRunner(app, shutdown_timeout=0, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
+        tls = None
+        if certificate is not None:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(certificate)
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096, ssl_context=tls)
         await site.start()
-        served.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        served.url = f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}/v1"
         started.set()
         await stop.wait()
         await runner.cleanup()
@@ -59,6 +67,28 @@ def endpoint(respond: Respond, path: str = "/v1/chat/completions") -> Iterator[E
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
+
+
+#: Answers in another endpoint's place; None: that one answers.
+Fault = Callable[[int, dict[str, Any]], Awaitable[web.StreamResponse | None]]
+
+
+@contextmanager
+def proxy(server: str, fault: Fault) -> Iterator[Endpoint]:
+    """An endpoint in front of the one with this base address."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if (response := await fault(number, body)) is not None:
+            return response
+        path = "chat/completions" if "messages" in body else "embeddings"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{server}/{path}", json=body) as reply,
+        ):
+            return web.Response(status=reply.status, body=await reply.read())
+
+    with endpoint(respond) as served:
+        yield served
 
 
 class Trickle(web.StreamResponse):
@@ -77,7 +107,8 @@ class Trickle(web.StreamResponse):
 
 
 def text_of(body: dict[str, Any]) -> str:
-    content: str = body["messages"][-1]["content"]
+    """Of a chat's last message, or to embed."""
+    content: str = body["messages"][-1]["content"] if "messages" in body else body["input"]
     return content
 
 
@@ -88,6 +119,15 @@ def completion(
         {
             "choices": [{"message": {"content": text}, "finish_reason": finish_reason}],
             "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1]},
+        }
+    )
+
+
+def embedding(vector: Any, tokens: int = 7) -> web.Response:
+    return web.json_response(
+        {
+            "data": [{"index": 0, "embedding": vector}],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
     )
 

@@ -1,10 +1,10 @@
 """The interface between the pipeline and an engine: requests in, groups of answers out as they finish.
 
-Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSON text of messages and
-sampling_params) and, when a postprocess function needs the row, `__row` (JSON text). Answers have `__unit`,
-`__offset`, `__row` if it came in, and `ANSWER_FIELDS`: one answer per request, in any order. A request that
-fails for its own reason (its prompt is too long, the chat template refuses its messages) has `error` set and
-does not affect others. An error of the engine itself is raised.
+Requests have the columns `__unit` (int32), `__offset` (int64), `__request` (JSON text of messages,
+sampling_params and perhaps an adapter) and, when a postprocess function needs the row, `__row` (JSON text).
+Answers have `__unit`, `__offset`, `__row` if it came in, and `ANSWER_FIELDS`: one answer per request, in any
+order. A request that fails for its own reason (its prompt is too long, the chat template refuses its
+messages) has `error` set and does not affect others. An error of the engine itself is raised.
 
 Delivered rows are durable: each delivery is the unit of resume. An engine that delivers finished rows before
 their batch is done loses less when it dies.
@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, storable
+from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
+from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, is_unicode, storable
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import engine_is_starting
 from airflow_provider_raydatallm.processor.sizing.facts import EnginePlan, Resources, Sizes, SizingInputs
 
@@ -40,7 +41,9 @@ def answer_table(requests: pa.Table, **columns: Any) -> pa.Table:
         valid Unicode is its row's failure.
     """
     texts = columns.get("text")
-    if isinstance(texts, list) and (broken := [i for i, text in enumerate(texts) if _is_broken(text)]):
+    if isinstance(texts, list) and (
+        broken := [i for i, text in enumerate(texts) if not is_unicode(text or "")]
+    ):
         columns = dict(columns)
         failures = {"text": None, "error_type": "UnicodeError", "error": "the answer is not valid Unicode"}
         for name, value in failures.items():
@@ -56,14 +59,6 @@ def answer_table(requests: pa.Table, **columns: Any) -> pa.Table:
         nulls = pa.nulls(requests.num_rows, field.type)
         table = table.append_column(field.name, nulls if values is None else pa.array(values, field.type))
     return table
-
-
-def _is_broken(text: str | None) -> bool:
-    try:
-        (text or "").encode()
-        return False
-    except UnicodeEncodeError:
-        return True
 
 
 class AnswerSink(Protocol):
@@ -87,6 +82,9 @@ OpenFeeder = Callable[[AnswerSink], Callable[[pa.Table], pa.Table]]
 class Engine(ABC):
     """Answers requests. Constructed in the driver, before any resource is used.
 
+    An engine must have `resources`, `batch_size` and `answer_requests`. All else has a default, and is for
+    engines that choose sizes, are shared, or answer without Ray Data.
+
     :raises SliceError: from the constructor, for arguments that cannot work.
     """
 
@@ -96,6 +94,8 @@ class Engine(ABC):
     supports_images = False
     #: Seconds that parts of its first worker's start took, by the names of `StartupSeconds`, where known.
     startup_seconds: Mapping[str, float] = {}
+    #: Share of the answers' tokens that their prompts have in the same order: once it stopped, where known.
+    repeated_share: float | None = None
     #: Name prefix of the actors that it shares with other jobs.
     shared_actor_prefix: str | None = None
 
@@ -114,6 +114,20 @@ class Engine(ABC):
             )
         #: What `choose_sizes` chose by, once it has.
         self.sizing_inputs: SizingInputs | None = None
+
+    @property
+    @abstractmethod
+    def resources(self) -> Resources:
+        """What must be free on the cluster, all at once, before it starts."""
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """Rows that the engine takes at a time."""
+
+    @abstractmethod
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+        """A dataset whose execution answers and delivers all requests."""
 
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
@@ -136,13 +150,13 @@ class Engine(ABC):
         """Chooses what the job left to the provider ("auto")."""
         self.sizing_inputs = facts
 
+    def use_adapters(self, adapters: Sequence[Adapter]) -> None:
+        """Sets the LoRA adapters that requests name, before it starts."""
+        raise SliceError(f"{type(self).__name__} takes no adapters", kind="input")
+
     def for_suspects(self, rows: int) -> Engine:
         """An engine for so many rows that were in engines when they died: itself, if it records none."""
         return self
-
-    @property
-    @abstractmethod
-    def resources(self) -> Resources: ...
 
     @property
     def resources_needed_now(self) -> Resources:
@@ -153,11 +167,6 @@ class Engine(ABC):
     def sizes(self) -> Sizes | None:
         """None for engines that do not run vLLM."""
         return None
-
-    @property
-    @abstractmethod
-    def batch_size(self) -> int:
-        """Rows that the engine takes at a time."""
 
     @property
     def block_rows(self) -> int:
@@ -191,10 +200,6 @@ class Engine(ABC):
 
     def on_admitted(self) -> None:  # noqa: B027
         """Called when its resources are free, before another job can be admitted."""
-
-    @abstractmethod
-    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
-        """A dataset whose execution answers and delivers all requests."""
 
     @property
     def needs_ray_data(self) -> bool:

@@ -36,7 +36,8 @@ def decode_image(data: bytes, max_pixels: int) -> Medium:
         raise InvalidMedia("the image is empty: 0 bytes")
     Image.init()  # by itself, Pillow finds the commonest formats only
     try:
-        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        formats = [name for name in _FORMATS if name in Image.OPEN]
+        with Image.open(io.BytesIO(data), formats=formats) as image:
             return _decode(image, max_pixels)
     except InvalidMedia:
         raise

@@ -16,8 +16,12 @@ from airflow_provider_raydatallm.processor.sizing.sizes import batch_size_for, w
 #: Shorter inference says little about the steady state.
 _MIN_SECONDS = 30.0
 _GPU_BUSY_PERCENT = 80.0
+#: From here on, the GPU is the limit.
+_GPU_FULL_PERCENT = 90.0
 #: Share of the time in which workers had requests.
 _WORKERS_BUSY = 0.95
+#: Share of the answers' tokens.
+_REPEATED = 0.5
 #: Longest busy time of a worker over the mean.
 _MAX_IMBALANCE = 1.2
 #: Share of rows.
@@ -31,7 +35,9 @@ class RunFacts:
     """Parts of the report, and:
 
     worker_busy: mean share of the time in which a worker had requests. too_long_rows: rows whose prompt the
-    engine refused for its length. late_s: seconds after finish_by.
+    engine refused for its length. late_s: seconds after finish_by. could_use_fp8: whether the model is not
+    quantized, and the GPUs have fp8. repeated_share: of the answers' tokens, those that stand in their
+    prompts, where the engine does not speculate on that.
     """
 
     counts: Counts
@@ -41,11 +47,16 @@ class RunFacts:
     worker_busy: float | None = None
     too_long_rows: int = 0
     late_s: float = 0.0
+    could_use_fp8: bool = False
+    repeated_share: float | None = None
     sizes: Sizes | None = None
 
 
 def advise(run: RunFacts) -> tuple[Advice, ...]:
-    checks = (_check_gpu, _check_balance, _check_lengths, _check_start, _check_lateness)
+    checks = (
+        _check_gpu, _check_fp8, _check_repetition, _check_balance, _check_lengths, _check_start,
+        _check_lateness,
+    )  # fmt: skip
     return tuple(advice for check in checks for advice in check(run))
 
 
@@ -67,6 +78,26 @@ def _check_gpu(run: RunFacts) -> Iterator[Advice]:
         )
         change += "the engine's own scheduler is the limit, and more workers help"
         yield Advice(code="gpu_not_filled", evidence=evidence, change=change)
+
+
+def _check_fp8(run: RunFacts) -> Iterator[Advice]:
+    gpu, seconds = run.utilisation.gpu_mean, run.seconds.inference
+    if gpu is None or seconds is None or not run.could_use_fp8:
+        return
+    if gpu > _GPU_FULL_PERCENT and seconds >= _MIN_SECONDS:
+        evidence = f"the GPUs were busy {gpu:.0f}% of {seconds:,.0f} s, with weights that are not quantized"
+        change = "set quantization to 'fp8' in engine.kwargs, after a trial (source.max_rows) whose answers "
+        change += "you compare"
+        yield Advice(code="fp8_would_help", evidence=evidence, change=change)
+
+
+def _check_repetition(run: RunFacts) -> Iterator[Advice]:
+    share, seconds = run.repeated_share, run.seconds.inference
+    if share is not None and share > _REPEATED and seconds is not None and seconds >= _MIN_SECONDS:
+        evidence = f"{share:.0%} of the answers' tokens follow their prompts word for word"
+        change = "set speculative_config to 'ngram' in engine.kwargs, and compare the rows/s: drafts pay "
+        change += "where few rows run at once"
+        yield Advice(code="answers_repeat_prompts", evidence=evidence, change=change)
 
 
 def _check_balance(run: RunFacts) -> Iterator[Advice]:

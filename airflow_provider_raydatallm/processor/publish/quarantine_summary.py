@@ -5,32 +5,50 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
-from airflow_provider_raydatallm.processor.store.ledger import Fragments
+from airflow_provider_raydatallm.processor.store.ledger import Fragments, MissingRows
+from airflow_provider_raydatallm.processor.store.spans import Spans
 
 #: Fragments that are read for examples: an error that fails a slice is in each of them.
 _SAMPLED_FRAGMENTS = 20
 
 
-def summarize_quarantine(store: Store, folder: str, plan: Plan, failed: Fragments) -> str:
-    """The kinds of errors with the first row of each: "12 KeyError, such as row 7 of a.csv: ..."."""
+def summarize_quarantine(store: Store, folder: str, plan: Plan, failed: Fragments, rows: MissingRows) -> str:
+    """The kinds of errors with the first row of each: "12 KeyError, such as row 7 of a.csv: ...".
+
+    :param rows: those that count: others that failed were answered since, or are to be asked again.
+    """
+    spans_of = dict(rows)
     index = {u.id: i for i, u in enumerate(plan.units)}
     sample = failed.filter(np.arange(len(failed)) < _SAMPLED_FRAGMENTS)
     [pieces] = sample.divide([range(len(plan.units))], len(plan.units))
     reader = FragmentReader(store, folder, pieces, index, ERROR_FIELDS)
-    kinds: Counter[str] = Counter()
-    examples: dict[str, str] = {}
+    errors: dict[tuple[int, int], tuple[str, str]] = {}
     ranges = pieces.ranges
     for unit, start, stop in sorted({*zip(*(c.tolist() for c in vars(ranges).values()), strict=True)}):
+        if unit not in spans_of:
+            continue
         try:
             offsets, table = reader.window(unit, start, stop)
         except CorruptFileError:  # another one will do
             continue
-        for offset, kind, error in zip(offsets, *(c.to_pylist() for c in table.columns), strict=True):
-            kinds[kind] += 1
-            examples.setdefault(kind, f"{plan.locate(unit, int(offset))}: {kind}: {error}")
+        counts = _lie_in(offsets, spans_of[unit])
+        found = zip(*(column.to_pylist() for column in table.filter(pa.array(counts)).columns), strict=True)
+        errors |= {(unit, int(at)): error for at, error in zip(offsets[counts], found, strict=True)}
+    kinds = Counter(kind for kind, _ in errors.values())
+    examples: dict[str, str] = {}
+    for (unit, offset), (kind, error) in errors.items():
+        examples.setdefault(kind, f"{plan.locate(unit, offset)}: {kind}: {error}")
     return "; ".join(f"{n:,} {kind}, such as {examples[kind]}" for kind, n in kinds.most_common(3))
+
+
+def _lie_in(offsets: np.ndarray, spans: Spans) -> np.ndarray:
+    starts, stops = spans.T
+    span = np.searchsorted(starts, offsets, side="right") - 1
+    is_inside: np.ndarray = (span >= 0) & (offsets < stops[span])
+    return is_inside

@@ -66,9 +66,13 @@ def _rename(job: SliceJob) -> str:
 def _find_problem(field: pa.Field) -> str | None:
     """Writes and reads a column as publishing does: rows taken from tables, which are put together."""
     schema = pa.schema([field.with_nullable(True)])
+    values = pa.nulls(2, field.type)
+    if pa.types.is_fixed_size_list(field.type):  # some versions of pyarrow read no null of it from Parquet
+        items = pa.nulls(2 * field.type.list_size, field.type.value_type)
+        values = pa.FixedSizeListArray.from_arrays(items, type=field.type)
     out = pa.BufferOutputStream()
     try:
-        rows = pa.table([pa.nulls(2, field.type)], schema=schema).take(pa.array([1]))
+        rows = pa.table([values], schema=schema).take(pa.array([1]))
         with pq.ParquetWriter(out, schema, **WRITE_OPTIONS) as writer:
             writer.write_table(pa.concat_tables([schema.empty_table(), rows]))
         stored = pq.read_table(pa.BufferReader(out.getvalue())).schema.field(0).type

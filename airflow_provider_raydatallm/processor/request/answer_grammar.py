@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -125,6 +126,8 @@ def check_compiles(job: SliceJob) -> None:
     """:raises SliceError: when neither of vLLM's backends can compile the shape of the answers, so that each
     row would fail. Where one is not installed here, that is left to the engine.
     """
+    if "choices" in job.answer_shapes and not job.draws_nothing:
+        check_can_be_written(job.choices or ())
     name = next(iter(set(job.answer_shapes) - {"choices"}), None)
     if name is None or "structured_outputs_config" in job.engine_kwargs:
         return
@@ -144,6 +147,16 @@ def check_compiles(job: SliceJob) -> None:
                     "(llguidance). Simplify it",
                     kind="input",
                 )
+
+
+def check_can_be_written(choices: Sequence[str]) -> None:
+    """:raises SliceError: when vLLM cannot make a grammar of the choices: it does not escape these."""
+    if broken := [choice for choice in choices if any(character in choice for character in "\n\r\0")]:
+        raise SliceError(
+            f"choices has {broken[0]!r:.200}, and vLLM cannot have a model write a label with a line break "
+            "or a NUL: leave it out of the label, such as by a space in its place",
+            kind="input",
+        )
 
 
 def _problem_of_llguidance(kind: str, text: str, *, lenient: bool = False) -> str | None:

@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.columns import (
     describe_error,
+    storable,
 )
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.request import label_confidence
@@ -142,7 +143,7 @@ class TextParser(AnswerParser):
                 cut = " (max_tokens cut it)" if answer.was_cut else ""
                 message = f"the answer{which} {e}{cut}: {answer.text!r}"
                 failures.append((i, TRUNCATED_ANSWER if answer.was_cut else INVALID_OUTPUT, message))
-                problems[i] = str(e)
+                problems[i] = storable(str(e))  # it quotes names that the model wrote
                 continue
             except SliceError:
                 raise

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser, Parsed
+from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser, Failure, Parsed
+from airflow_provider_raydatallm.processor.sizing.model_config import vector_size
 
 #: Error types of answers that hold something else than numbers.
 INVALID_VECTOR = "InvalidVector"
@@ -19,7 +20,9 @@ _LARGEST = 127
 class VectorParser(AnswerParser):
     def __init__(self, job: SliceJob) -> None:
         self._column = job.output_column
-        self._dtype, self._size = job.embedding_dtype, job.embedding_dimensions
+        self._dtype = job.embedding_dtype
+        #: As far as it is known before there is a vector.
+        self._size = job.embedding_dimensions or vector_size(job.model_source, job.engine_kwargs)
 
     @property
     def fields(self) -> list[pa.Field] | None:
@@ -39,7 +42,7 @@ class VectorParser(AnswerParser):
         dtype = "float32" if self._dtype == "int8" else self._dtype
         vectors, are_valid = _to_vectors(_numbers(answers, answered), dtype)
         message = f"the vector holds values that are no numbers of type {dtype}"
-        failures = [(int(i), INVALID_VECTOR, message) for i in answered[~are_valid]]
+        failures, problems = _invalid(answered[~are_valid], INVALID_VECTOR, message)
         columns: dict[str, pa.Array] = {}
         if self._dtype == "int8":
             vectors, scales = _to_int8(vectors)
@@ -49,7 +52,7 @@ class VectorParser(AnswerParser):
             columns = {self._column: pa.FixedSizeListArray.from_arrays(kept, vectors.shape[1]), **columns}
         else:
             columns = {self._column: pa.nulls(0), **columns}  # whose size nobody knows
-        return Parsed(answered[are_valid], columns, failures, {})
+        return Parsed(answered[are_valid], columns, failures, problems)
 
 
 class ScoreParser(AnswerParser):
@@ -62,9 +65,14 @@ class ScoreParser(AnswerParser):
 
     def _parse(self, answers: pa.Table, answered: np.ndarray) -> Parsed:
         scores, are_valid = _to_vectors(_numbers(answers, answered), "float32")
-        failures = [(int(i), INVALID_SCORE, "the score is no number") for i in answered[~are_valid]]
+        failures, problems = _invalid(answered[~are_valid], INVALID_SCORE, "the score is no number")
         column = pa.array(scores.ravel(), pa.float32())
-        return Parsed(answered[are_valid], {self._column: column}, failures, {})
+        return Parsed(answered[are_valid], {self._column: column}, failures, problems)
+
+
+def _invalid(rows: np.ndarray, kind: str, message: str) -> tuple[list[Failure], dict[int, str]]:
+    """Of answers that no answer cache may keep: what is no number once may be one when it is asked again."""
+    return [(int(i), kind, message) for i in rows], dict.fromkeys(map(int, rows), message)
 
 
 def _numbers(answers: pa.Table, rows: np.ndarray) -> pa.ListArray:

@@ -71,7 +71,7 @@ class AnswerSchema:
         self._mode = mode
         _check(schema)
         # A struct that is null could not be told from a row without an answer.
-        self.type = pa.string() if mode == "json" or self._is_valid(None) else arrow_type(schema)
+        self.type = pa.string() if self._takes_null() or mode == "json" else arrow_type(schema)
         if mode == "columns":
             _check_columns(self.type)
 
@@ -95,6 +95,15 @@ class AnswerSchema:
         except RecursionError as e:
             raise InvalidOutput("is nested too deeply") from e
         return text if self.type == pa.string() else _fit(value, self.type, "")
+
+    def _takes_null(self) -> bool:
+        """:raises SliceError: when the schema is a circle."""
+        try:
+            return self._is_valid(None)
+        except RecursionError as e:
+            raise SliceError(
+                "output_schema has a $ref that leads back to itself, and so describes nothing", kind="input"
+            ) from e
 
     def _is_valid(self, value: Any) -> bool:
         self._patterns.start_row()
@@ -223,6 +232,10 @@ def _fit(value: Any, kind: pa.DataType, path: str) -> Any:
     if kind == pa.int64():
         if not -(2**63) <= value < 2**63:
             raise InvalidOutput(f"has an integer of more than 64 bits in {name!r}")
+        if isinstance(value, float) and abs(value) >= _EXACT_INT:  # written as 1e18, say
+            raise InvalidOutput(
+                f"has an integer in {name!r} that is written as a float, which cannot hold it"
+            )
         return int(value)
     if kind == pa.float64():
         if (isinstance(value, int) and abs(value) > _EXACT_INT) or math.isinf(value):

@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.processor.columns import (
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, files_of_cell
+from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.conversation import read_conversation
 from airflow_provider_raydatallm.processor.request.feedback import Attempt, Feedback, with_feedback
 from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
@@ -38,6 +39,9 @@ class RequestBuilder:
     messages that `preprocess` returns: all their text counts as the row's, since a function may put its
     values anywhere.
 
+    `adapter` is the digest of the row's adapter, and left out for the model itself. So requests that differ
+    by their adapters only are different ones.
+
     `sampling_params` values that are exactly `"{column}"` take that row's value, with its type; null leaves
     the parameter out.
     """
@@ -54,12 +58,14 @@ class RequestBuilder:
         structured_outputs: Mapping[str, Any] | None = None,
         preprocess: Callable[[dict[str, Any]], Any] | None = None,
         images: str | None = None,
+        adapter: AdapterChoice | None = None,
     ) -> None:
         """
         :param messages: column of conversations.
         :param images: column of images, which the input has beside `columns`, or among them.
         """
         self.image_column = images
+        self._adapter = adapter
         self._all_columns = list(columns)
         self._conversation = messages
         self._prompt = Template(prompt, columns) if prompt is not None else None
@@ -94,11 +100,17 @@ class RequestBuilder:
             return list(dict.fromkeys(chain(self._all_columns, images)))
         templates = [t.columns for t in (*self._before.values(), self._prompt) if t is not None]
         conversation = [] if self._conversation is None else [self._conversation]
-        used = chain(parameters or (), conversation, *templates, self._column_params.values(), images)
+        named = [self._adapter.column] if self._adapter is not None and self._adapter.column else []
+        used = chain(parameters or (), conversation, *templates, self._column_params.values(), named, images)
         return list(dict.fromkeys(used))
 
     def build(self, row: Row) -> dict[str, Any]:
-        """:raises SliceError: when `preprocess` returns no request, or a column holds no conversation."""
+        """:raises SliceError: when `preprocess` returns no request, a column holds no conversation, or the
+        row names no adapter."""
+        digest = self._adapter.of_row(row) if self._adapter is not None else None
+        return {**({"adapter": digest} if digest is not None else {}), **self._build(row)}
+
+    def _build(self, row: Row) -> dict[str, Any]:
         row_params = {n: row[c] for n, c in self._column_params.items() if row[c] is not None}
         params = self._fixed_params | row_params
         if self._conversation is not None:

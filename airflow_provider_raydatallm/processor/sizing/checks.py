@@ -25,6 +25,8 @@ from airflow_provider_raydatallm.processor.sizing.sizes import fewest_blocks
 
 #: GPUs connected by PCIe only.
 _PCIE_ONLY = {"T4", "L4", "A10G", "L40S", "RTX-PRO-6000"}
+#: Quantizations that vLLM never takes for one another.
+_QUANTIZATIONS = ("awq", "gptq", "fp8")
 _GB = 1e9
 
 
@@ -51,6 +53,7 @@ def check_sizes(
     """
     sizes, engine_kwargs, accelerator_type = plan.sizes, plan.engine_kwargs, plan.accelerator_type
     findings = [*_check_parallel(sizes, engine_kwargs, accelerator_type, shape, cluster)]
+    findings += _check_quantization(engine_kwargs, shape)
     if cluster is not None:
         findings += _check_resources(plan.resources, accelerator_type, cluster)
         findings += _check_memory(engine_kwargs, sizes, shape, cluster)
@@ -114,6 +117,21 @@ def _check_parallel(
         if parallel.data > 1:
             fix = "Lower data_parallel_size, and raise engine.workers instead"
         yield Finding("worker_over_nodes", "error", message, fix, "cluster")
+
+
+def _check_quantization(engine_kwargs: Mapping[str, Any], shape: ModelConfig | None) -> Iterator[Finding]:
+    asked = str(engine_kwargs.get("quantization") or "").removesuffix("_marlin")
+    if shape is None or asked not in _QUANTIZATIONS or shape.quantization == asked:
+        return
+    if shape.quantization in _QUANTIZATIONS:
+        message = f"quantization is {asked!r}, and the model's weights are quantized by {shape.quantization}"
+        fix = "Omit quantization in engine.kwargs: vLLM reads it from the model"
+    elif shape.quantization is None and asked != "fp8":
+        message = f"quantization is {asked!r}, and the model's weights are not quantized"
+        fix = f"Use a model that was quantized by {asked}, or 'fp8', which vLLM does as it loads one"
+    else:
+        return
+    yield Finding("quantization_of_other_weights", "error", message, fix)
 
 
 def _check_memory(

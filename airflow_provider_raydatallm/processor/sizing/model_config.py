@@ -1,10 +1,10 @@
-"""A model's GPU memory, computed from its `config.json`."""
+"""What a model's files say of its sizes: the GPU memory that it takes, and how long its vectors are."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,12 @@ from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
 _BYTES = {"float32": 4.0, "float": 4.0, "float16": 2.0, "half": 2.0, "bfloat16": 2.0, "fp8": 1.0, "auto": 2.0}
 #: Bytes per weight by quantization method.
 _QUANTIZED = {"fp8": 1.0, "int8": 1.0, "awq": 0.5, "gptq": 0.5, "awq_marlin": 0.5, "gptq_marlin": 0.5}
+#: Ray's names of GPUs that multiply in fp8. Others only store it.
+_FP8_GPUS = frozenset({"L4", "L40S", "H20", "H100", "H200", "B200", "B300", "RTX-PRO-6000"})
 #: Model types whose experts are counted.
 _MIXTURES = {"mixtral", "qwen2_moe", "qwen3_moe"}
+#: Where models have the size of a token's vector.
+_HIDDEN_SIZES = ("hidden_size", "d_model", "dim", "n_embd")
 #: Share of vLLM's memory for activations: neither weights nor cache.
 _ACTIVATIONS = 0.05
 #: vLLM's default gpu_memory_utilization.
@@ -37,6 +41,8 @@ class ModelConfig:
     weight_bytes_each: float = 2.0
     kv_bytes_each: float = 2.0
     expert_parameters: int = 0
+    #: How the weights of its folder are quantized; None: not at all.
+    quantization: str | None = None
 
     @property
     def weight_bytes(self) -> float | None:
@@ -61,20 +67,47 @@ class ModelConfig:
 def read_model_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> ModelConfig | None:
     """Reads the configuration of a model in a local folder or the hub cache; None when there is none or it is
     not a plain decoder's."""
-    config = _load_config(model_source, engine_kwargs)
+    config = load_config(model_source, engine_kwargs)
     try:
         return parse_model_config(config, engine_kwargs) if config is not None else None
     except (ValueError, KeyError, TypeError):
         return None
 
 
+def vector_size(model_source: str, engine_kwargs: Mapping[str, Any]) -> int | None:
+    """Returns how many numbers an embedding model's vectors have; None where its local files do not say."""
+    file, config = config_file(model_source), load_config(model_source, engine_kwargs)
+    if file is None or config is None:
+        return None
+    config = config.get("text_config") or config
+    size = next((int(config[name]) for name in _HIDDEN_SIZES if config.get(name)), None)
+    try:
+        for module in json.loads((file.parent / "modules.json").read_text()):
+            if str(module["type"]).endswith(".Dense"):
+                dense = json.loads((file.parent / module["path"] / "config.json").read_text())
+                size = int(dense["out_features"])
+    except FileNotFoundError:
+        return size  # it is no model of sentence-transformers
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return size
+
+
 def is_quantized_model(model_source: str, engine_kwargs: Mapping[str, Any]) -> bool:
     """Returns whether the arguments or the model's local files, if any, name a quantization."""
-    config = _load_config(model_source, engine_kwargs) or {}
+    config = load_config(model_source, engine_kwargs) or {}
     return bool(engine_kwargs.get("quantization") or config.get("quantization_config"))
 
 
-def _load_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+def could_use_fp8(model_source: str, engine_kwargs: Mapping[str, Any], gpu_types: Collection[str]) -> bool:
+    """Returns whether vLLM could quantize the model to fp8, on GPUs that compute with it; False where that is
+    not known."""
+    if load_config(model_source, engine_kwargs) is None or not gpu_types:
+        return False
+    return _FP8_GPUS.issuperset(gpu_types) and not is_quantized_model(model_source, engine_kwargs)
+
+
+def load_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     file = config_file(model_source)
     try:
         config = json.loads(file.read_text()) if file is not None else None
@@ -117,6 +150,7 @@ def parse_model_config(config: Mapping[str, Any], engine_kwargs: Mapping[str, An
         weight_bytes_each=_QUANTIZED.get(str(method), value_bytes) if method else value_bytes,
         kv_bytes_each=1.0 if cache_dtype.startswith("fp8") else value_bytes,
         expert_parameters=experts or 0,
+        quantization=quantization.get("quant_method"),
     )
 
 

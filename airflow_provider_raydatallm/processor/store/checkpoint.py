@@ -66,13 +66,21 @@ class CheckpointState:
         return self.missing.rows + self.suspects.rows
 
     @property
+    def quarantined(self) -> MissingRows:
+        return self._rows.quarantined
+
+    @property
     def rows_quarantined(self) -> int:
-        return self._rows.quarantined.rows
+        return self.quarantined.rows
+
+    @property
+    def quarantined_for_answers(self) -> MissingRows:
+        """Those in quarantine whose answer was invalid or cut."""
+        return self._rows.invalid
 
     @property
     def rows_invalid(self) -> int:
-        """Those in quarantine whose answer was invalid or cut."""
-        return self._rows.invalid.rows
+        return self.quarantined_for_answers.rows
 
     @property
     def repairable(self) -> MissingRows:

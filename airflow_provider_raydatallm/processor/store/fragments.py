@@ -222,7 +222,11 @@ def _unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
     try:
         return unify_schemas(schemas)
     except TypeMismatch as e:
-        raise SliceError(f"postprocess returned values of different types for one {e}", kind="input") from e
+        raise SliceError(
+            f"the slice's answers are of different types for one {e}. The model, or what postprocess "
+            "returns, changed between two runs: set rerun.force=True to answer all rows again",
+            kind="input",
+        ) from e
 
 
 def read_head(store: Store, name: str) -> pa.Schema:

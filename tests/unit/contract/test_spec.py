@@ -6,6 +6,7 @@ from typing import Any
 import pydantic
 import pytest
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from tests.support.slice_jobs import slice_job
@@ -97,3 +98,27 @@ def test_rendered_arguments_of_vllm_are_numbers_and_booleans() -> None:
     sampling = slice_job(sampling_params=params).sampling_params
     assert sampling == {**params, "temperature": 0.5, "top_k": -1, "min_p": 0.001}
     assert slice_job(engine_kwargs={"max_model_len": None}).engine_kwargs == {}
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_speculation_has_a_short_form_that_decides_no_answer(method: str) -> None:
+    job = slice_job(engine_kwargs={"speculative_config": method})
+    config = job.engine_kwargs["speculative_config"]
+    assert (config["method"], fingerprint(job)) == (method, fingerprint(slice_job()))
+    assert not slice_job(choices=["a", "b"], engine_kwargs=job.engine_kwargs).compares_labels
+
+
+@pytest.mark.parametrize(
+    ("sampling_params", "config", "message"),
+    [
+        ({}, "eagle", "'eagle': use 'ngram', 'suffix', or vLLM's own dict"),
+        ({"min_p": 0.1}, "ngram", "sampling_params['min_p'] and engine.kwargs['speculative_config']"),
+        ({"logit_bias": {"1": 2.0}}, {"method": "ngram"}, "sampling_params['logit_bias'] and"),
+    ],
+)
+def test_speculation_that_vllm_would_refuse_is_refused(
+    sampling_params: dict[str, Any], config: Any, message: str
+) -> None:
+    with pytest.raises(pydantic.ValidationError, match=re.escape(message)):
+        slice_job(sampling_params=sampling_params, engine_kwargs={"speculative_config": config})
+    slice_job(sampling_params=sampling_params | {"min_p": 0}, engine_kwargs={})

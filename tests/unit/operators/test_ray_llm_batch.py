@@ -109,6 +109,21 @@ def test_paths_may_be_object_storage_paths() -> None:
     assert operator(output_path="s3://bucket/out").output_path == "s3://bucket/out"
 
 
+def test_adapters_are_a_folder_or_a_group_and_templates() -> None:
+    def job(adapter: Any) -> SliceJob:
+        task = operator(slice_key="k", adapter=adapter)
+        task.render_template_fields({"params": {"x": "lake"}})  # type: ignore[typeddict-item]
+        return spec_of(task)
+
+    one = ("/{{ params.x }}/a", ObjectStoragePath("file:///{{ params.x }}/a"), {"path": "/lake/a"})
+    assert {job(adapter).adapter_path for adapter in one} == {"/lake/a"}
+    several = job({"paths": {"n": "/{{ params.x }}/a"}, "column": "c", "on_null": "base"})
+    assert (several.adapter_paths, several.adapter_column) == ({"n": "/lake/a"}, "c")
+    assert job({"paths": {"n": ObjectStoragePath("file:///a")}, "column": "c"}).adapter_paths == {"n": "/a"}
+    with pytest.raises(RayLLMInputError, match="need each other"):
+        operator(adapter={"paths": {"n": "/a"}})
+
+
 def test_folders_beside_the_table_are_templates_and_reach_the_spec() -> None:
     task = operator(
         slice_key="k", output_path="/{{ params.x }}/out", rerun={"verify": "content"},
@@ -265,10 +280,16 @@ def test_key_of_an_endpoint_is_lent_for_its_host_only(monkeypatch: pytest.Monkey
         return submission.lend_credentials()
 
     assert lent("https://llm.example.com/v1") == {"RAY_LLM_ENDPOINT_API_KEY": "sk-sesame"}
-    for url in ("https://evil.example.com/v1", "https://llm.example.com.evil.com", "http://127.0.0.1/v1"):
-        with pytest.raises(RayLLMInputError, match=r"for the host 'llm\.example\.com', and engine") as e:
+    for url in (
+        "https://evil.example.com/v1", "https://llm.example.com.evil.com", "http://127.0.0.1/v1",
+        "https://llm.example.com:8443/v1",
+    ):  # fmt: skip
+        with pytest.raises(RayLLMInputError, match=r"for the host 'llm\.example\.com' and port 443, ") as e:
             lent(url)
         assert "sesame" not in str(e.value)
+    connection.pop("port")
+    monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
+    assert lent("https://llm.example.com:8443/v1")
     connection.pop("host")
     monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
     with pytest.raises(RayLLMInputError, match="is for the host None"):

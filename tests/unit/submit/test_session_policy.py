@@ -86,3 +86,12 @@ def test_keys_of_kms_are_allowed_and_slices_without_buckets_have_no_policy() -> 
     ]
     assert policy_of(input_path="/in", output_path="/out") is None
     assert policy_of(input_path="s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/x/in") is None
+
+
+def test_session_may_read_the_adapters() -> None:
+    one = policy_of(adapter_path="s3://models/one")
+    several = policy_of(adapter_paths={"a": "s3://models/a", "b": "/b"}, adapter_column="c")
+    assert allows(one, "s3:GetObject", "models/one/adapter_config.json")
+    assert not allows(one, "s3:PutObject", "models/one/adapter_config.json")
+    assert allows(several, "s3:GetObject", "models/a/adapter_model.safetensors")
+    assert not allows(several, "s3:GetObject", "models/one/adapter_config.json")

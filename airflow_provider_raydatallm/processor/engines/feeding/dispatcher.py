@@ -60,18 +60,22 @@ class Dispatcher:
         *,
         on_group: Callable[[Sequence[Row], pa.Table], None],
         on_death: Callable[[Sequence[Row]], None],
+        groups_adapters: bool = False,
         silent_after_s: float,
     ) -> None:
         """
         :param workers: never waits.
         :param on_group: delivers finished rows, with their columns of `GROUP_SCHEMA`.
         :param on_death: records rows that were in an engine that died by itself.
+        :param groups_adapters: whether rows of the same adapter go one after the other: a worker that has not
+            room for all of them would load them again and again.
         :param silent_after_s: without a sign of life, after which a worker's rows are asked elsewhere.
         """
         self._workers, self._on_group, self._on_death = workers, on_group, on_death
-        self._silent_after_s = silent_after_s
+        self._silent_after_s, self._groups_adapters = silent_after_s, groups_adapters
         self._numbers = itertools.count()
-        self._queue: list[tuple[int, int, list[Row]]] = []  # longest first, then in the order of numbers
+        # By adapter, where they are grouped; then longest first, then in the order of numbers.
+        self._queue: list[tuple[str, int, int, list[Row]]] = []
         self._queued_rows = self._queued_tokens = 0
         self._links: list[_Link] = []
         self._silent: set[Worker] = set()
@@ -125,8 +129,9 @@ class Dispatcher:
             self._queued_tokens += row.weight
             row.is_queued = True
         for entry in entries.values():
+            adapter = entry[0].adapter if self._groups_adapters and not first else ""
             order = -(1 << 62) if first else -max(row.max_tokens for row in entry)
-            heapq.heappush(self._queue, (order, next(self._numbers), entry))
+            heapq.heappush(self._queue, (adapter, order, next(self._numbers), entry))
         self._queued_rows += len(rows)
 
     def _take(self, worker: Worker, room: int, tokens: int) -> list[Row]:
@@ -135,14 +140,15 @@ class Dispatcher:
         avoided = []
         while self._queue and len(taken) < room and tokens > 0:
             entry = heapq.heappop(self._queue)
-            rows = [row for row in entry[2] if not row.is_done]
+            waiting = entry[-1]
+            rows = [row for row in waiting if not row.is_done]
             if any(row.avoid is worker for row in rows):
                 avoided.append(entry)
                 continue
-            self._queued_rows -= len(entry[2])
+            self._queued_rows -= len(waiting)
             tokens -= sum(row.weight for row in rows)
             taken += rows
-            for row in entry[2]:
+            for row in waiting:
                 self._queued_tokens -= row.weight
                 row.is_queued = False
         for entry in avoided:

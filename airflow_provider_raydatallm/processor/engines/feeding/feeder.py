@@ -56,7 +56,7 @@ class FeederSetup:
     engines when they died: identical ones are not sent after them. shorten_to: tokens of a prompt plus
     max_tokens; longer prompts are shortened. postpone_over: rows with more such tokens are left to an engine
     with a higher limit. dedup: opens what runs identical requests once. shared_workers: of an engine whose
-    workers are behind one address. silent_after_s: `Dispatcher`.
+    workers are behind one address. groups_adapters, silent_after_s: `Dispatcher`.
     """
 
     job: SliceJob
@@ -69,6 +69,7 @@ class FeederSetup:
     postpone_over: int | None = None
     dedup: Callable[[], DedupClient] | None = None
     shared_workers: int | None = None
+    groups_adapters: bool = False
     silent_after_s: float = SILENT_SECONDS
 
 
@@ -95,6 +96,7 @@ class Feeder:
             self._workers,
             on_group=self._deliver_group,
             on_death=self._record_death,
+            groups_adapters=self._setup.groups_adapters,
             silent_after_s=self._setup.silent_after_s,
         )
 
@@ -290,6 +292,7 @@ def _row(
         index,
         tokens=np.asarray(request.tokens, np.int32),
         params=request.params,
+        adapter=request.adapter,
         max_tokens=request.total_tokens - len(request.tokens),
         media=media,
         key=key,

@@ -22,14 +22,14 @@ _BYTES_OF_A_TOKEN = 64
 class Row:
     """
     block, index: where its request is. tokens: of its prompt, int32. params: JSON text of vLLM's sampling
-    parameters. media: what it shows beside its text; dropped when it is answered. weight: in tokens, by the
-    memory that it takes. key: of its request, where identical ones run once. asked_again: while a worker was
-    silent.
+    parameters. adapter: the digest of its LoRA adapter; "" without. media: what it shows beside its text;
+    dropped when it is answered. weight: in tokens, by the memory that it takes. key: of its request, where
+    identical ones run once. asked_again: while a worker was silent.
     """
 
     __slots__ = (
-        "asked_again", "avoid", "block", "deaths", "index", "is_done", "is_queued", "key", "max_tokens",
-        "media", "params", "returns", "sent_at", "shortened", "together", "tokens", "weight",
+        "adapter", "asked_again", "avoid", "block", "deaths", "index", "is_done", "is_queued", "key",
+        "max_tokens", "media", "params", "returns", "sent_at", "shortened", "together", "tokens", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -40,12 +40,14 @@ class Row:
         tokens: Any,
         params: str,
         max_tokens: int,
+        adapter: str = "",
         media: Sequence[Medium] = (),
         key: bytes | None = None,
         shortened: bool = False,
     ) -> None:
         self.block, self.index, self.key, self.shortened = block, index, key, shortened
         self.tokens, self.params, self.max_tokens = tokens, params, max_tokens
+        self.adapter = adapter
         self.media = media
         self.weight = len(tokens) + sum(medium.size for medium in media) // _BYTES_OF_A_TOKEN
         self.deaths = self.returns = 0

@@ -1,6 +1,9 @@
 """Asks an endpoint for rows: within its limits, again after passing errors, and never another host.
 
-An endpoint that is away fails the slice, which a retry continues; a row that alone gets no answer is left.
+Where a row gets no answer, the row may be the reason, or the endpoint. So it is asked again, over minutes,
+each time between two requests that differ in their text only. If these are answered each time and the row
+never is, it has failed. An endpoint that is away fails no row, but the slice, which a retry continues. One
+that fails a share f of all requests fails a row by chance with f^12 (1 - f)^8, at most 1.4e-6.
 """
 
 from __future__ import annotations
@@ -11,33 +14,41 @@ import logging
 import os
 import random
 import time
+import urllib.request
+import uuid
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow_provider_raydatallm.contract.endpoint_spec import KEY_VARIABLE
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.columns import one_or_several, storable
-from airflow_provider_raydatallm.processor.engines.http.bodies import unwrap_choice
+from airflow_provider_raydatallm.processor.columns import storable
+from airflow_provider_raydatallm.processor.engines.http.api import Api
 from airflow_provider_raydatallm.processor.engines.http.limits import Pace, TokenBudget, TokenEstimate
 from airflow_provider_raydatallm.processor.engines.http.replies import (
-    Completion,
+    ROW_REFUSED,
     PassingError,
     RowRefusedError,
-    Text,
-    read_reply,
+    raise_unless_answered,
 )
 
 logger = logging.getLogger(__name__)
 
-#: Error type of rows that the endpoint refuses.
-ROW_REFUSED = "RefusedByEndpoint"
-#: Tries of a row, apart from those that the endpoint's own limit refuses: two minutes with the pauses.
+#: Error type of rows that get no answer while others do.
+ROW_FAILED = "FailedAtEndpoint"
+#: Tries of a row, apart from those that the endpoint's own limit refuses: 90 s with the pauses.
 TRIES = 8
-#: The first pause before another try, and the longest. Each is twice as long as the one before, less a random
-#: part, so that rows that failed together do not come back together.
+#: Further tries, three minutes, each between two requests with another text that are answered.
+LONE_TRIES = 4
+#: The first pause before another try, and the longest. Each is twice as long as the one before, less a
+#: random part, so that rows that failed together do not come back together.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+#: Expected of an answer to another text.
+_FEW_TOKENS = 16
 _CONNECT_S = 30.0
 _MAX_REPLY_BYTES = 64 << 20
 #: Between two warnings that say why rows wait.
@@ -56,8 +67,8 @@ except ImportError as e:  # Ray without its dashboard
 class EndpointClient:
     """Of a slice: one, in one event loop, so that its limits hold for all rows."""
 
-    def __init__(self, job: SliceJob) -> None:
-        self._job = job
+    def __init__(self, job: SliceJob, api: Api) -> None:
+        self._job, self._api = job, api
         key = os.environ.get(KEY_VARIABLE, "")
         self._headers = {"Content-Type": "application/json"} | (
             {"Authorization": f"Bearer {key}"} if key else {}
@@ -65,6 +76,8 @@ class EndpointClient:
         self._redact = Redactor([key]).text
         self._requests, self._tokens = Pace(job.requests_per_minute), Pace(job.tokens_per_minute)
         self._estimate, self._budget = TokenEstimate(), TokenBudget(job.token_budget)
+        self._places = asyncio.Semaphore(job.requests_in_flight)
+        #: Requests that got what they ask for: a gateway refuses some while what is behind it is away.
         self._answered = 0
         self._warned_at = -_WARN_EVERY_S
         self._session: aiohttp.ClientSession | None = None
@@ -73,90 +86,119 @@ class EndpointClient:
         self._has_failed = asyncio.Event()
 
     async def answer(self, body: str, max_tokens: int) -> dict[str, Any] | None:
-        """Returns the columns of an answer, or of a row that failed; None for a row that is left."""
+        """Returns the columns of an answer, or of a row that failed; None when `failure` ended it."""
+        try:
+            columns = await self._answer(body, max_tokens)
+        except SliceError as e:
+            self.failure = self.failure or SliceError(storable(self._redact(str(e))), kind=e.kind)
+            self._has_failed.set()
+            return None
+        if error := columns.get("error"):
+            columns["error"] = storable(self._redact(error))
+        return columns
+
+    async def _answer(self, body: str, max_tokens: int) -> dict[str, Any]:
+        """:raises SliceError: when the endpoint answers no other row either."""
         data = body.encode()
-        answered_before, tries, pauses = self._answered, 0, 0
+        while True:
+            answered_before = self._answered
+            try:
+                return await self._ask_often(data, max_tokens, TRIES)
+            except PassingError as e:
+                error = e
+            for number in range(LONE_TRIES):
+                if number:
+                    await self._pause(error, LONGEST_PAUSE_S)
+                if not await self._answers_other_text(body):
+                    break
+                try:
+                    return await self._ask_often(data, max_tokens, 1)
+                except PassingError as e:
+                    error = e
+                if not await self._answers_other_text(body):
+                    break
+            else:
+                tries = TRIES + LONE_TRIES
+                return _failed(ROW_FAILED, f"{error}, in each of {tries} tries, while it answers others")
+            if self._answered == answered_before:
+                raise SliceError(
+                    f"{error}, in each of {TRIES} tries. The answered rows are kept, and a retry continues "
+                    "with the others. Check that the endpoint of engine.url runs, and that the cluster's "
+                    "nodes reach it",
+                    kind="transient",
+                )
+
+    async def _answers_other_text(self, body: str) -> bool:
+        """Whether the endpoint answers the same request with a text that no row or cache has."""
+        other = self._api.with_text(body, f"Hello {uuid.uuid4().hex}").encode()
+        try:
+            return "error" not in await self._ask_often(other, _FEW_TOKENS, 1)
+        except PassingError:
+            return False
+
+    async def _ask_often(self, data: bytes, max_tokens: int, tries: int) -> dict[str, Any]:
+        """:raises PassingError: of the last of so many tries."""
+        failed = pauses = 0
         while self.failure is None:
             try:
                 return await self._ask(data, max_tokens)
-            except RowRefusedError as e:
-                self._answered += 1
-                message = storable(self._redact(str(e)))
-                return {"finished_at": time.time(), "error_type": ROW_REFUSED, "error": message}
-            except SliceError as e:
-                self._fail(SliceError(self._redact(str(e)), kind=e.kind))
             except PassingError as e:
-                tries += not e.is_limit  # the endpoint answers: limits.stall ends a wait without end
-                if tries >= TRIES:
-                    self._give_up(e, is_alone=self._answered > answered_before)
-                    return None
-                await self._pause(e, pauses)
+                failed += not e.is_limit  # the endpoint answers: limits.stall ends a wait without end
+                if failed == tries:
+                    raise
+                await self._pause(e, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**pauses))
                 pauses += 1
-        return None
+        raise self.failure
 
     async def _ask(self, data: bytes, max_tokens: int) -> dict[str, Any]:
-        expected = self._estimate.of(len(data), max_tokens)
-        await self._budget.reserve(expected)
-        spent = 0.0
-        try:
-            await self._tokens.take(expected)
-            await self._requests.take(1)
-            if self.failure is not None:  # meanwhile
-                raise self.failure
-            began = time.time()
+        async with self._places:
+            expected = self._estimate.of(len(data), max_tokens)
+            await self._budget.reserve(expected)
+            spent = 0.0
             try:
-                completion = await self._post(data)
-            except PassingError as e:
-                spent = expected if e.may_have_cost else 0.0
-                raise
-            spent = self._learn(completion, len(data)) or expected
-            return {
-                **self._columns(completion),
-                "engine_seconds": time.time() - began,
-                "finished_at": time.time(),
-            }
-        finally:
-            self._tokens.correct(spent - expected)
-            await self._budget.settle(expected, spent)
+                await self._tokens.take(expected)
+                await self._requests.take(1)
+                if self.failure is not None:  # meanwhile
+                    raise self.failure
+                began = time.time()
+                try:
+                    columns = await self._post(data)
+                except PassingError as e:
+                    spent = expected if e.may_have_cost else 0.0
+                    raise
+                except RowRefusedError as e:
+                    columns = _failed(ROW_REFUSED, str(e))
+                else:
+                    spent = self._learn(columns, len(data)) or expected
+                self._answered += "error" not in columns
+                return {**columns, "engine_seconds": time.time() - began, "finished_at": time.time()}
+            finally:
+                self._tokens.correct(spent - expected)
+                await self._budget.settle(expected, spent)
 
-    def _columns(self, completion: Completion) -> dict[str, Any]:
-        """:raises RowRefusedError: for an answer without text, unless max_tokens cut it."""
-        columns = vars(completion).copy()
-        texts = [self._text_columns(text) for text in columns.pop("texts")]
-        return columns | one_or_several(texts)
-
-    def _text_columns(self, text: Text) -> dict[str, Any]:
-        columns = vars(text).copy()
-        refusal = columns.pop("refusal")
-        if text.text is None and text.finish_reason != "length":
-            reason = f"finish_reason {text.finish_reason!r}"
-            raise RowRefusedError(f"the endpoint answered no text ({reason}): {refusal!r:.500}")
-        if text.text is not None and self._job.choices is not None:
-            columns["text"] = unwrap_choice(text.text)
-        return columns
-
-    def _learn(self, completion: Completion, body_bytes: int) -> int | None:
+    def _learn(self, columns: Mapping[str, Any], body_bytes: int) -> int | None:
         """Returns the tokens that the endpoint counted."""
-        self._answered += 1
-        if completion.input_tokens is None or completion.output_tokens is None:
+        if columns["input_tokens"] is None or columns["output_tokens"] is None:
             return None
-        tokens = completion.input_tokens + completion.output_tokens
+        tokens: int = columns["input_tokens"] + columns["output_tokens"]
         self._estimate.learn(body_bytes, tokens)
         return tokens
 
-    async def _post(self, data: bytes) -> Completion:
-        """:raises PassingError, RowRefusedError, SliceError: as `read_reply`."""
+    async def _post(self, data: bytes) -> dict[str, Any]:
+        """:raises PassingError, RowRefusedError, SliceError: as `raise_unless_answered`."""
         if self._session is None:
             self._session = self._new_session()
-        url = f"{self._job.endpoint_url}/chat/completions"
+        url = f"{self._job.endpoint_url}{self._api.path}"
         try:
-            async with self._session.post(url, data=data, allow_redirects=False) as response:
+            request = self._session.post(url, data=data, allow_redirects=False, proxy=self._proxy)
+            async with request as response:
                 body = bytearray()
                 async for chunk in response.content.iter_chunked(1 << 16):
                     body += chunk
                     if len(body) > _MAX_REPLY_BYTES:
                         raise RowRefusedError(f"the endpoint's reply is over {_MAX_REPLY_BYTES:,} bytes")
-                return read_reply(response.status, response.headers, bytes(body))
+                raise_unless_answered(response.status, response.headers, bytes(body), self._redact)
+                return self._api.read(bytes(body), self._redact)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ServerDisconnectedError) as e:
             raise PassingError(f"the endpoint cannot be reached: {e}") from e
         except TimeoutError as e:
@@ -170,10 +212,24 @@ class EndpointClient:
                 "to know a private authority (SSL_CERT_FILE)",
                 kind="input",
             ) from e
+        except aiohttp.ClientHttpProxyError as e:
+            message = f"the proxy (HTTPS_PROXY of the cluster's nodes) answered {e.status}: {e.message}"
+            if e.status >= 500:
+                raise PassingError(message) from e
+            raise SliceError(f"{message}. Check its rules, or set NO_PROXY", kind="input") from e
         except aiohttp.ClientConnectorError as e:
             raise PassingError(f"the endpoint cannot be reached: {e}") from e
         except (aiohttp.ClientError, OSError) as e:
             raise PassingError(f"the endpoint's reply broke off: {e}", may_have_cost=True) from e
+
+    @cached_property
+    def _proxy(self) -> str | None:
+        """That of the environment, which must not get what is for this machine."""
+        address = urlsplit(self._job.endpoint_url or "")
+        host = address.hostname or ""
+        if self._job.is_local_endpoint or urllib.request.proxy_bypass(host):
+            return None
+        return urllib.request.getproxies().get(address.scheme)
 
     def _new_session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -181,12 +237,12 @@ class EndpointClient:
             timeout=aiohttp.ClientTimeout(total=self._job.request_timeout, sock_connect=_CONNECT_S),
             connector=aiohttp.TCPConnector(limit=self._job.requests_in_flight),
             cookie_jar=aiohttp.DummyCookieJar(),
-            # A proxy of the environment must not get what is for this machine.
-            trust_env=not self._job.is_local_endpoint,
+            # Else it sends the endpoint what the node's ~/.netrc has for its host.
+            trust_env=False,
         )
 
-    async def _pause(self, error: PassingError, earlier: int) -> None:
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**earlier) * random.uniform(0.5, 1)
+    async def _pause(self, error: PassingError, longest_s: float) -> None:
+        """Waits before another try: as long as the endpoint asks, and a random time."""
         asked_s = error.pause_s or 0.0
         if error.is_limit:
             self._requests.pause(asked_s)  # the limit is for all rows
@@ -195,24 +251,9 @@ class EndpointClient:
             advice = ". Lower engine.requests_per_minute or engine.in_flight" if error.is_limit else ""
             logger.warning("%s: rows wait, and are asked again%s", self._redact(str(error)), advice)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(asked_s + pause_s):
+            async with asyncio.timeout(asked_s + longest_s * random.uniform(0.5, 1)):
                 await self._has_failed.wait()
 
-    def _give_up(self, error: PassingError, *, is_alone: bool) -> None:
-        """:param is_alone: whether others were answered meanwhile."""
-        message = self._redact(str(error))
-        if is_alone:
-            logger.warning("a row is left after %d tries, while others are answered: %s", TRIES, message)
-        else:
-            self._fail(
-                SliceError(
-                    f"{message}, in each of {TRIES} tries. The answered rows are kept, and a retry continues "
-                    "with the others. Check that the endpoint of engine.url runs, and that the cluster's "
-                    "nodes reach it",
-                    kind="transient",
-                )
-            )
 
-    def _fail(self, error: SliceError) -> None:
-        self.failure = self.failure or error
-        self._has_failed.set()
+def _failed(error_type: str, error: str) -> dict[str, Any]:
+    return {"finished_at": time.time(), "error_type": error_type, "error": error}

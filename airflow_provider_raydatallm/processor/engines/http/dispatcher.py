@@ -1,4 +1,4 @@
-"""Keeps an endpoint's places full: asks for rows, so many at once, and delivers groups as they finish.
+"""Has a client ask for rows, keeps some more at hand, and delivers groups as they finish.
 
 All rows are asked from one event loop, in a thread of its own. When no more may be asked, the rows in flight
 are waited for and delivered, for they are paid for, before the failure is raised.
@@ -29,7 +29,7 @@ class Client(Protocol):
     failure: SliceError | None
 
     async def answer(self, body: str, max_tokens: int) -> dict[str, Any] | None:
-        """Returns columns of `GROUP_SCHEMA`; None for a row that is left."""
+        """Returns columns of `GROUP_SCHEMA`; None when `failure` ended it."""
 
 
 class HttpDispatcher:
@@ -41,10 +41,13 @@ class HttpDispatcher:
         in_flight: int,
         on_group: Callable[[Sequence[Row], pa.Table], None],
     ) -> None:
-        """:param on_group: delivers finished rows, with their columns of `GROUP_SCHEMA` and `worker`."""
+        """
+        :param in_flight: rows that the client asks for at once; twice as many are taken.
+        :param on_group: delivers finished rows, with their columns of `GROUP_SCHEMA` and `worker`.
+        """
         self._client, self._in_flight, self._on_group = client, in_flight, on_group
         self._loop = asyncio.new_event_loop()
-        self._places, self._has_finished = asyncio.Semaphore(in_flight), asyncio.Event()
+        self._has_finished = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._finished: list[tuple[Row, dict[str, Any] | None]] = []
         self._unsettled: dict[Row, None] = {}
@@ -112,8 +115,7 @@ class HttpDispatcher:
 
     async def _answer(self, row: Row) -> None:
         try:
-            async with self._places:
-                answer = await self._client.answer(row.params, row.max_tokens)
+            answer = await self._client.answer(row.params, row.max_tokens)
             self._finished.append((row, answer))
             self._has_finished.set()
         except BaseException as e:

@@ -7,19 +7,26 @@ from collections.abc import Callable, Sequence
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
 from airflow_provider_raydatallm.processor.engines.feeding.row import RowDispatcher
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker
-from airflow_provider_raydatallm.processor.engines.http.bodies import RequestBodies
+from airflow_provider_raydatallm.processor.engines.http.api import Api
+from airflow_provider_raydatallm.processor.engines.http.chat import ChatApi
 from airflow_provider_raydatallm.processor.engines.http.client import EndpointClient
 from airflow_provider_raydatallm.processor.engines.http.dispatcher import HttpDispatcher
+from airflow_provider_raydatallm.processor.engines.http.embeddings import EmbeddingsApi
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 
 class HttpFeeder(Feeder):
     def _new_tokenizer(self) -> Callable[[Sequence[str]], list[TokenizedRequest]]:
-        return RequestBodies(self._setup.job)
+        return self._new_api()
 
     def _new_dispatcher(self) -> RowDispatcher:
         job = self._setup.job
-        return HttpDispatcher(EndpointClient(job), job.requests_in_flight, on_group=self._deliver_group)
+        client = EndpointClient(job, self._new_api())
+        return HttpDispatcher(client, job.requests_in_flight, on_group=self._deliver_group)
+
+    def _new_api(self) -> Api:
+        job = self._setup.job
+        return EmbeddingsApi(job) if job.task == "embed" else ChatApi(job)
 
 
 class NoWorkers:

@@ -1,52 +1,31 @@
-"""What an endpoint's reply means: an answer, a row that it refuses, a pause, or a reason to stop. Pure."""
+"""What an endpoint's status means: an answer, a row that it refuses, a pause, or a reason to stop. Pure."""
 
 from __future__ import annotations
 
 import email.utils
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from airflow_provider_raydatallm.contract.result.errors import Kind, SliceError
 
+#: Error type of rows that the endpoint refuses.
+ROW_REFUSED = "RefusedByEndpoint"
 #: The row's own fault: its text is too long, or has what the endpoint does not accept.
 _REFUSED = (400, 413, 422)
 #: Passing, as are all of 500 and above.
 _PASSING = (408, 409, 425)
 _MAX_MESSAGE = 500
+#: Of a text that is searched for secrets: far more than the message, which no cut secret may reach.
+_MAX_REDACTED = 1 << 16
 #: Longer pauses that an endpoint asks for are cut: it is asked again then.
 _LONGEST_PAUSE_S = 600.0
 _ADVICE: Mapping[int, tuple[Kind, str]] = {
     401: ("input", "it does not accept the key: check the password of the connection in model_conn_id"),
     402: ("input", "the account has no credit: check it with the endpoint's provider"),
     403: ("input", "the key may not use this model: check model_source, and the rights of the key"),
-    404: ("model", "it has no such model, or no chat completions: check model_source and engine.url"),
+    404: ("model", "it has no such model, or not this API: check model_source and engine.url"),
 }
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text of an answer, or its calls of tools as JSON. None where the endpoint refused, or max_tokens cut
-    it before it began. Its probability, where it is asked for."""
-
-    text: str | None
-    finish_reason: str | None
-    refusal: str | None
-    logprob: float | None = None
-    logprob_tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class Completion:
-    """An answer. Its numbers of tokens are None where the endpoint does not count them."""
-
-    texts: tuple[Text, ...]
-    input_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    reasoning_tokens: int | None
 
 
 class RowRefusedError(Exception):
@@ -73,15 +52,18 @@ class PassingError(Exception):
         self.pause_s, self.is_limit, self.may_have_cost = pause_s, is_limit, may_have_cost
 
 
-def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Completion:
+def raise_unless_answered(
+    status: int, headers: Mapping[str, str], body: bytes, redact: Callable[[str], str] = str
+) -> None:
     """
+    :param redact: removes secrets from what is quoted, before it is cut.
     :raises RowRefusedError: for this row.
     :raises PassingError: when another try may succeed.
     :raises SliceError: when no row can succeed.
     """
     if 200 <= status < 300:
-        return _read_completion(body)
-    message = f"the endpoint answered {status}: {_error_message(body)}"
+        return
+    message = f"the endpoint answered {status}: {_error_message(body, redact)}"
     if status in _REFUSED:
         raise RowRefusedError(message)
     if status == 429 and b"insufficient_quota" in body:
@@ -90,64 +72,32 @@ def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Completi
         raise PassingError(message, pause_s=_pause(headers), is_limit=status == 429)
     if 300 <= status < 400:
         raise SliceError(
-            f"the endpoint redirects to {headers.get('Location', 'another address')!r:.200}, which is not "
-            "followed: the key is for one host. Set engine.url to where it answers itself",
+            f"the endpoint redirects to {redact(headers.get('Location', 'another address'))!r:.200}, which "
+            "is not followed: the key is for one host. Set engine.url to where it answers itself",
             kind="input",
         )
     kind, advice = _ADVICE.get(status, ("input", "check engine.url: it may lead to something else"))
     raise SliceError(f"{message}. Most likely {advice}", kind=kind)
 
 
-def _read_completion(body: bytes) -> Completion:
-    try:
-        reply = json.loads(body)
-        texts = tuple(map(_read_text, reply["choices"]))
-        usage = reply.get("usage") or {}
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
-        tokens = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached, reasoning
-        if not texts:
-            raise ValueError("no choices")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
-        raise PassingError(
-            f"the endpoint's reply is not a chat completion: {_snippet(body)!r}", may_have_cost=True
-        ) from e
-    return Completion(texts, *map(_count, tokens))
+def broken_reply(body: bytes, problem: str, redact: Callable[[str], str]) -> PassingError:
+    return PassingError(f"the endpoint's reply {problem}: {_snippet(body, redact)!r}", may_have_cost=True)
 
 
-def _read_text(choice: Mapping[str, Any]) -> Text:
-    message = choice["message"]
-    of_tokens = (choice.get("logprobs") or {}).get("content")
-    logprob = sum(float(token["logprob"]) for token in of_tokens) if of_tokens else None
-    calls = message.get("tool_calls")
-    text = json.dumps(calls, ensure_ascii=False) if calls else _text(message.get("content"))
-    return Text(
-        text,
-        _text(choice.get("finish_reason")),
-        _text(message.get("refusal")),
-        logprob,
-        len(of_tokens) if of_tokens else None,
-    )
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def _error_message(body: bytes) -> str:
+def _error_message(body: bytes, redact: Callable[[str], str]) -> str:
     try:
         error = json.loads(body)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)[:_MAX_MESSAGE]
+        return _cut(str(error["message"] if isinstance(error, dict) else error), redact)
     except (ValueError, LookupError, TypeError, RecursionError):
-        return _snippet(body)
+        return _snippet(body, redact)
 
 
-def _snippet(body: bytes) -> str:
-    return body[:_MAX_MESSAGE].decode(errors="replace")
+def _snippet(body: bytes, redact: Callable[[str], str]) -> str:
+    return _cut(body[:_MAX_REDACTED].decode(errors="replace"), redact)
+
+
+def _cut(text: str, redact: Callable[[str], str]) -> str:
+    return redact(text[:_MAX_REDACTED])[:_MAX_MESSAGE]
 
 
 def _pause(headers: Mapping[str, str]) -> float | None:

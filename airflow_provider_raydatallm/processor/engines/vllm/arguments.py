@@ -59,6 +59,18 @@ def read_max_num_seqs(engine_kwargs: Mapping[str, Any]) -> int | None:
     return value if value is None else int(value)
 
 
+def check_speculation(engine_kwargs: Mapping[str, Any]) -> None:
+    """:raises SliceError: when the cluster lacks what vLLM drafts with."""
+    config = engine_kwargs.get("speculative_config")
+    is_suffix = isinstance(config, Mapping) and config.get("method") == "suffix"
+    if is_suffix and importlib.util.find_spec("arctic_inference") is None:
+        raise SliceError(
+            "speculation by 'suffix' needs the package arctic-inference, which is not installed on the "
+            "cluster's head: install it on every node, or use 'ngram'",
+            kind="cluster",
+        )
+
+
 def vllm_is_cpu_build(accelerator_type: str | None) -> bool:
     """Whether the cluster's vLLM is built for CPUs, by its package's version: importing it costs ten seconds.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OpenFeeder
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
@@ -31,7 +32,9 @@ from airflow_provider_raydatallm.processor.engines.feeding.row_budget import Row
 from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, OwnWorkerPool
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
+from airflow_provider_raydatallm.processor.engines.vllm.lora import lora_arguments
 from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, OwnWorkers
+from airflow_provider_raydatallm.processor.engines.vllm.repetition import repeated_share
 from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import is_folder, model_files
@@ -61,12 +64,21 @@ class VllmEngine(VllmEngineBase):
         self._active_feeders: ActiveFeeders | None = None
         self._suspect_keys: SuspectKeys | None = None
         self._isolates = False
+        self._adapters: Sequence[Adapter] = ()
         #: Of its feeders, while it runs; rows may be asked again.
         self._feeding: Callable[..., FeederSetup] | None = None
+
+    def use_adapters(self, adapters: Sequence[Adapter]) -> None:
+        self._adapters = adapters
+        self._lora_arguments()  # which it may refuse
+
+    def _lora_arguments(self) -> dict[str, Any]:
+        return lora_arguments(self._adapters, self.job.engine_kwargs, on_cpu=self.on_cpu)
 
     def for_suspects(self, rows: int) -> VllmEngine:
         """An engine of the slice's own for rows that may kill it (`isolation`)."""
         engine = self._own_class(self.job, rows)
+        engine.use_adapters(self._adapters)
         engine.max_model_len, engine.limit_can_be_raised = self.max_model_len, False
         # It starts several times, for few rows.
         engine.sizing_inputs = self.sizing_inputs or SizingInputs(None)
@@ -161,6 +173,7 @@ class VllmEngine(VllmEngineBase):
             postpone_over=limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
             dedup=self._start_dedup(in_one_process),
             shared_workers=self.workers_behind_one_address,
+            groups_adapters=len(self._adapters) > self._lora_arguments().get("max_loras", 0),
             silent_after_s=self.silent_after_s,
         )
         return self._feeding
@@ -194,7 +207,7 @@ class VllmEngine(VllmEngineBase):
         actor: Any = ray.remote(**self._worker_options())(self.worker)
         self._workers = OwnWorkers(
             actor,
-            self._worker_arguments(),
+            [self._worker_arguments(), *([self._adapters] if self._adapters else [])],
             [self._group_options() for _ in range(self.workers[1])],
             None if self._isolates else RESTARTS,
         )
@@ -214,6 +227,7 @@ class VllmEngine(VllmEngineBase):
 
         if self._workers is not None:
             self._workers.stop()
+            self.repeated_share = repeated_share(self._workers.repetition)
         self._dedup.stop()
         for group in self._groups:
             remove_placement_group(group)
@@ -228,6 +242,7 @@ class VllmEngine(VllmEngineBase):
             "model": os.path.expanduser(self.job.model_source),
             "disable_log_stats": True,
             **self.engine_kwargs,
+            **self._lora_arguments(),
         }
 
     def _worker_options(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     check_arguments,
+    check_speculation,
     cpu_dtype,
     read_max_num_seqs,
     vllm_is_cpu_build,
@@ -54,6 +55,7 @@ class VllmEngineBase(Engine):
         check_compiles(job)
         read_max_num_seqs(job.engine_kwargs)
         self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
+        check_speculation(job.engine_kwargs)
         check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)
         check_reasoning_parser(job)
         check_chat_template(job)
@@ -91,6 +93,10 @@ class VllmEngineBase(Engine):
             kwargs["dtype"] = self._cpu_dtype
         if self.job.task != "generate":
             kwargs["runner"] = "pooling"
+        if self.job.image_column is not None:
+            # The cache has a half in each of vLLM's processes. A row that is refused after it entered one of
+            # them (its prompt is too long) would fail the next row with the same image.
+            kwargs["mm_processor_cache_gb"] = 0
         if self.job.reasoning_parser is not None:  # a grammar, or a budget, holds for one of the parts
             kwargs["reasoning_parser"] = self.job.reasoning_parser
         kwargs |= self.job.engine_kwargs

@@ -7,6 +7,7 @@ the current actor of a worker by a key in the cluster's key-value store.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
+from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
 
 if TYPE_CHECKING:
@@ -38,12 +40,13 @@ class OwnWorkers:
     def __init__(
         self,
         actor: Any,
-        arguments: Any,
+        arguments: Sequence[Any],
         options: Sequence[Mapping[str, Any]],
         restarts: Sequence[float] | None,
     ) -> None:
         """
         :param actor: the remote class.
+        :param arguments: of its constructor.
         :param options: of each worker's actor, beside those of the class.
         :param restarts: seconds before each further start; None: at once, as often as it takes.
         """
@@ -55,6 +58,8 @@ class OwnWorkers:
         ]
         #: Of the first worker that started.
         self.startup_seconds: Mapping[str, float] = {}
+        #: Of those that were stopped.
+        self.repetition: list[RepetitionSample] = []
 
     @property
     def is_ready(self) -> bool:
@@ -81,8 +86,10 @@ class OwnWorkers:
 
         handles = [worker.handle for worker in self._workers if worker.handle is not None]
         stopped = [handle.stop.remote() for handle in handles]
-        if stopped:
-            ray.wait(stopped, num_returns=len(stopped), timeout=_STOP_SECONDS)
+        done, _ = ray.wait(stopped, num_returns=len(stopped), timeout=_STOP_SECONDS) if stopped else ([], [])
+        for worker in done:
+            with contextlib.suppress(Exception):  # it was dead already
+                self.repetition.append(ray.get(worker))
         for handle in handles:
             ray.kill(handle)
         self.actors.clear()
@@ -92,7 +99,7 @@ class _Worker:
     def __init__(
         self,
         actor: Any,
-        arguments: Any,
+        arguments: Sequence[Any],
         options: Mapping[str, Any],
         actors: ClusterStore,
         name: str,
@@ -122,7 +129,7 @@ class _Worker:
     def _start(self) -> None:
         # A name cannot be used again while a process remembers the dead actor.
         actor = f"{self._actors.prefix}{self._name} {uuid.uuid4().hex[:8]}"
-        self.handle = self._actor.options(**self._options, name=actor).remote(self._arguments)
+        self.handle = self._actor.options(**self._options, name=actor).remote(*self._arguments)
         self._actors.put(self._name, actor)
         self.error, self._ready_at = None, None
         self._ready: ObjectRef[Any] = self.handle.ready.remote()

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.request.head_labels import head_size
-from airflow_provider_raydatallm.processor.sizing.model_config import config_file
+from airflow_provider_raydatallm.processor.sizing.model_config import config_file, vector_size
 
 #: Ways of pooling that vLLM knows.
 _POOLED_BY = ("cls_token", "mean_tokens", "lasttoken")
@@ -72,6 +72,9 @@ def _check_dimensions(job: SliceJob, config: Mapping[str, Any]) -> None:
     asked = job.embedding_dimensions
     if asked is None:
         return
+    size = vector_size(job.model_source, job.engine_kwargs)
+    if size is not None and asked > size:
+        _refuse(job, f"embedding.dimensions is {asked}, and its vectors have {size} numbers")
     overrides = job.engine_kwargs.get("hf_overrides")
     config = {**config, **(overrides if isinstance(overrides, dict) else {})}
     sizes = config.get("matryoshka_dimensions")

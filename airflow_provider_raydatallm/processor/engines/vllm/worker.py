@@ -20,11 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
 from airflow_provider_raydatallm.processor.engines.vllm.engine_prompt import Prompt
+from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
 from airflow_provider_raydatallm.processor.engines.vllm.reasoning import ReasoningSplitter
+from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
+from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import ADAPTER
 from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import REASONING
@@ -40,6 +44,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_lo
 
 if TYPE_CHECKING:
     from vllm import PoolingParams, RequestOutput, SamplingParams
+    from vllm.lora.request import LoRARequest
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +52,14 @@ logger = logging.getLogger(__name__)
 class VllmWorker:
     """One engine, as an actor. It ends when its engine dies, and its callers see that."""
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        """:param arguments: of vLLM's `AsyncEngineArgs`."""
+    def __init__(self, arguments: dict[str, Any], adapters: Sequence[Adapter] = ()) -> None:
+        """
+        :param arguments: of vLLM's `AsyncEngineArgs`.
+        :param adapters: that rows may name.
+        """
         began = time.monotonic()
         start_log()
+        self._adapters = WorkerAdapters(adapters)
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
@@ -62,6 +71,7 @@ class VllmWorker:
         self._dead_error = EngineDeadError
         imported = time.monotonic()
         self._streams = RowStreams()
+        self._repetition = RepetitionSample()
         self._guard = ProcessGuard()
         # With the defaults of vLLM's offline engine, whose batches are larger than its server's.
         self._engine = AsyncLLM.from_engine_args(
@@ -97,7 +107,8 @@ class VllmWorker:
         until all are or its next call takes over (`RowStreams`).
 
         :param rows: `row` (its id with this feeder), `tokens` (list of int32), `params` (JSON text of
-            vLLM's sampling parameters) and, where rows have any, `media` (`MEDIUM_TYPE`).
+            vLLM's sampling parameters, and of the row's adapter) and, where rows have any, `media`
+            (`MEDIUM_TYPE`).
         :param user: who shares the engine's slots with others.
         """
         columns = (rows.column(name).to_pylist() for name in ("row", "tokens", "params"))
@@ -124,15 +135,16 @@ class VllmWorker:
         began = time.time()
         prompt = Prompt(tokens, media)
         try:
-            request = _parse_request(params, self._shows_control_tokens)
+            request, adapter = _parse_request(params, self._shows_control_tokens)
+            lora = await self._adapters.load(self._engine, adapter)
             async with self._slot(user):
                 began = time.time()
                 if isinstance(request, _Pooling):
                     answer = await self._pool(tokens, request.params)
                 elif isinstance(request, LabelTree):
-                    answer = await self._compare_labels(prompt, request)
+                    answer = await self._compare_labels(prompt, request, lora)
                 else:
-                    answer = await self._generate_texts(prompt, request)
+                    answer = await self._generate_texts(prompt, request, lora)
             return {**answer, "engine_seconds": time.time() - began, "finished_at": time.time()}
         except self._dead_error as e:
             # Callers of an actor that dies know that all its rows are lost.
@@ -151,8 +163,12 @@ class VllmWorker:
         """Held while a request is in the engine."""
         return contextlib.nullcontext()
 
-    async def _generate_texts(self, prompt: Prompt, request: _Generate) -> dict[str, Any]:
-        output = await self._final_output(prompt, request.params, **request.options)
+    async def _generate_texts(
+        self, prompt: Prompt, request: _Generate, lora: LoRARequest | None
+    ) -> dict[str, Any]:
+        output = await self._final_output(prompt, request.params, lora, **request.options)
+        for said in output.outputs:
+            self._repetition.add(prompt.tokens, said.token_ids)
         splits = None
         if self._reasoning is not None and request.template is not None:
             splits = [
@@ -169,11 +185,13 @@ class VllmWorker:
             "cached_tokens": output.num_cached_tokens,
         }
 
-    async def _compare_labels(self, prompt: Prompt, tree: LabelTree) -> dict[str, Any]:
+    async def _compare_labels(
+        self, prompt: Prompt, tree: LabelTree, lora: LoRARequest | None
+    ) -> dict[str, Any]:
         """The answer's numbers are the labels' probabilities."""
 
         def ask(request: Branching) -> Coroutine[Any, Any, RequestOutput]:
-            return self._final_output(prompt.then(request.prefix), _compare_tokens(request.tokens))
+            return self._final_output(prompt.then(request.prefix), _compare_tokens(request.tokens), lora)
 
         outputs = [await ask(tree.requests[0])]  # its prompt is in the prefix cache then
         outputs += await asyncio.gather(*map(ask, tree.requests[1:]))
@@ -199,9 +217,12 @@ class VllmWorker:
             "input_tokens": len(tokens), "output_tokens": 0, "cached_tokens": last.num_cached_tokens,
         }  # fmt: skip
 
-    async def _final_output(self, prompt: Prompt, params: SamplingParams, **options: Any) -> RequestOutput:
+    async def _final_output(
+        self, prompt: Prompt, params: SamplingParams, lora: LoRARequest | None, **options: Any
+    ) -> RequestOutput:
         rendered = await prompt.render(self._engine)
-        async for output in self._engine.generate(rendered, params, uuid.uuid4().hex, **options):
+        request = self._engine.generate(rendered, params, uuid.uuid4().hex, lora_request=lora, **options)
+        async for output in request:
             last = output
         finish_reasons = {said.finish_reason for said in last.outputs}
         if "abort" in finish_reasons:  # only an engine that was told to end aborts rows
@@ -212,8 +233,10 @@ class VllmWorker:
             )
         return last
 
-    async def stop(self) -> None:
+    async def stop(self) -> RepetitionSample:
+        """Ends the engine. Returns what its answers had of their prompts."""
         self.kill_processes()
+        return self._repetition
 
     def kill_processes(self) -> None:
         """Kills the engine's processes, which would outlive a killed actor. vLLM's own way takes seconds,
@@ -244,22 +267,29 @@ class _Generate:
 
 
 @lru_cache(1024)
-def _parse_request(text: str, shows_control_tokens: bool) -> _Generate | LabelTree | _Pooling:
-    """:param shows_control_tokens: whether texts that a model writes hold them."""
+def _parse_request(
+    text: str, shows_control_tokens: bool
+) -> tuple[_Generate | LabelTree | _Pooling, str | None]:
+    """Returns also the digest of its adapter, if it has one.
+
+    :param shows_control_tokens: whether texts that a model writes hold them.
+    """
     from vllm import PoolingParams, SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     params = json.loads(text)
+    adapter = params.pop(ADAPTER, None)
     if POOLING in params:
-        return _Pooling(PoolingParams(**params[POOLING]))
+        return _Pooling(PoolingParams(**params[POOLING])), adapter
     if LABELS in params:
-        return LabelTree.from_json(params[LABELS])
+        return LabelTree.from_json(params[LABELS]), adapter
     template = params.pop(REASONING, None)
     if shape := params.pop("structured_outputs", None):
         params["structured_outputs"] = StructuredOutputsParams(**shape)
     if shows_control_tokens:
         params["skip_special_tokens"] = False
-    return _Generate(SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY), template)
+    sampling = SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY)
+    return _Generate(sampling, template), adapter
 
 
 @lru_cache(1024)

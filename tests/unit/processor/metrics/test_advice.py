@@ -38,6 +38,11 @@ def test_unmeasured_run_gets_no_advice() -> None:
             "gpu_not_filled", "though the workers had rows all the time", "raise max_num_seqs",
         ),
         (
+            {"repeated_share": 0.72}, "answers_repeat_prompts", "72% of the answers' tokens",
+            "speculative_config to 'ngram'",
+        ),
+        ({"could_use_fp8": True}, "fp8_would_help", "busy 93% of 600 s", "set quantization to 'fp8'"),
+        (
             {"balance": Balance(workers=4, max_over_mean=1.5)},
             "workers_unbalanced", "longest of 4 workers was busy 1.50", "(it was 128) to 64",
         ),
@@ -81,6 +86,7 @@ def test_advice_has_its_evidence_and_the_setting_to_change(
         # Too short.
         {"utilisation": Utilisation(gpu_mean=61.0), "seconds": Seconds(engine_start=60.0, inference=25.0)},
         {"utilisation": Utilisation(gpu_mean=61.0), "worker_busy": None},  # unknown who waited
+        {"repeated_share": 0.4},
         {"balance": Balance(workers=1, max_over_mean=3.0)},
         # One engine is the minimum.
         {"balance": Balance(workers=1), "seconds": Seconds(engine_start=60.0, inference=5.0)},

@@ -252,6 +252,8 @@ def test_regex_that_is_not_valid_is_refused() -> None:
     pytest.param({"output_schema": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
                  "output_schema cannot be compiled by vLLM: .*uniqueItems", marks=pytest.mark.slow),
     ({"output_schema": FIXED}, None),
+    ({"choices": ["a\nb", "c"], "engine": "ray_data_llm"}, r"choices has 'a\\nb', and vLLM cannot"),
+    ({"choices": ["a\nb", "c"], "engine": "vllm"}, None),
     ({"output_schema": {**FIXED, "not": {"required": ["tags"]}}}, None),
     ({"regex": r"(a)\1", "engine_kwargs": {"structured_outputs_config": {"backend": "outlines"}}}, None),
 ])  # fmt: skip

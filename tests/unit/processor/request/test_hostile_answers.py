@@ -88,6 +88,15 @@ def test_answer_of_json_with_a_lone_surrogate_fails_its_row_alone() -> None:
     assert [r[:2] for r in reasons(failed)] == [(0, "InvalidOutput")]
 
 
+def test_name_with_a_lone_surrogate_in_an_invalid_answer_fails_its_row_alone() -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "integer"}}
+    rows, failed = parse([r'{"\ud800": "x"}', '{"a": 1}'], output_schema=schema)
+    assert rows.column("answer").to_pylist() == ['{"a": 1}']
+    [problem] = failed.column("problem").to_pylist()
+    assert r"\ud800" in problem
+    assert [r[:2] for r in reasons(failed)] == [(0, "InvalidOutput")]
+
+
 def test_names_that_a_model_writes_do_not_widen_the_table_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

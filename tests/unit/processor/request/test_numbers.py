@@ -41,6 +41,8 @@ def test_rows_without_a_vector_and_numbers_that_are_none_stop_no_other(dtype: st
         zip(failed.column("__offset").to_pylist(), failed.column("error_type").to_pylist(), strict=True)
     )
     assert kinds == {1: "EngineError", 2: INVALID_VECTOR, 4: INVALID_VECTOR}
+    # By which the answer cache leaves it out.
+    assert [problem is not None for problem in failed.column("problem").to_pylist()] == [False, True, True]
 
 
 def test_int8_is_the_vector_within_half_a_scale() -> None:

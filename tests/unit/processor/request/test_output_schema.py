@@ -116,7 +116,8 @@ def test_schema_that_fixes_every_field_is_published_as_a_struct(
 
 @pytest.mark.parametrize(("kind", "text", "why"), [
     ("integer", "9223372036854775808", "an integer of more than 64 bits in 'a'"),
-    ("integer", "1e30", "64 bits"), ("number", "1e400", "that a 64-bit float cannot hold"),
+    ("integer", "1e30", "64 bits"), ("integer", "9007199254740993.0", "written as a float"),
+    ("number", "1e400", "that a 64-bit float cannot hold"),
     ("number", "9007199254740993", "64-bit float"), ("number", "NaN", "not valid"),
     ("number", "Infinity", "not valid"), ("string", r'"\ud800"', "not valid Unicode"),
     ("string", '"x", "a": "y"', "not valid"),
@@ -217,3 +218,12 @@ def test_published_answer_is_the_answer_or_invalid(schema: dict[str, Any], value
 def test_nested_models_have_an_arrow_type() -> None:
     inner = pa.struct([("n", pa.int64()), ("note", pa.string())])
     assert arrow_type(Outer.model_json_schema()) == pa.struct([("inner", inner), ("others", pa.list_(inner))])
+
+
+@pytest.mark.parametrize("mode", ["struct", "json", "columns"])
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "#"}, {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}]
+)
+def test_schema_that_is_a_circle_is_refused(schema: dict[str, Any], mode: Any) -> None:
+    with pytest.raises(SliceError, match="leads back to itself"):
+        AnswerSchema(schema, mode)

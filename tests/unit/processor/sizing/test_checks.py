@@ -14,6 +14,9 @@ from tests.support.llama import LLAMA_8B, LLAMA_70B, MIXTRAL
 EIGHT_H100 = ClusterFacts({"CPU": 64, "GPU": 8, "accelerator_type:H100": 1}, {}, 8, 80_000_000_000)
 
 
+AWQ = {**LLAMA_8B, "quantization_config": {"quant_method": "awq"}}
+
+
 def findings(
     *, workers: tuple[int, int] = (1, 1), batch_size: int | None = 128, batches: int = 32, seqs: int = 1024,
     block_rows: int = 0, rows: int = 100_000, accelerator: str | None = None,
@@ -33,6 +36,8 @@ def test_run_that_fits_has_no_findings() -> None:
     assert findings() == []
     assert findings(workers=(2, 8), accelerator="H100") == []
     assert findings(batch_size=None, workers=(4, 4), rows=5) == []
+    assert findings(quantization="fp8") == []
+    assert findings(quantization="awq_marlin", shape=parse_model_config(AWQ, {})) == []
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,11 @@ def test_run_that_fits_has_no_findings() -> None:
         (
             {"shape": parse_model_config(MIXTRAL, {"dtype": "float32"}), "data_parallel_size": 2},
             "weights_over_memory", "weights take 97 GB, and a data-parallel rank has 1 GPU(s) of 80 GB",
+        ),
+        ({"quantization": "awq"}, "quantization_of_other_weights", "the model's weights are not quantized"),
+        (
+            {"shape": parse_model_config(AWQ, {}), "quantization": "fp8"},
+            "quantization_of_other_weights", "'fp8', and the model's weights are quantized by awq",
         ),
         (
             {"shape": parse_model_config(LLAMA_70B, {})},

@@ -9,9 +9,11 @@ import pytest
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     ModelConfig,
     cache_bytes,
+    could_use_fp8,
     is_quantized_model,
     parse_model_config,
     read_model_config,
+    vector_size,
 )
 from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
 from tests.support.llama import LLAMA_8B, LLAMA_70B, MIXTRAL, QWEN3_30B_A3B
@@ -83,3 +85,37 @@ def test_configuration_is_read_from_a_folder_or_the_hub_cache(tmp_path: Path, mo
     assert read_model_config("meta-llama/Llama-3.1-8B", {}) == parse_model_config(LLAMA_8B, {})
     (cached / "config.json").write_text("{}")
     assert read_model_config("meta-llama/Llama-3.1-8B", {}) is None
+
+
+def test_fp8_is_possible_where_the_weights_are_not_quantized_and_all_gpus_have_it(tmp_path: Path) -> None:
+    model = str(tmp_path)
+    assert not could_use_fp8(model, {}, ["H100"])  # its files are elsewhere
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    assert could_use_fp8(model, {}, ["H100", "L4"])
+    assert not could_use_fp8(model, {}, ["H100", "A100"])
+    assert not could_use_fp8(model, {}, [])
+    assert not could_use_fp8(model, {"quantization": "fp8"}, ["H100"])
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "quantization_config": {"x": 1}}))
+    assert not could_use_fp8(model, {}, ["H100"])
+
+
+@pytest.mark.parametrize(
+    ("config", "modules", "size"),
+    [
+        ({"hidden_size": 8}, None, 8),
+        ({"dim": 8}, ["Transformer", "Pooling"], 8),
+        ({"text_config": {"hidden_size": 8}}, ["Transformer", "Dense"], 5),
+        ({}, None, None),
+    ],
+)
+def test_length_of_vectors_is_read_from_the_models_files(
+    tmp_path: Path, config: dict[str, Any], modules: list[str] | None, size: int | None
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if modules is not None:
+        kinds = [{"type": f"sentence_transformers.models.{kind}", "path": "part"} for kind in modules]
+        (tmp_path / "modules.json").write_text(json.dumps(kinds))
+        (tmp_path / "part").mkdir()
+        (tmp_path / "part" / "config.json").write_text('{"out_features": 5}')
+    assert vector_size(str(tmp_path), {}) == size
+    assert vector_size("some/model", {}) is None

@@ -334,3 +334,12 @@ def test_types_of_postprocess_columns_are_united(tmp_path: Path) -> None:
     put_fragment(store, "c", "rows", table([(0, 3)]).append_column("n", pa.array(["x"])), IDS, 1)
     with pytest.raises(SliceError, match="different types"):
         fragment_fields(store, "c", ledger(store).rows)
+
+
+def test_vectors_of_two_models_are_not_published_together(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    for i, size in enumerate([3, 4]):
+        vector = pa.array([[0.5] * size], pa.list_(pa.float32(), size))
+        put_fragment(store, "c", "rows", table([(0, i)]).append_column("v", vector), IDS, 1)
+    with pytest.raises(SliceError, match=r"of different types for one column 'v': .*\[3\] and .*\[4\]"):
+        fragment_fields(store, "c", ledger(store).rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree impor
     LabelsNotToldApart,
     LabelTree,
 )
+from airflow_provider_raydatallm.processor.request.answer_grammar import check_can_be_written
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +21,10 @@ logger = logging.getLogger(__name__)
 _TAIL_TOKENS = 2
 _KNOWN_TAILS = 1000
 _PROMPT = ({"role": "user", "content": "x"},)
+#: An answer that no template changes, and that occurs in none: a label may be part of a control token.
+_ANSWER = "a5f0c2d7e"
+#: A prompt's end that has the model think: <think>, [THINK], <seed:think>, <|begin_of_thought|>.
+_THINKS = re.compile(r"[<\[◁][\w:|]*(?:think|thinking|thought|reasoning)\|?[>\]▷]$", re.IGNORECASE)
 #: Beside those, a row may set nothing that decides how an answer is drawn.
 _IGNORED = frozenset({"temperature", "max_tokens", "seed", "structured_outputs"})
 
@@ -41,7 +47,7 @@ class Labels:
         self._labels, self._render, self._tokenize = labels, render, tokenize
         self._trees: dict[tuple[int, ...], LabelTree] = {}
         prompt = render(_PROMPT)
-        if prompt.rstrip().endswith("<think>"):
+        if _THINKS.search(prompt.rstrip()):
             raise SliceError(
                 "choices are compared by the first token of an answer, and this model's chat template begins "
                 "it with its thinking: turn that off in chat_template_kwargs, or use another model",
@@ -49,7 +55,8 @@ class Labels:
             )
         self._end_tokens = self._find_end_tokens()
         [tokens] = tokenize([prompt])
-        self._tree_after(prompt, tokens)
+        #: That a row takes after most prompts.
+        self.requests = len(self._tree_after(prompt, tokens).requests)
 
     @classmethod
     def of_job(
@@ -63,7 +70,12 @@ class Labels:
             return None
         assert job.choices is not None
         try:
-            return cls(job.choices, render, tokenize)
+            labels = cls(job.choices, render, tokenize)
+            if labels.requests > 1 and not job.label_confidence:
+                raise LabelsNotToldApart(
+                    f"their first tokens are shared, and {labels.requests} requests a row cost more"
+                )
+            return labels
         except LabelsNotToldApart as e:
             if job.label_confidence:
                 raise SliceError(
@@ -71,7 +83,8 @@ class Labels:
                     "differently, or leave it out",
                     kind="input",
                 ) from e
-            logger.warning("the model writes the choices, by a grammar, which is slower: %s", e)
+            check_can_be_written(job.choices)
+            logger.info("the model writes the choices, by a grammar: %s", e)
             return None
 
     def after(self, prompt: str, tokens: Sequence[int], sampling_params: Mapping[str, Any]) -> LabelTree:
@@ -108,11 +121,11 @@ class Labels:
 
     def _find_end_tokens(self) -> list[int]:
         """The token by which the chat template ends an answer."""
-        answer = self._labels[0]
-        said = {"role": "assistant", "content": answer}
+        said = {"role": "assistant", "content": _ANSWER}
         try:
             text = self._render([*_PROMPT, said], add_generation_prompt=False)
         except Exception:  # templates raise any type
             return []
-        [tokens] = self._tokenize([text.rpartition(answer)[2]])
-        return tokens[:1]
+        before, answer, _ = text.rpartition(_ANSWER)
+        without, whole = self._tokenize([before + answer, text])
+        return whole[len(without) :][:1] if answer and whole[: len(without)] == without else []

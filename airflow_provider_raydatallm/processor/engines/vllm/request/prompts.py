@@ -261,10 +261,10 @@ def _cut_text(tokens: Sequence[int], after: Sequence[int], limit: int, least: in
     :param after: special tokens at the end, which stay.
     :param least: tokens that stay at the beginning.
     """
-    if limit < least + len(after):
+    if limit <= least + len(after):  # nothing of the text would be left
         raise ValueError(
-            f"the query alone has {least:,} tokens, and max_model_len leaves {limit - len(after):,}: it is "
-            "the text that is cut, not the query"
+            f"what stands before the text, such as the query alone, has {least:,} tokens, and max_model_len "
+            f"leaves {limit - len(after):,}: it is the text that is cut"
         )
     return [*tokens[: limit - len(after)], *after]
 

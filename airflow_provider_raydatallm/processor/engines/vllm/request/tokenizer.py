@@ -13,6 +13,7 @@ from pydantic_core import from_json, to_json
 
 from airflow_provider_raydatallm.contract.spec import SliceJob
 from airflow_provider_raydatallm.processor.engines.control_tokens import cells_of
+from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import with_adapter
 from airflow_provider_raydatallm.processor.engines.vllm.request.prompts import PROMPTS, Part
 from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import TextTokenizer
 
@@ -24,6 +25,7 @@ class TokenizedRequest:
     :param params: JSON text of vLLM's sampling parameters, or of what else the task asks of a worker.
     :param total_tokens: of the prompt plus max_tokens.
     :param shortened: whether the prompt was cut to the tokenizer's limit.
+    :param adapter: the digest of its LoRA adapter, which `params` names too; "" without.
     :param error: why the request cannot be sent; there are no tokens then.
     """
 
@@ -31,6 +33,7 @@ class TokenizedRequest:
     params: str = "{}"
     total_tokens: int = 0
     shortened: bool = False
+    adapter: str = ""
     error: Exception | None = None
 
 
@@ -45,6 +48,7 @@ class _Request:
     parts: list[Part]
     texts: list[str]
     sampling_params: dict[str, Any]
+    adapter: str
 
 
 def name_media(request: str, files: Sequence[bytes]) -> str:
@@ -101,7 +105,7 @@ class PromptTokenizer:
         whole = Part(messages, cells_of(messages, request.get("cells")))
         parts = self._prompts.parts(whole)
         texts = [self._prompts.render(part.messages) for part in parts]
-        return _Request(whole, parts, texts, request["sampling_params"])
+        return _Request(whole, parts, texts, request["sampling_params"], request.get("adapter", ""))
 
     def _tokenize(self, request: _Request, tokens: list[list[int]]) -> TokenizedRequest:
         safe = [
@@ -109,12 +113,14 @@ class PromptTokenizer:
             for part, of_part in zip(request.parts, tokens, strict=True)
         ]
         prompt = self._prompts.prompt(request.texts, safe, request.sampling_params)
+        params = with_adapter(prompt.params, request.adapter) if request.adapter else prompt.params
         limit = None if self._limit is None else self._limit - prompt.max_tokens
         total = len(prompt.tokens) + prompt.max_tokens
         if limit is None or len(prompt.tokens) <= limit:
-            return TokenizedRequest(prompt.tokens, prompt.params, total)
+            return TokenizedRequest(prompt.tokens, params, total, adapter=request.adapter)
         cut = self._prompts.shorten(request.whole, prompt, limit)
-        return TokenizedRequest(cut, prompt.params, len(cut) + prompt.max_tokens, shortened=True)
+        total = len(cut) + prompt.max_tokens
+        return TokenizedRequest(cut, params, total, shortened=True, adapter=request.adapter)
 
 
 def _show(messages: Sequence[dict[str, Any]], media: int) -> None:

@@ -51,11 +51,11 @@ class Worker:
 
     def answer(self, *lengths: int, numbers: Sequence[int] = (), stream: int = -1) -> None:
         rows = [*(self.numbers[length] for length in lengths), *numbers]
-        said = {
+        answer = {
             "text": "x", "finish_reason": "stop", "input_tokens": 1, "output_tokens": 1, "cached_tokens": 0,
             "engine_seconds": 0.1, "finished_at": 0.0,
         }  # fmt: skip
-        table = pa.Table.from_pylist([{"row": row, **said} for row in rows], schema=GROUP_SCHEMA)
+        table = pa.Table.from_pylist([{"row": row, **answer} for row in rows], schema=GROUP_SCHEMA)
         self.streams[stream].put(table)
 
     def end(self, error: Exception | None = None, stream: int = -1) -> None:
@@ -72,7 +72,12 @@ class Desk:
     """A dispatcher and what it delivered, by the lengths of the rows' prompts."""
 
     def __init__(
-        self, *workers: Worker, rows: int = 100, tokens: int = 10_000, batches: int | None = None
+        self,
+        *workers: Worker,
+        rows: int = 100,
+        tokens: int = 10_000,
+        batches: int | None = None,
+        groups_adapters: bool = False,
     ) -> None:
         self.workers = list(workers)
         self.delivered: list[int] = []
@@ -82,6 +87,7 @@ class Desk:
             lambda has_rows: (self.workers, budget),
             on_group=lambda rows, group: self.delivered.extend(len(row.tokens) for row in rows),
             on_death=lambda rows: self.deaths.append(sorted(len(row.tokens) for row in rows)),
+            groups_adapters=groups_adapters,
             silent_after_s=60,
         )
 
@@ -149,6 +155,27 @@ def test_longest_go_first_and_equal_ones_in_their_order() -> None:
     called(worker, [2, 5, 1])
     worker.answer(2, 5, 1)
     called(worker, [2, 5, 1], [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("grouped", "calls"), [(True, [[1, 4], [5, 2], [6, 3]]), (False, [[1, 2], [3, 4], [5, 6]])]
+)
+def test_rows_of_an_adapter_go_together_where_a_worker_cannot_hold_all(
+    grouped: bool, calls: list[list[int]]
+) -> None:
+    worker = Worker()
+    desk = Desk(worker, rows=2, groups_adapters=grouped)
+    desk.workers.clear()
+    mixed = rows(1, 2, 3, 4, 5, 6, max_tokens={1: 5, 2: 5, 3: 5, 4: 5, 5: 9 if grouped else 5, 6: 5})
+    for row, adapter in zip(mixed, ["", "a", "b", "", "a", "b"], strict=True):
+        row.adapter = adapter
+    if grouped:
+        mixed[5].max_tokens = 6
+    desk.dispatcher.hand_in(mixed)
+    desk.workers.append(worker)
+    for sent in range(1, 4):
+        called(worker, *calls[:sent])
+        worker.answer(*calls[sent - 1])
 
 
 def test_long_prompts_are_admitted_by_their_tokens_and_at_least_one() -> None:

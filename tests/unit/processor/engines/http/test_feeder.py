@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederS
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.http import client
 from airflow_provider_raydatallm.processor.engines.http.feeder import HttpFeeder, NoWorkers
-from tests.support.endpoint import Endpoint, completion, endpoint, error, text_of
+from tests.support.endpoint import Endpoint, completion, embedding, endpoint, error, text_of
 from tests.support.in_process import job_of
 
 KEY = "sk-0123456789"
@@ -161,6 +163,25 @@ def test_answer_without_text_is_refused_unless_max_tokens_cut_it() -> None:
     assert (refused["error_type"], "content_filter" in refused["error"]) == ("RefusedByEndpoint", True)
 
 
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ({"message": {"content": "\ud800"}}, "not valid Unicode"),
+        ({"message": {"content": "Par"}, "finish_reason": "content_filter"}, "filtered its answer"),
+        ({"message": {"content": None, "refusal": "\ud800"}, "finish_reason": "\udfff"}, "no text"),
+    ],
+)
+def test_answer_that_cannot_be_published_stops_no_other_row(reply: dict[str, Any], says: str) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"choices": [reply]}) if text_of(body) == "bad" else completion("x")
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["a", "bad", "b"])
+    assert (left, sorted(sink.by_row)) == ([], [0, 1, 2])
+    bad = sink.by_row[1]
+    assert (bad["text"], bad["error_type"], says in bad["error"]) == (None, "RefusedByEndpoint", True)
+
+
 def test_endpoint_that_is_away_fails_the_slice_and_no_row() -> None:
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
         return error(502)
@@ -173,18 +194,98 @@ def test_endpoint_that_is_away_fails_the_slice_and_no_row() -> None:
         feed(served, ["a"])
 
 
-def test_row_that_alone_gets_no_answer_is_left() -> None:
+async def answer_but_for_poison(number: int, body: dict[str, Any]) -> web.StreamResponse:
+    text = text_of(body)
+    return error(500, f"no, {KEY}") if text.startswith("poison") else completion(text)
+
+
+def tries_of(served: Endpoint, text: str) -> int:
+    return served.texts.count(text)
+
+
+def test_row_that_alone_gets_no_answer_is_quarantined() -> None:
+    """Between the last tries the endpoint answers another text, each time another one."""
+    with endpoint(answer_but_for_poison) as served:
+        sink, left = feed(served, ["a", "poison", "b"])
+    assert left == []
+    assert [sink.by_row[i]["text"] for i in range(3)] == ["a", None, "b"]
+    failed = sink.by_row[1]
+    assert (failed["error_type"], failed["worker"]) == ("FailedAtEndpoint", "endpoint")
+    assert failed["error"] == (
+        "the endpoint answered 500: no, ***, in each of 12 tries, while it answers others"
+    )
+    last = served.texts[-12:]
+    assert [text == "poison" for text in last] == [False, True, False] * 4
+    assert tries_of(served, "poison") == 12
+    others = [text for text in last if text != "poison"]
+    assert len(set(others)) == 8
+
+
+def test_slice_of_such_rows_alone_is_finished_too() -> None:
+    """As a retry has it, for which nothing else is left."""
+    with endpoint(answer_but_for_poison) as served:
+        sink, _ = feed(served, [f"poison {i}" for i in range(40)], requests_in_flight=4)
+    assert {answer["error_type"] for answer in sink.by_row.values()} == {"FailedAtEndpoint"}
+    assert len(sink.by_row) == 40
+
+
+def test_rows_that_wait_for_another_try_leave_their_places() -> None:
+    """As many rows without an answer as the slice may ask at once."""
+    with endpoint(answer_but_for_poison) as served:
+        feed(served, [*(f"poison {i}" for i in range(4)), *map(str, range(8))], requests_in_flight=4)
+    answered = [i for i, text in enumerate(served.texts) if text.isdigit()]
+    assert answered[-1] < 4 * client.TRIES
+
+
+@pytest.mark.parametrize("at_other_text", [500, 400, 200])
+def test_endpoint_that_goes_away_quarantines_no_row(at_other_text: int) -> None:
+    """Whatever something before it answers for it. One row was asked before, and another answered since."""
+
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
         text = text_of(body)
-        if text == "poison":
-            return error(500)
-        await asyncio.sleep(0.05)
-        return completion(text)
+        if text.startswith("Hello ") and at_other_text == 400:
+            return error(400)
+        if text.startswith("Hello ") and at_other_text == 200:  # without an answer
+            return completion(None, finish_reason="content_filter")
+        return error(503) if number > 20 or text == "poison" else completion(text)
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="in each of 8 tries") as caught:
+        feed(served, ["poison", *map(str, range(60))], requests_in_flight=4)
+    assert caught.value.kind == "transient"
+    answered = json.loads(caught.value.__notes__[0])
+    assert 0 not in answered
+    assert len(answered) == len({t for t in served.texts[:21] if t.isdigit()})
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_endpoint_that_answers_now_and_then_quarantines_no_row(share: float) -> None:
+    """Any request may fail: 300 rows, and what is asked between their tries."""
+    luck = random.Random(7)
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return error(500) if luck.random() < share else completion(text_of(body))
+
+    texts = [f"row {i}" for i in range(300)]
+    with endpoint(respond) as served:
+        sink, left = feed(served, texts, requests_in_flight=50)
+    assert left == []
+    assert [sink.by_row[i]["text"] for i in range(300)] == texts
+
+
+def test_row_on_trial_is_answered_when_the_endpoint_is_back() -> None:
+    """The endpoint fails its tries, and what is asked after the first of the last ones."""
+    tries = 0
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        nonlocal tries
+        if text_of(body) != "a":
+            return error(503) if tries == client.TRIES + 1 else completion("x")
+        tries += 1
+        return error(503) if tries <= client.TRIES + 3 else completion("back")
 
     with endpoint(respond) as served:
-        sink, left = feed(served, ["poison", "a", "b"])
-    assert left == [0]
-    assert sorted(sink.by_row) == [1, 2]
+        sink, left = feed(served, ["a"])
+    assert (left, sink.by_row[0]["text"]) == ([], "back")
 
 
 def test_refused_key_ends_the_slice_when_the_rows_in_flight_are_delivered() -> None:
@@ -217,6 +318,51 @@ def test_redirect_takes_neither_key_nor_row_elsewhere(elsewhere: Endpoint) -> No
     assert elsewhere.requests == []
 
 
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    """A proxy that answers in the place of hosts that do not exist, and tunnels to none."""
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with endpoint(echo) as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.delenv(name.lower(), raising=False)
+            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        yield proxy
+
+
+def test_proxy_of_the_environment_is_used_but_for_this_machine(proxied: Endpoint) -> None:
+    sink, _ = feed(Endpoint("http://models.invalid/v1"), ["a"], allow_plain_http=True)
+    assert (sink.by_row[0]["text"], proxied.requests[0][0]["Host"]) == ("A", "models.invalid")
+    with endpoint(echo) as served:
+        feed(served, ["b"])
+    assert (served.texts, len(proxied.requests)) == (["b"], 1)
+
+
+def test_proxy_that_refuses_to_connect_ends_the_slice_and_gets_no_key(proxied: Endpoint) -> None:
+    with pytest.raises(SliceError, match=r"the proxy \(HTTPS_PROXY .*NO_PROXY") as caught:
+        feed(Endpoint("https://models.invalid/v1"), ["a"])
+    assert (caught.value.kind, proxied.requests) == ("input", [])
+
+
+def test_nodes_own_credentials_are_not_for_the_endpoint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of the node's .netrc, for a host that is not the node itself by its name."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login node password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("no_proxy", "*")
+    for key, sent in ((KEY, f"Bearer {KEY}"), ("", None)):
+        monkeypatch.setenv(KEY_VARIABLE, key)
+        with endpoint(echo) as served:
+            served.url = served.url.replace("127.0.0.1", "0.0.0.0")
+            sink, _ = feed(served, ["a"], allow_plain_http=True)
+        assert sink.by_row[0]["text"] == "A"
+        [(headers, _)] = served.requests
+        assert headers.get("Authorization") == sent
+
+
 def test_budget_of_tokens_ends_the_slice() -> None:
     with endpoint(echo) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as caught:
         feed(served, [f"row {i}" for i in range(100)], token_budget=305, requests_in_flight=5)
@@ -246,3 +392,17 @@ def test_rate_limit_holds_for_all_rows() -> None:
     with endpoint(respond) as served:
         feed(served, [str(i) for i in range(300)], requests_per_minute=6000, requests_in_flight=100)
     assert 299 / (times[-1] - times[0]) == pytest.approx(100, rel=0.1)
+
+
+def test_vectors_and_a_lone_row_without_one() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        text = text_of(body)
+        return error(500) if text == "poison" else embedding([3.0, float(len(text))])
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["abcd", "poison", ""], task="embed", sampling_params={})
+    assert left == []
+    assert sink.by_row[0]["numbers"] == pytest.approx([0.6, 0.8])
+    assert sink.by_row[1]["error_type"] == "FailedAtEndpoint"
+    assert sink.by_row[2]["numbers"] == [1, 0]
+    assert (sink.by_row[0]["text"], sink.by_row[0]["input_tokens"]) == (None, 7)

@@ -18,6 +18,8 @@ import pytest
 from airflow_provider_raydatallm.processor.engines.shared import replica, serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
 from airflow_provider_raydatallm.processor.engines.vllm import worker as worker_module
+from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
+from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
 from tests.support.async_tests import async_test
 
@@ -29,7 +31,7 @@ class Vllm:
         self.begun: list[int] = []
         self.aborted: list[int] = []
 
-    async def generate(self, prompt: Any, params: Any, request: str) -> AsyncIterator[Any]:
+    async def generate(self, prompt: Any, params: Any, request: str, lora_request: Any) -> AsyncIterator[Any]:
         tokens = prompt["prompt_token_ids"]
         self.begun.append(tokens[0])
         try:
@@ -64,13 +66,14 @@ async def test_only_rows_of_a_job_that_is_gone_are_dropped(monkeypatch: pytest.M
 
     monkeypatch.setattr(serve_apps.SERVE, "users", poll)
     monkeypatch.setattr(replica, "_USERS_POLL_SECONDS", 0.01)
-    parsed = worker_module._Generate(cast("Any", None), None)
+    parsed = worker_module._Generate(cast("Any", None), None), None
     monkeypatch.setattr(worker_module, "_parse_request", lambda *_: parsed)
     worker: Any = Worker.__new__(Worker)
     worker.__dict__ |= {
         "_engine": Vllm(), "_streams": RowStreams(), "_dead_error": ConnectionError, "_app": "e",
         "_name": "w", "_share": FairShare(3), "_batches": Counter(), "_user_gone": {}, "_user_watch": None,
         "_reasoning": None, "_shows_control_tokens": False,
+        "_adapters": WorkerAdapters(()), "_repetition": RepetitionSample(),
     }  # fmt: skip
 
     finished: list[tuple[str, int]] = []

@@ -8,6 +8,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     check_arguments,
+    check_speculation,
     complete_fields,
     cpu_dtype,
     read_max_num_seqs,
@@ -60,3 +61,9 @@ def test_rows_at_once_that_no_engine_can_run_are_refused_by_name_and_value(value
     with pytest.raises(SliceError, match=r"engine.kwargs\['max_num_seqs'\] is .*: set it to a whole number"):
         read_max_num_seqs({"max_num_seqs": value})
     assert [read_max_num_seqs(kwargs) for kwargs in ({}, {"max_num_seqs": "64"})] == [None, 64]
+
+
+def test_speculation_by_suffixes_needs_its_package() -> None:
+    check_speculation({"speculative_config": {"method": "ngram"}})
+    with pytest.raises(SliceError, match="needs the package arctic-inference"):
+        check_speculation({"speculative_config": {"method": "suffix"}})

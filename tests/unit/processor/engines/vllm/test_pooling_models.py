@@ -45,6 +45,7 @@ UNIT = [*MODULES, {"type": "sentence_transformers.models.Normalize", "path": "x"
         ({"modules.json": UNIT}, {"embedding_normalize": False}, "leave embedding.normalize out"),
         ({"config_sentence_transformers.json": PROMPTS}, {}, "begin with 'query: '"),
         ({}, {"embedding_dimensions": 4}, "does not say that"),
+        ({"config.json": {"is_matryoshka": True, "hidden_size": 3}}, {"embedding_dimensions": 4}, "have 3"),
         ({"config.json": {"matryoshka_dimensions": [2]}}, {"embedding_dimensions": 4}, "cut to"),
     ],
 )  # fmt: skip

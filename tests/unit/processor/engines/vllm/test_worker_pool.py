@@ -15,6 +15,8 @@ import pytest
 
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.vllm import worker as worker_module
+from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
+from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
 
 
@@ -32,7 +34,7 @@ def test_only_a_worker_that_died_by_itself_casts_suspicion_on_its_rows(message: 
 class Vllm:
     """As much of AsyncLLM as a worker uses; a row's first token selects its finish_reason."""
 
-    async def generate(self, prompt: Any, params: Any, request: str) -> AsyncIterator[Any]:
+    async def generate(self, prompt: Any, params: Any, request: str, lora_request: Any) -> AsyncIterator[Any]:
         reason = ("stop", "error", "abort")[prompt["prompt_token_ids"][0]]
         yield SimpleNamespace(
             outputs=[
@@ -46,12 +48,13 @@ def worker_of(engine: Vllm) -> Any:
     worker: Any = worker_module.VllmWorker.__new__(worker_module.VllmWorker)
     worker._engine, worker._dead_error, worker._streams = engine, ConnectionError, RowStreams()
     worker._reasoning, worker._shows_control_tokens = None, False
+    worker._adapters, worker._repetition = WorkerAdapters(()), RepetitionSample()
     return worker
 
 
 def generate(monkeypatch: pytest.MonkeyPatch, *tokens: int) -> list[dict[str, Any]]:
     monkeypatch.setattr(
-        worker_module, "_parse_request", lambda *_: worker_module._Generate(cast("Any", None), None)
+        worker_module, "_parse_request", lambda *_: (worker_module._Generate(cast("Any", None), None), None)
     )
     worker = worker_of(Vllm())
     n = len(tokens)

@@ -125,12 +125,38 @@ def test_row_that_draws_its_answer_fails_alone(tmp_path: Path) -> None:
 THINKS = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|>"
 
 
-def test_model_that_thinks_first_is_refused_and_one_that_need_not_does_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("opening", ["<think>\n", "[THINK]", "<seed:think>", "<|begin_of_thought|>"])
+def test_model_that_thinks_first_is_refused(tmp_path: Path, opening: str) -> None:
     with pytest.raises(SliceError, match="thinking"):
-        tokenizer_of(tmp_path / "always", THINKS + "<think>\n")
+        tokenizer_of(tmp_path, THINKS + opening)
+
+
+def test_model_that_need_not_think_does_not(tmp_path: Path) -> None:
+    [row] = tokenizer_of(tmp_path / "thought", THINKS + "<think></think>")([request()])
+    assert row.error is None
     may = THINKS + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
     [row] = tokenizer_of(tmp_path / "may", may)([request()])
     assert row.error is None
+
+
+ENDS = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}"
+    "{% if m.role == 'assistant' %}<|end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("labels", [["end", "end user"], [" yes", " yes indeed"]])
+def test_label_that_begins_another_competes_with_the_end_of_the_turn(
+    tmp_path: Path, labels: list[str]
+) -> None:
+    """Also one that occurs in the token that ends it, or that the chat template trims."""
+    tokenizer = tokenizer_of(tmp_path, ENDS, choices=labels)
+    [row] = tokenizer([request()])
+    [branching] = LabelTree.from_json(json.loads(row.params)[LABELS]).requests
+    [[end]] = tokenizer._tokenizer(["<|end|>"])
+    assert end in branching.tokens
+    assert len(branching.tokens) == 2
 
 
 def test_choices_that_cannot_be_compared_are_written_unless_probabilities_are_asked_for(
@@ -141,3 +167,11 @@ def test_choices_that_cannot_be_compared_are_written_unless_probabilities_are_as
     assert LABELS not in json.loads(row.params)
     with pytest.raises(SliceError, match=r"labels\.confidence=True is not possible with this model"):
         tokenizer_of(tmp_path, choices=merged, label_confidence=True)
+
+
+def test_label_with_a_line_break_is_compared_and_cannot_be_written(tmp_path: Path) -> None:
+    [row] = tokenizer_of(tmp_path, choices=["yes\nno", "maybe"])([request()])
+    assert row.error is None
+    merged = [f"{a}{b}{c}" for a, b, c in itertools.product("ab", "ab", "ab\n")]
+    with pytest.raises(SliceError, match=r"choices has 'aa\\n', and vLLM cannot"):
+        tokenizer_of(tmp_path, choices=merged)

@@ -65,7 +65,14 @@ def test_text_of_a_pair_is_cut_and_its_query_is_not(bert: Path) -> None:
     assert (shorter.shortened, len(shorter.tokens)) == (True, 12)
     assert shorter.tokens[:11] == list(long.tokens[:11])
     assert shorter.tokens[-1] == long.tokens[-1]
-    assert "the query alone has" in str(hopeless.error)
+    assert "the query alone, has" in str(hopeless.error)
+
+
+@pytest.mark.parametrize(("limit", "is_cut"), [(7, False), (8, True)])
+def test_text_is_not_cut_to_nothing(bert: Path, limit: int, is_cut: bool) -> None:
+    cut = tokenizer_of(bert, limit, task="score", query="{q}")
+    [row] = cut([request({"q": "bank of law law", "d": "law " * 40})])
+    assert (row.error is None, len(row.tokens)) == (is_cut, limit if is_cut else 0)
 
 
 def test_text_stands_between_the_tokenizers_special_tokens(bert: Path) -> None:

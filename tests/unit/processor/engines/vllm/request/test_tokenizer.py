@@ -46,3 +46,15 @@ def test_tokens_are_those_of_the_tokenizers_own_call_whatever_its_file_cuts_or_p
     assert [list(t.tokens) for t in tokenized] == [
         own(f"<|user|>{text}<|assistant|>", add_special_tokens=False)["input_ids"] for text in texts
     ]
+
+
+def test_request_names_its_adapter_to_the_worker_and_keeps_its_parameters(tmp_path: Path) -> None:
+    model = write_model_folder(tmp_path / "model")
+    messages = [{"role": "user", "content": "a word"}]
+    of_model = {"messages": messages, "sampling_params": {"max_tokens": 3}}
+    of_adapter = {"adapter": "ab", **of_model}
+    tokenizer = PromptTokenizer(job_of(input_path="/i", output_path="/o", model_source=str(model)))
+    plain, adapted = tokenizer([json.dumps(of_model), json.dumps(of_adapter)])
+    assert (plain.adapter, json.loads(plain.params)) == ("", {"max_tokens": 3})
+    assert (adapted.adapter, json.loads(adapted.params)) == ("ab", {"adapter": "ab", "max_tokens": 3})
+    assert (adapted.tokens, adapted.total_tokens) == (plain.tokens, plain.total_tokens)

@@ -1,0 +1,85 @@
+"""OpenAI's embeddings: from a row's text to a body, and from a reply to a vector. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from pydantic_core import to_json
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.processor.engines.http.api import Api, count, mapping
+from airflow_provider_raydatallm.processor.engines.http.replies import broken_reply
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
+
+#: Of shorter vectors, as vLLM and PyTorch have it: a vector of zeros stays one.
+_SHORTEST = 1e-12
+
+
+class EmbeddingsApi(Api):
+    path = "/embeddings"
+
+    def __init__(self, job: SliceJob) -> None:
+        super().__init__(job)
+        # A third of the bytes of numbers as text. An endpoint that does not know it sends these: good, too.
+        self._fixed: dict[str, Any] = {"model": job.model_source, "encoding_format": "base64"}
+        if job.embedding_dimensions is not None:
+            self._fixed["dimensions"] = job.embedding_dimensions
+        self._size = job.embedding_dimensions
+
+    def to_body(self, request: Mapping[str, Any]) -> TokenizedRequest:
+        text = "\n".join(message["content"] for message in request["messages"])
+        return TokenizedRequest(params=to_json({**self._fixed, "input": text}).decode())
+
+    def with_text(self, body: str, text: str) -> str:
+        return json.dumps({**json.loads(body), "input": text})
+
+    def read(self, body: bytes, redact: Callable[[str], str] = str) -> dict[str, Any]:
+        try:
+            reply = json.loads(body)
+            [item] = reply["data"]
+            vector = _to_vector(item["embedding"])
+            tokens = count(mapping(reply.get("usage")).get("prompt_tokens"))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as e:
+            raise broken_reply(body, "is not an embedding", redact) from e
+        self._check_size(len(vector))
+        if self.job.embedding_normalize:
+            with np.errstate(invalid="ignore"):  # a number that is none makes all of them so
+                vector = vector / np.maximum(np.linalg.norm(vector.astype(np.float64)), _SHORTEST)
+        return {"numbers": vector.astype(np.float32), "input_tokens": tokens, "output_tokens": 0}
+
+    def _check_size(self, size: int) -> None:
+        """:raises SliceError: for a size that the column does not have."""
+        if self._size is None:
+            self._size = size
+        if size == self._size:
+            return
+        asked = self.job.embedding_dimensions
+        raise SliceError(
+            f"the endpoint answers a vector of {size} numbers, and embedding.dimensions is {asked}: check "
+            "that this model can cut its vectors, or leave embedding.dimensions out"
+            if asked is not None
+            else f"the endpoint answers a vector of {size} numbers after others of {self._size}: check that "
+            "model_source names one model, at all servers behind engine.url",
+            kind="input",
+        )
+
+
+def _to_vector(value: Any) -> np.ndarray:
+    """
+    :param value: numbers, or their bytes as base64. What is not a number of float32 (null, 1e300) becomes
+        one that the parser of vectors finds.
+    :raises ValueError: for anything else.
+    """
+    if isinstance(value, str):
+        vector = np.frombuffer(base64.b64decode(value, validate=True), "<f4")
+    else:
+        with np.errstate(over="ignore"):
+            vector = np.asarray(value, np.float64).astype(np.float32)
+    if vector.ndim != 1 or not len(vector):
+        raise ValueError(f"it has the shape {vector.shape}")
+    return vector

@@ -121,3 +121,13 @@ def test_workers_leave_cpus_to_what_brings_them_rows(
     vllm.choose_sizes(SizingInputs(ClusterFacts({"CPU": cpus}, {"CPU": grows_to} if grows_to else {})))
     assert vllm.workers == (1, most)
     assert ("engine workers run" in caplog.text) == (most < 3)
+
+
+def test_rows_with_images_travel_few_at_a_time_and_refused_ones_fail_no_others() -> None:
+    text, images = engine(rows=100_000), engine(rows=100_000, image_column="photo")
+    assert (text.block_rows, text._blocks_in_work) == (2048, 32)
+    assert (images.block_rows, images._blocks_in_work) == (32, 16)
+    assert "mm_processor_cache_gb" not in text.engine_kwargs
+    assert images.engine_kwargs["mm_processor_cache_gb"] == 0
+    own = engine(image_column="photo", engine_kwargs={"mm_processor_cache_gb": 2})
+    assert own.engine_kwargs["mm_processor_cache_gb"] == 2

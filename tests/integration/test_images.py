@@ -122,9 +122,13 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(
             "temperature": 0, "max_tokens": 4, "allowed_token_ids": [alphabet[c] for c in LETTERS]
         }  # fmt: skip
         written = ask(output_path=f"{tmp_path}/written", sampling_params=sampling, **arguments)
-        # By the same engine, which slices share here.
+        # By the same engine, which slices share here, and through Ray Data, which larger slices take.
         chosen = ask(
-            output_path=f"{tmp_path}/chosen", choices=["a", "b", "c"], label_confidence=True, **arguments
+            output_path=f"{tmp_path}/chosen",
+            choices=["a", "b", "c"],
+            label_confidence=True,
+            blocks=3,
+            **arguments,
         )
     expected = transformers_answers(vision_model, good, tmp_path)
     published = pq.read_table(written["output_path"], partitioning=None)

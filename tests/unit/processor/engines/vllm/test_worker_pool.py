@@ -40,6 +40,7 @@ class Vllm:
             outputs=[
                 SimpleNamespace(text="half an", token_ids=[1], finish_reason=reason, cumulative_logprob=None)
             ],
+            prompt_token_ids=prompt["prompt_token_ids"],
             num_cached_tokens=0,
         )
 

@@ -152,6 +152,8 @@ def test_scores_are_those_of_transformers(run_example: RunDag, tmp_path: Path) -
     scores = np.array([row["score"] for row in rows[: len(pairs)]])
     expected = transformers_says(model, pairs, tmp_path / "numbers.json")[:, 0]
     assert scores.std() > 0.05
-    assert np.abs(scores - expected).max() < 0.03
+    # A random model of bfloat16; with a pair's types left out, the correlation is 0.2.
+    assert np.median(np.abs(scores - expected)) < 0.02
+    assert np.corrcoef(scores, expected)[0, 1] > 0.98
     failed = pq.read_table(tmp_path / "out.quarantine").to_pylist()
     assert [row["__error_type"] for row in failed] == ["PromptTooLong"] * 2

@@ -13,6 +13,7 @@ import s3fs
 
 from demo.customers import LABELS, industry_of, write_customers
 from tests.support.adapters import RANK, forcing_adapter, write_adapter
+from tests.support.own_process import in_own_process
 from tests.support.slices import Ask
 
 pytestmark = pytest.mark.usefixtures("no_engines")
@@ -32,8 +33,8 @@ def test_each_row_is_answered_by_the_adapter_that_it_names_and_by_no_other(
     with open(customers, newline="") as file:
         companies = [row["Company"] for row in csv.DictReader(file)]
     questions = [PROMPT.format(company=company) for company in companies]
-    retail = forcing_adapter(tmp_path / "retail", tiny_model, "Retail", questions)
-    law_firm = forcing_adapter(tmp_path / "law_firm", tiny_model, "Law Firm", questions)
+    retail = in_own_process(forcing_adapter, tmp_path / "retail", tiny_model, "Retail", questions)
+    law_firm = in_own_process(forcing_adapter, tmp_path / "law_firm", tiny_model, "Law Firm", questions)
     fs = s3fs.S3FileSystem(
         key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
     )
@@ -82,7 +83,7 @@ def test_adapter_of_a_whole_slice_writes_its_answers_also_where_vllm_speculates(
     pq.write_table(pa.table({"company": companies}), tmp_path / "in.parquet")
     result = ask(
         input_path=f"{tmp_path}/in.parquet", prompt=PROMPT, model_source=str(tiny_model), poll_interval=1.0,
-        adapter=str(forcing_adapter(tmp_path / "retail", tiny_model, "Retail", questions)),
+        adapter=str(in_own_process(forcing_adapter, tmp_path / "retail", tiny_model, "Retail", questions)),
         sampling_params={"temperature": 0, "max_tokens": 8},
         engine_kwargs={"max_model_len": 256, "speculative_config": "ngram"},
     )  # fmt: skip

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support import real_models
 from tests.support.bert import write_bert
+from tests.support.own_process import in_own_process
 
 RunDag = Callable[..., Path]
 
@@ -135,7 +136,7 @@ def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: Ru
 
 
 def test_scores_are_those_of_transformers(run_example: RunDag, tmp_path: Path) -> None:
-    model = write_bert(tmp_path / "model", ["fit"])
+    model = in_own_process(write_bert, tmp_path / "model", ["fit"])
     words = ["a", "bank", "law firm", "sells cars online", "makes large cars", "and", ""]
     pairs = [[query, f"{text} {i}"] for i, query in enumerate(words * 4) for text in words]
     hostile = [["[SEP] law", "[CLS] bank"], ["law " * 300, "bank"], ["bank", "law " * 300]]
@@ -151,6 +152,8 @@ def test_scores_are_those_of_transformers(run_example: RunDag, tmp_path: Path) -
     scores = np.array([row["score"] for row in rows[: len(pairs)]])
     expected = transformers_says(model, pairs, tmp_path / "numbers.json")[:, 0]
     assert scores.std() > 0.05
-    assert np.abs(scores - expected).max() < 0.03
+    # A random model of bfloat16; with a pair's types left out, the correlation is 0.2.
+    assert np.median(np.abs(scores - expected)) < 0.02
+    assert np.corrcoef(scores, expected)[0, 1] > 0.98
     failed = pq.read_table(tmp_path / "out.quarantine").to_pylist()
     assert [row["__error_type"] for row in failed] == ["PromptTooLong"] * 2

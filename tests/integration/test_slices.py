@@ -92,7 +92,9 @@ def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> N
         "planned": N, "succeeded": N, "resumed": 0, "quarantined": 0, "invalid_output": 0,
         "truncated": None, "shortened": None, "deduplicated": None, "cached": None, "asked_again": None,
     }  # fmt: skip
-    assert result["tokens"] == {"input": 7 * N, "output": 3 * N, "cached": None, "saved": None}
+    assert result["tokens"] == {
+        "input": 7 * N, "output": 3 * N, "cached": None, "reasoning": None, "saved": None,
+    }  # fmt: skip
 
 
 def test_csv_and_json_lines_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> None:

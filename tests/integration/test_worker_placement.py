@@ -15,6 +15,7 @@ from ray.util import get_current_placement_group
 
 from airflow_provider_raydatallm.processor.engines.vllm import engine_base
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from tests.support.in_process import job_of
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_for
@@ -46,8 +47,8 @@ class PlacedWorker:
     async def wait_forever(self) -> None:
         await asyncio.Event().wait()
 
-    async def stop(self) -> None:
-        pass
+    async def stop(self) -> RepetitionSample:
+        return RepetitionSample()
 
 
 class PlacedEngine(VllmEngine):

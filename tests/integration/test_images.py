@@ -18,6 +18,7 @@ import pytest
 from airflow_provider_raydatallm.processor.media.images import decode_image
 from tests.support.http_server import http_server
 from tests.support.images import BAD_IMAGES, image_file
+from tests.support.own_process import in_own_process
 from tests.support.slices import Ask
 from tests.support.vision_model import write_vision_model
 
@@ -71,7 +72,7 @@ def transformers_answers(
 
 @pytest.fixture(scope="module")
 def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_vision_model(tmp_path_factory.mktemp("vision"))
+    return in_own_process(write_vision_model, tmp_path_factory.mktemp("vision"))
 
 
 def test_rows_see_their_images_and_bad_ones_stop_no_other(

@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+_SERVE_LOCK = threading.RLock()
+
 
 def keep_pandas_from_pyarrow() -> None:
     """For processes that run no code of users: pyarrow does not look for pandas again, and makes arrays of
@@ -23,9 +25,17 @@ def keep_pandas_from_pyarrow() -> None:
 
 
 def import_serve() -> Any:
-    with pandas_hidden():
+    with serve_imports():
         from ray import serve
     return serve
+
+
+@contextlib.contextmanager
+def serve_imports() -> Iterator[None]:
+    """For whatever imports Serve, or unpickles objects of it. One thread at a time: Serve's modules import each
+    other in circles, and two threads that enter one at different places find modules half imported."""
+    with _SERVE_LOCK, pandas_hidden():
+        yield
 
 
 @contextlib.contextmanager

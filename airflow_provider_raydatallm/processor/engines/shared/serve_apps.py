@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.contract.job.environment import inherited
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime import marks
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
-from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import import_serve, pandas_hidden
+from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import import_serve, serve_imports
 
 T = TypeVar("T")
 
@@ -349,7 +349,7 @@ def _is_serve_running() -> bool:
     import ray
 
     try:
-        with pandas_hidden():  # imports Serve
+        with serve_imports():  # by the class of the actor
             ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace=_SERVE_NAMESPACE)
     except ValueError:
         return False

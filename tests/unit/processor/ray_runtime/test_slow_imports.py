@@ -19,3 +19,37 @@ assert pa.table({"a": [1]}).to_pandas().equals(pandas.DataFrame({"a": [1]}))
 
 def test_pandas_is_imported_only_where_it_is_used() -> None:
     subprocess.run([sys.executable, "-c", _PROGRAM], check=True)
+
+
+_TWO_THREADS = """
+import importlib, sys, threading
+from airflow_provider_raydatallm.processor.ray_runtime import slow_imports
+
+failures = []
+half_way = threading.Event()
+
+def unpickle():
+    half_way.wait(60)
+    try:
+        with slow_imports.serve_imports():
+            importlib.import_module("ray.serve._private.application_state").StatusOverview
+    except BaseException as e:
+        failures.append(e)
+
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == "ray.serve.api":
+            half_way.set()
+            other.join(2)  # the other thread goes first unless it waits
+
+sys.meta_path.insert(0, Watch())
+other = threading.Thread(target=unpickle)
+other.start()
+slow_imports.import_serve()
+other.join()
+assert not failures, failures
+"""
+
+
+def test_threads_import_serve_one_after_the_other() -> None:
+    subprocess.run([sys.executable, "-c", _TWO_THREADS], check=True)

@@ -53,9 +53,9 @@ def run() -> bool:
 def _seconds_per_answer(texts: list[str], arguments: dict[str, Any]) -> float:
     import pyarrow as pa
 
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor.engines.base import answer_table
-    from airflow_provider_raydatallm.processor.request.answer_shape import TextParser
+    from airflow_provider_raydatallm.processor.request.answers.shape import TextParser
 
     job = SliceJob(
         slice_key="x", input_path="/in", output_path="/out", model_source="m", prompt="x", **arguments

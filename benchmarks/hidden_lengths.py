@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+from airflow_provider_raydatallm.processor.engines.vllm.worker.worker import VllmWorker
 
 #: Whether the engine knows how long an answer will be.
 LENGTHS = ("unknown", "known")

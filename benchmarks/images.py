@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.media.reader import MediaReader
 from benchmarks.table import Figure, show
 

@@ -26,7 +26,7 @@ def run() -> bool:
 
 
 async def _run() -> bool:
-    from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+    from airflow_provider_raydatallm.processor.engines.vllm.worker.worker import VllmWorker
     from demo.customers import LABELS
     from tests.support.tiny_model import tiny_model
 
@@ -68,9 +68,9 @@ def _requests(model: str, is_exact: bool) -> Any:
 
     import pyarrow as pa
 
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
-    from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
+    from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
     from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
     from demo.customers import LABELS, write_customers
 

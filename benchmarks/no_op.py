@@ -134,7 +134,7 @@ def _status(spec: Path, env: dict[str, str]) -> float:
 
 
 def _job(root: str) -> Any:
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
     return SliceJob(
         slice_key="2026-01-31",

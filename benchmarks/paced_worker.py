@@ -12,11 +12,11 @@ import asyncio
 import time
 from typing import Any
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.vllm import engine_base
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
-from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+from airflow_provider_raydatallm.processor.engines.vllm.worker.streams import RowStreams
+from airflow_provider_raydatallm.processor.engines.vllm.worker.worker import VllmWorker
 from benchmarks.gpu_pace import Pace, PacedBatching, PacedRow
 from benchmarks.hidden_lengths import length_of
 

@@ -191,7 +191,7 @@ class _StopAtFirst:
 
 
 def _job(folder: str) -> Any:
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
     return SliceJob(
         slice_key="2026-01-31",

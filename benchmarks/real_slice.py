@@ -45,7 +45,7 @@ def run_real_slice(
     :param engine: `package.module:Class`.
     :param config: of the workers (`paced_worker`).
     """
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor import version_build
     from airflow_provider_raydatallm.processor.slice_run import run_slice
     from benchmarks.prompts import ASK

@@ -50,7 +50,7 @@ def run() -> bool:
 
 
 def provider(folder: str, rows: int) -> dict[str, Any]:
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
     job = SliceJob(

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_raydatallm.contract.engine_arguments import answer_affecting_kwargs
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.engine_arguments import answer_affecting_kwargs
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 #: 2: a control token's text in a row is plain text to the model.
 ANSWER_VERSION = 2

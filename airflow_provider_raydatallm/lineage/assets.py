@@ -14,7 +14,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetRef
 from airflow.sdk.exceptions import AirflowRuntimeError
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.table_names import output_table
 from airflow_provider_raydatallm.task.airflow_features import HAS_EVENT_PARTITIONS
 

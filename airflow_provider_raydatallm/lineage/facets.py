@@ -18,7 +18,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.table_names import Table, dataset_name, input_table, output_table
 
 #: The key of the provider's facet in a run's facets.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from airflow_provider_raydatallm.contract.slice_paths import TRIAL, encode_slice_key
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 _GLOB = re.compile(r"[*?\[]")
 _HIVE_FOLDER = re.compile(r"(\w+)=(.+)")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from airflow.sdk.configuration import conf
 
 from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, names_profile, with_profile
-from airflow_provider_raydatallm.contract.spec import SLICE_FORMAT
+from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, Context, XComArg
     from jinja2 import Environment
 
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.operators.groups import (
         Adapter,
         Embedding,

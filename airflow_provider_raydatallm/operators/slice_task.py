@@ -41,7 +41,7 @@ from airflow_provider_raydatallm.task.queue.places import QueuePlace, raise_erro
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, enco
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
 
 Command = Callable[[argparse.Namespace], int]

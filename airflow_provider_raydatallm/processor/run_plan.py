@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths import (
     sample_rows,
     sample_token_lengths,

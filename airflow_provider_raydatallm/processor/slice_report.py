@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_raydatallm.contract.engine_arguments import SPECULATIVE
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.counters import Counter, Section, counters_of
 from airflow_provider_raydatallm.contract.result.report import Counts, Report, Tokens
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.engine_arguments import SPECULATIVE
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.metrics.advice import RunFacts, advise
 from airflow_provider_raydatallm.processor.metrics.meter import Meter

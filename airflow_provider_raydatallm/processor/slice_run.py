@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
@@ -32,10 +32,10 @@ from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
-from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
+from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
+from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
+from airflow_provider_raydatallm.processor.request.answers.parsers import open_parser
 from airflow_provider_raydatallm.processor.request.conversation import check_conversation_column
-from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
-from airflow_provider_raydatallm.processor.request.parsers import open_parser
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.input.plan import Plan
@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.publish.parts import Totals
 from airflow_provider_raydatallm.processor.publish.publication import Publication
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
+from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines

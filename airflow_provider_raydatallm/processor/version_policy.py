@@ -9,7 +9,7 @@ from typing import Literal
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.publish.reconcile import check_content, reconcile
 from airflow_provider_raydatallm.processor.store import versions

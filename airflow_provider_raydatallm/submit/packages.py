@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.processor.request.row_function import describe_python_mismatch
 

@@ -13,7 +13,7 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.submit import packages
 
 if TYPE_CHECKING:
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.hooks.ray import RayHook
 
 #: Parts of a runtime environment by which a job may run another Python than its cluster.

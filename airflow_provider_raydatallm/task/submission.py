@@ -13,11 +13,11 @@ import pydantic_core
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider_raydatallm.contract.endpoint_spec import ENDPOINT_FIELDS, KEY_VARIABLE
 from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec import ADDRESSES, MAY_HOLD_SECRETS, SliceJob
+from airflow_provider_raydatallm.contract.spec.endpoint import ENDPOINT_FIELDS, KEY_VARIABLE
+from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES, MAY_HOLD_SECRETS, SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.masking import mask
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env

@@ -202,7 +202,7 @@ def timed_slice(rows: list[dict[str, Any]], fields: dict[str, Any]) -> tuple[Any
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor import version_build
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.contract.log.marked_lines import decode_line
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor.metrics import progress
 from airflow_provider_raydatallm.processor.publish import reconcile

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+from airflow_provider_raydatallm.processor.engines.vllm.worker.worker import VllmWorker
 
 
 class _CountingWorker(VllmWorker):

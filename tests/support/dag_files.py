@@ -9,7 +9,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.submit.packages import Package
 from tests.support.context import context_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate, summarize_group
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan

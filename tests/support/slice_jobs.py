@@ -1,6 +1,6 @@
 from typing import Any
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 
 def slice_job(**fields: Any) -> SliceJob:

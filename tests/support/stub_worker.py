@@ -12,10 +12,10 @@ import os
 import time
 from typing import Any
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
-from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+from airflow_provider_raydatallm.processor.engines.vllm.worker.streams import RowStreams
+from airflow_provider_raydatallm.processor.engines.vllm.worker.worker import VllmWorker
 
 #: Of vLLM 0.29, shortened.
 _LAST_WORDS = """\

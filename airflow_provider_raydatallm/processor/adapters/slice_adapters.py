@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.adapters.adapter import CONFIG, WEIGHTS, Adapter
 from airflow_provider_raydatallm.processor.adapters.checks import adapter_problems, read_shapes
 from airflow_provider_raydatallm.processor.adapters.node_copies import copy_adapter

@@ -19,7 +19,7 @@ from airflow_provider_raydatallm.processor.cluster.fragment_writers import RowWr
 from airflow_provider_raydatallm.processor.columns import ROW_ID_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.metrics.meter import summarize_group
-from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
+from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.requests import RequestReader
 from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.cluster import pipeline
 from airflow_provider_raydatallm.processor.cluster.admission import QueueSlot, admit
 from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
@@ -32,7 +32,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
 from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admitted
-from airflow_provider_raydatallm.processor.request.answer_parser import AnswerParser
+from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokenSet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 
 _FOLDER = __name__.rpartition(".")[0]

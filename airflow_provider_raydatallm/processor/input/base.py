@@ -19,7 +19,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import CsvOptions
+from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
 from airflow_provider_raydatallm.processor.input.listing import (
     InputFile,
     describe_disk_file,

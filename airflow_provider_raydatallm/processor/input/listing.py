@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import METADATA, QUARANTINE, TRIAL, encode_slice_key
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.disk import disk_version
 from airflow_provider_raydatallm.processor.storage.filesystem import file_version, open_fs
 

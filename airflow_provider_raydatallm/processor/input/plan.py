@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import CsvOptions, SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions, SliceJob
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.input.base import (
     FileFormat,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from airflow_provider_raydatallm.contract.media_sources import MediaSources, is_url
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources, is_url
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.media.cells import MediaFile
 from airflow_provider_raydatallm.processor.media.images import decode_image

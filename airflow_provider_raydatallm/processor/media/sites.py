@@ -10,7 +10,7 @@ import threading
 import time
 from urllib.parse import urljoin, urlsplit
 
-from airflow_provider_raydatallm.contract.media_sources import MediaSources
+from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, MediaUnavailable
 
 #: To another address of the same host.

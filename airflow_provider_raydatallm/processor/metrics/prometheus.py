@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from airflow_provider_raydatallm.contract.result.counters import COUNTERS
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 #: Ray's prefix of the names.
 NAMESPACE = "ray"

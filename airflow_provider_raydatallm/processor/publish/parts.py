@@ -35,7 +35,7 @@ from airflow_provider_raydatallm.processor.columns import (
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
-from airflow_provider_raydatallm.processor.request.answer_parser import PROMPT_TOO_LONG
+from airflow_provider_raydatallm.processor.request.answers.parser import PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader, last_failures
 from airflow_provider_raydatallm.processor.store.ledger import Pieces

@@ -25,7 +25,7 @@ from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile

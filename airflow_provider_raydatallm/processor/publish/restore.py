@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Literal
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.publication import commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.store import versions

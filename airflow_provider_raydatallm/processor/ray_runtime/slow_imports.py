@@ -32,8 +32,8 @@ def import_serve() -> Any:
 
 @contextlib.contextmanager
 def serve_imports() -> Iterator[None]:
-    """For whatever imports Serve, or unpickles objects of it. One thread at a time: Serve's modules import each
-    other in circles, and two threads that enter one at different places find modules half imported."""
+    """For whatever imports Serve, or unpickles objects of it. One thread at a time: Serve's modules import
+    each other in circles, and two threads that enter one at different places find modules half imported."""
     with _SERVE_LOCK, pandas_hidden():
         yield
 

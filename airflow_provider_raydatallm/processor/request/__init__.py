@@ -1,5 +1,4 @@
-"""Builds requests from input rows and parses answers into published columns.
+"""Builds requests from input rows, and parses answers (`answers/`).
 
-In: tables of a unit's rows, an engine's answers. Out: tables of requests, of answered and of failed rows.
-Never here: running an engine, or writing files.
+In: tables of a unit's rows. Out: tables of requests. Never here: running an engine, or writing files.
 """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raydatallm.contract.slice_paths import METADATA, slice_paths
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.storage.store import is_scratch

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import pydantic
 
 from airflow_provider_raydatallm.contract.job.phase import PHASE
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL, ListedJob
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.queue.places import task_key

@@ -32,7 +32,7 @@ from airflow_provider_raydatallm.task.job.waiter import JobRef, TaskLog, heartbe
 from airflow_provider_raydatallm.task.queue.places import QueuePlace, task_key
 
 if TYPE_CHECKING:
-    from airflow_provider_raydatallm.contract.spec import SliceJob
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.report import Counts, Report, Tokens
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMJobError
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events
 from airflow_provider_raydatallm.lineage.openlineage import SliceLineage

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_raydatallm.contract import addresses
 from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES, check_address
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import ADDRESSES
+from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.task.submission import build_spec

@@ -17,7 +17,7 @@ from airflow.sdk.bases.decorator import DecoratedMappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.submit import packages, pickled_function
 from airflow_provider_raydatallm.submit.function_hash import hash_function

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
 from airflow_provider_raydatallm.lineage.table_names import dataset_name, input_table, output_table
 
@@ -107,7 +107,7 @@ def test_operator_works_where_openlineage_is_not_installed() -> None:
         "import sys; sys.modules['openlineage'] = None\n"
         "from airflow_provider_raydatallm.lineage import assets, openlineage, table_names\n"
         "class Task(openlineage.SliceLineage): pass\n"
-        "from airflow_provider_raydatallm.contract.spec import SliceJob\n"
+        "from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob\n"
         "job = SliceJob(slice_key='k', input_path='/i', output_path='/o', model_source='m', prompt='x')\n"
         "Task().record_run(job, result={})"
     )

@@ -19,7 +19,7 @@ from jinja2 import UndefinedError
 
 from airflow_provider_raydatallm.contract.groups import GROUPS
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.operators import groups
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish import publication, restore
 from airflow_provider_raydatallm.processor.store import lease, versions
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of

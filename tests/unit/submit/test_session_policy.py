@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.submit.session_policy import MAX_CHARACTERS, session_policy
 
 

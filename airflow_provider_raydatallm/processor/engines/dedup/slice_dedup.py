@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient

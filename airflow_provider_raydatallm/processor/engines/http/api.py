@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 #: Higher counts are none.

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from airflow_provider_raydatallm.contract.json_schema import subschemas
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.json_schema import subschemas
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import is_unicode, one_or_several, storable
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count, mapping
 from airflow_provider_raydatallm.processor.engines.http.replies import ROW_REFUSED, PassingError, broken_reply

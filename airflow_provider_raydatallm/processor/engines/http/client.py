@@ -21,10 +21,10 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_provider_raydatallm.contract.endpoint_spec import KEY_VARIABLE
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import storable
 from airflow_provider_raydatallm.processor.engines.http.api import Api
 from airflow_provider_raydatallm.processor.engines.http.limits import Pace, TokenBudget, TokenEstimate

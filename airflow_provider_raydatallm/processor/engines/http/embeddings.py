@@ -11,7 +11,7 @@ import numpy as np
 from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count, mapping
 from airflow_provider_raydatallm.processor.engines.http.replies import broken_reply
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, Engine, OpenFeeder
 from airflow_provider_raydatallm.processor.engines.dedup.slice_dedup import SliceDedup
 from airflow_provider_raydatallm.processor.engines.feeding.active_feeders import ActiveFeeders

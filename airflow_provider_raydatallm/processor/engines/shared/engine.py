@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.log.redaction import is_secret_name
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.replica import MODEL_TOKEN, SharedVllmReplica

@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import add_worker_name
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
-from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+from airflow_provider_raydatallm.processor.engines.vllm.worker.worker import VllmWorker
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 #: Of transformers: around what a model is trained to write. It leaves the text as it is.
 _GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")

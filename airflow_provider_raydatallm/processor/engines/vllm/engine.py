@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OpenFeeder
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
@@ -35,7 +35,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmE
 from airflow_provider_raydatallm.processor.engines.vllm.lora import lora_arguments
 from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, OwnWorkers
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import repeated_share
-from airflow_provider_raydatallm.processor.engines.vllm.worker import VllmWorker
+from airflow_provider_raydatallm.processor.engines.vllm.worker.worker import VllmWorker
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import is_folder, model_files
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
     check_arguments,
@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.chat_template import che
 from airflow_provider_raydatallm.processor.engines.vllm.image_models import check_image_model
 from airflow_provider_raydatallm.processor.engines.vllm.pooling_models import check_pooling_model
 from airflow_provider_raydatallm.processor.engines.vllm.reasoning import check_reasoning_parser
-from airflow_provider_raydatallm.processor.request.answer_grammar import check_compiles
+from airflow_provider_raydatallm.processor.request.answers.grammar import check_compiles
 from airflow_provider_raydatallm.processor.sizing import model_config
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes, SizingInputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.sizing.model_config import config_file
 
 #: Words in the names of what a model's configuration says of images: `vision_config`, `image_token_id`.

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.request.head_labels import head_size
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.request.answers.head_labels import head_size
 from airflow_provider_raydatallm.processor.sizing.model_config import config_file, vector_size
 
 #: Ways of pooling that vLLM knows.

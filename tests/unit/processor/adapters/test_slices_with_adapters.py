@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import read_adapters
 from airflow_provider_raydatallm.processor.engines.dedup.keys import is_deterministic, request_key
 from tests.support.adapters import write_adapter

@@ -7,7 +7,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.cluster.fragment_writers import RowWriter
 from airflow_provider_raydatallm.processor.cluster.pipeline import WriterSink
 from airflow_provider_raydatallm.processor.engines.base import answer_table
-from airflow_provider_raydatallm.processor.request.answer_shape import TextParser
+from airflow_provider_raydatallm.processor.request.answers.shape import TextParser
 from tests.support.in_process import job_of
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input import disk
 from airflow_provider_raydatallm.processor.input.listing import get_input_file, list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.media import cells, medium, reader
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, check_media_column, files_of_cell
 from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, MediaUnavailable, Medium

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.media_sources import MediaSources
+from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, MediaUnavailable
 from airflow_provider_raydatallm.processor.media.sites import read_url
 from tests.support.http_server import Request, http_server, tls_server

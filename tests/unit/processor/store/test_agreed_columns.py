@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
-from airflow_provider_raydatallm.processor.request.answer_shape import TextParser
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.request.answers.shape import TextParser
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
 from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
@@ -31,7 +31,7 @@ from airflow_provider_raydatallm.processor.store.fragments import (
 from airflow_provider_raydatallm.processor.store.ledger import read_ledger
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
-from tests.unit.processor.request.test_answer_shape import parse
+from tests.unit.processor.request.answers.test_shape import parse
 
 UNIT = "a" * 16
 #: What `postprocess` returns, by the row's number.

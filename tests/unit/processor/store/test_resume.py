@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
 from airflow_provider_raydatallm.processor.input import text

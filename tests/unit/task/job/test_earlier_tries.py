@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.local_ray import head
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import (
     LabelsNotToldApart,
     LabelTree,
 )
-from airflow_provider_raydatallm.processor.request.answer_grammar import check_can_be_written
+from airflow_provider_raydatallm.processor.request.answers.grammar import check_can_be_written
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 #: What a worker takes in place of sampling parameters: arguments of vLLM's `PoolingParams`, under this name.
 POOLING = "pooling"

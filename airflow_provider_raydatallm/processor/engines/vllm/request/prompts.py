@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.engines.control_tokens import Spans
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels import Labels

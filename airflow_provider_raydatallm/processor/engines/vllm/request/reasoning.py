@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 #: What a worker takes beside sampling parameters: arguments of the chat template, under this name.
 REASONING = "reasoning"

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokens, ControlTokenSet, Spans
 from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
 

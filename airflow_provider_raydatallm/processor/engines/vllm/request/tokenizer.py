@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from airflow_provider_raydatallm.contract.spec import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.control_tokens import cells_of
 from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import with_adapter
 from airflow_provider_raydatallm.processor.engines.vllm.request.prompts import PROMPTS, Part

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_raydatallm.processor.engines.http.chat import ChatApi, unwrap_choice
 from airflow_provider_raydatallm.processor.engines.http.replies import PassingError
-from airflow_provider_raydatallm.processor.request.output_schema import structured_outputs
+from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
 from tests.support.in_process import job_of
 
 TOOL = {"type": "function", "function": {"name": "f"}}

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from aiohttp import web
 
-from airflow_provider_raydatallm.contract.endpoint_spec import KEY_VARIABLE
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederSetup
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.http import client

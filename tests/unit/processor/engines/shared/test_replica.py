@@ -17,10 +17,10 @@ import pytest
 
 from airflow_provider_raydatallm.processor.engines.shared import replica, serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.fair_share import FairShare
-from airflow_provider_raydatallm.processor.engines.vllm import worker as worker_module
 from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
-from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
+from airflow_provider_raydatallm.processor.engines.vllm.worker import worker as worker_module
+from airflow_provider_raydatallm.processor.engines.vllm.worker.streams import RowStreams
 from tests.support.async_tests import async_test
 
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
-from airflow_provider_raydatallm.processor.engines.vllm import worker as worker_module
 from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
-from airflow_provider_raydatallm.processor.engines.vllm.streams import RowStreams
+from airflow_provider_raydatallm.processor.engines.vllm.worker import worker as worker_module
+from airflow_provider_raydatallm.processor.engines.vllm.worker.streams import RowStreams
 
 
 @pytest.mark.parametrize(("message", "by_itself"), [

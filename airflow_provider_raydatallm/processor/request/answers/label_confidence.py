@@ -1,0 +1,44 @@
+"""Columns that say how sure the model is of a label, from the probabilities of all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.request.answers.output_schema import InvalidOutput
+
+
+def fields(job: SliceJob) -> list[pa.Field]:
+    """Returns the columns beside the label's; none unless the job asks for them."""
+    if not job.label_confidence:
+        return []
+    name = job.output_column
+    return [
+        pa.field(f"{name}_probability", pa.float32()),
+        pa.field(f"{name}_runner_up", pa.string()),
+        pa.field(f"{name}_runner_up_probability", pa.float32()),
+        pa.field(f"{name}_entropy", pa.float32()),  # in bits: 0 when sure, log2 of their number at most
+    ]
+
+
+def most_probable(labels: Sequence[str], probabilities: Sequence[float]) -> tuple[str, list[Any]]:
+    """Returns the label, and the values of `fields`.
+
+    :param probabilities: of the labels, in their order.
+    :raises InvalidOutput: when they are no numbers.
+    :raises SliceError: when they are of other labels.
+    """
+    if len(labels) != len(probabilities):
+        raise SliceError(
+            f"the model's head has {len(probabilities)} labels, and choices has {len(labels)}", kind="input"
+        )
+    if not all(map(math.isfinite, probabilities)):
+        raise InvalidOutput("holds probabilities that are no numbers")
+    first, second = sorted(range(len(labels)), key=lambda i: -probabilities[i])[:2]
+    entropy = -sum(p * math.log2(p) for p in probabilities if p > 0)
+    return labels[first], [probabilities[first], labels[second], probabilities[second], entropy]

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
+
+SOURCES = MediaSources([
+    "s3://lake/photos/", "/mnt/photos", "https://cdn.example.com", "http://img.example.com:8080/public/",
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("address", [
+    "s3://lake/photos/a/b.jpg", "/mnt/photos/a.jpg", "https://cdn.example.com/a.jpg?size=3",
+    "https://CDN.example.com:443/a", "http://img.example.com:8080/public/a.png",
+])  # fmt: skip
+def test_addresses_below_a_source_are_accepted(address: str) -> None:
+    SOURCES.check(address)
+
+
+@pytest.mark.parametrize("address", [
+    "s3://lake/photos-of-others/a.jpg", "s3://lake/secret.jpg", "gs://lake/photos/a.jpg", "a.jpg", "",
+    "/mnt/photosets/a.jpg", "/etc/passwd", "/mnt/photos/../secret", "file:///mnt/other/a.jpg",
+    "data:image/png;base64,AA",
+    "http://cdn.example.com/a.jpg", "https://cdn.example.com.evil.org/a.jpg", "https://cdn.example.com:8443/a",
+    "https://cdn.example.com@evil.org/a.jpg", "https://evil.org/https://cdn.example.com/a.jpg",
+    "https://evil.org\\@cdn.example.com/a.jpg", "http://img.example.com:8080/private/a.png",
+    "http://img.example.com:8080/public/../private/a.png",
+    "http://img.example.com:8080/public/%2e%2e/private/a.png", "https:///a.jpg", "https://[::1/a.jpg",
+    "zip://a.jpg::s3://lake/photos/x.zip", "ftp://cdn.example.com/a.jpg",
+])  # fmt: skip
+def test_addresses_elsewhere_are_refused(address: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        SOURCES.check(address)
+
+
+def test_without_sources_no_address_is_accepted() -> None:
+    with pytest.raises(ValueError, match=r"below none of images\.sources"):
+        MediaSources([]).check("/mnt/photos/a.jpg")
+
+
+@pytest.mark.parametrize("address", [
+    "127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "::1", "fe80::1",
+    "fd00::1", "::ffff:127.0.0.1", "224.0.0.1",
+])  # fmt: skip
+def test_sites_with_private_addresses_are_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="not public"):
+        SOURCES.check_machine("cdn.example.com", address)
+
+
+def test_listed_machines_and_public_ones_are_accepted() -> None:
+    sources = MediaSources(["https://cdn.example.com", "10.1.0.0/16", "fd00::7"])
+    for address in ("93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c", "10.1.2.3", "fd00::7"):
+        sources.check_machine("cdn.example.com", address)
+    with pytest.raises(ValueError, match="not public"):
+        sources.check_machine("cdn.example.com", "10.2.0.1")
+
+
+@pytest.mark.parametrize(
+    "source", ["photos/", "cdn.example.com", "https://user:pw@x.com", "ftp://x.com/a", ""]
+)
+def test_a_source_that_cannot_be_one_is_named(source: str) -> None:
+    with pytest.raises(ValueError, match=r"not a source|not accepted|not an address"):
+        MediaSources([source])

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pydantic
+import pytest
+
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from tests.support.slice_jobs import slice_job
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temprature": 0}, "temprature"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": (4, 2)}, "minimum above its maximum"),
+        ({"prompt": None}, "prompt is missing"),
+        ({"preprocess": "m:f"}, "give one of them"),
+        ({"prompt": None, "preprocess": "no colon"}, "package.module:function"),
+        ({"choices": ["a", "a"]}, "two different"),
+        ({"choices": ["a", "b"], "regex": "x"}, "exclude each other"),
+        ({"choices": ["a", "b"], "sampling_params": {"structured_outputs": {}}}, "structured_outputs"),
+        ({"output_mode": "columns"}, "output_mode is 'columns', which is for answers of an output_schema"),
+        ({"output_schema": {}, "output_mode": "table"}, "output_mode"),
+        ({"output_schema": {}, "output_mode": "columns", "output_column": "b"}, "leave output_column out"),
+        ({"output_schema": {}, "output_mode": "columns", "postprocess": "m:f"}, "both decide the published"),
+        ({"repair": 2}, "quality.repair is for answers that lack their shape, and these have none"),
+        ({"max_invalid_fraction": 0.1}, "quality.max_invalid is for answers that lack their shape"),
+        ({"regex": "x", "repair": -1}, "repair"),
+        ({"regex": "x", "max_invalid_fraction": 1.5}, "max_invalid_fraction"),
+        ({"on_empty": "ignore"}, "on_empty"),
+        ({"max_rows": 0}, "max_rows"),
+        ({"output_column": "__unit"}, "begin with __"),
+        ({"columns": ["x", "x"]}, "different names"),
+        ({"slice_key": ""}, "slice_key"),
+        ({"answer_cache": "answers"}, "'answers' is not a folder that slices can share: give an address"),
+        ({"answer_cache": "s3:/lake"}, "'s3:/lake' is not a folder"),
+        ({"answer_cache": "s3://lake/{slice}"}, "without {slice}"),
+        ({"answer_cache": "/a", "deduplicate": False}, "contradict each other"),
+        ({"answer_cache": "/a", "engine": "ray_data_llm"}, "is for engine 'vllm'"),
+        ({"answer_cache": "/a", "engine_kwargs": {"task_type": "embed"}}, "this slice's is 'ray_data_llm'"),
+        ({"answer_cache": "/a", "engine": "m:Mine"}, "this slice's is 'm:Mine'"),
+        ({"answer_cache_max_bytes": 1}, "greater than or equal to 1048576"),
+        ({"answer_cache_max_days": 0}, "greater than 0"),
+        ({"engine_kwargs": {"max_model_len": "2k"}}, "'2k': a number of tokens, or 'auto'"),
+        ({"sampling_params": {"top_k": "None"}}, "'top_k' rendered to 'None': check the"),
+        ({"engine_kwargs": {"max_model_len": 0}}, "is 0: a number of tokens"),
+        ({"on_too_long": "truncate"}, "needs engine.kwargs['max_model_len']"),
+        (
+            {"on_too_long": "truncate", "engine_kwargs": {"max_model_len": 64},
+             "sampling_params": {"max_tokens": 64}},
+            "max_tokens is 64 and max_model_len 64",
+        ),
+        (
+            {"engine_kwargs": {"max_model_len": "auto"}, "sampling_params": {"max_tokens": None}},
+            "'max_tokens'] is None, which leaves no room",
+        ),
+        ({"max_model_len_percentile": 101}, "less than or equal to 100"),
+        ({"concurrency": "all"}, "auto"),
+        ({"blocks": 0}, "greater than or equal to 1"),
+    ],
+)  # fmt: skip
+def test_invalid_field_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=re.escape(message)):
+        slice_job(**fields)
+
+
+def test_job_survives_json() -> None:
+    sent = slice_job(choices=["a", "b"], concurrency=(1, 2), output_schema=None, columns=["x"])
+    assert SliceJob.model_validate_json(sent.model_dump_json()) == sent
+
+
+def test_slice_path_is_the_output_path_with_the_encoded_key() -> None:
+    assert slice_job().slice_path == "s3://lake/out/ds=2026-01-31"
+    assert slice_job(output_path="/out/day={slice}").slice_path == "/out/day=2026-01-31"
+    assert slice_job(output_path="/out/{slice}/answers").slice_path == "/out/2026-01-31/answers"
+    assert slice_job(slice_key="EMEA/a=b").slice_path == "s3://lake/out/ds=EMEA%2Fa%3Db"
+    assert slice_job(max_rows=10).slice_path == "s3://lake/out.trial/first-10/ds=2026-01-31"
+    assert encode_slice_key("..") == "%2E%2E"
+
+
+def test_rendered_arguments_of_vllm_are_numbers_and_booleans() -> None:
+    kwargs = {"max_model_len": "4096", "enforce_eager": "false", "revision": "1234567", "dtype": "bfloat16"}
+    engine = slice_job(engine_kwargs=kwargs).engine_kwargs
+    assert engine == {**kwargs, "max_model_len": 4096, "enforce_eager": False}
+    params = {
+        "temperature": " 0.5",
+        "top_k": "-1",
+        "seed": "{seed}",
+        "min_p": "1e-3",
+        "stop": "7",
+        "skip": "1.2.3",
+    }
+    sampling = slice_job(sampling_params=params).sampling_params
+    assert sampling == {**params, "temperature": 0.5, "top_k": -1, "min_p": 0.001}
+    assert slice_job(engine_kwargs={"max_model_len": None}).engine_kwargs == {}
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_speculation_has_a_short_form_that_decides_no_answer(method: str) -> None:
+    job = slice_job(engine_kwargs={"speculative_config": method})
+    config = job.engine_kwargs["speculative_config"]
+    assert (config["method"], fingerprint(job)) == (method, fingerprint(slice_job()))
+    assert not slice_job(choices=["a", "b"], engine_kwargs=job.engine_kwargs).compares_labels
+
+
+@pytest.mark.parametrize(
+    ("sampling_params", "config", "message"),
+    [
+        ({}, "eagle", "'eagle': use 'ngram', 'suffix', or vLLM's own dict"),
+        ({"min_p": 0.1}, "ngram", "sampling_params['min_p'] and engine.kwargs['speculative_config']"),
+        ({"logit_bias": {"1": 2.0}}, {"method": "ngram"}, "sampling_params['logit_bias'] and"),
+    ],
+)
+def test_speculation_that_vllm_would_refuse_is_refused(
+    sampling_params: dict[str, Any], config: Any, message: str
+) -> None:
+    with pytest.raises(pydantic.ValidationError, match=re.escape(message)):
+        slice_job(sampling_params=sampling_params, engine_kwargs={"speculative_config": config})
+    slice_job(sampling_params=sampling_params | {"min_p": 0}, engine_kwargs={})

@@ -233,10 +233,14 @@ class Labels(TypedDict, total=False):
         `<output>_runner_up_probability` and `<output>_entropy` (bits). The probabilities are of the choices
         alone: together they are 1.
     :param exact: have the model write its choice in full, by a grammar.
+    :param multi: a row may have several of the choices, or none: the model is asked about each whether it
+        applies, and `<output>` is a list of those that do. `confidence` then publishes the probability of
+        each, in the struct `<output>_probability`.
     """
 
     confidence: bool | Later
     exact: bool | Later
+    multi: bool | Later
 
 
 class Publish(TypedDict, total=False):

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 #: A label's tokens depend on so many of the prompt's last ones, which the chat template mostly writes.
 _TAIL_TOKENS = 2
 _KNOWN_TAILS = 1000
-_PROMPT = ({"role": "user", "content": "x"},)
+#: A prompt that is like any other.
+PROMPT = ({"role": "user", "content": "x"},)
 #: An answer that no template changes, and that occurs in none: a label may be part of a control token.
 _ANSWER = "a5f0c2d7e"
 #: A prompt's end that has the model think: <think>, [THINK], <seed:think>, <|begin_of_thought|>.
@@ -38,25 +39,31 @@ class Labels:
     """Thread-safe."""
 
     def __init__(
-        self, labels: Sequence[str], render: Render, tokenize: Callable[[Sequence[str]], list[list[int]]]
+        self,
+        labels: Sequence[Sequence[str]],
+        render: Render,
+        tokenize: Callable[[Sequence[str]], list[list[int]]],
+        *,
+        is_exact: bool,
     ) -> None:
         """
+        :param labels: of each, the texts that mean it.
+        :param is_exact: whether each one's probability is wanted, and not only which is the largest.
         :raises LabelsNotToldApart: when the model would have to write them.
         :raises SliceError: when the chat template has the model think first.
         """
-        self._labels, self._render, self._tokenize = labels, render, tokenize
+        self._labels, self._render, self._tokenize, self._is_exact = labels, render, tokenize, is_exact
         self._trees: dict[tuple[int, ...], LabelTree] = {}
-        prompt = render(_PROMPT)
+        prompt = render(PROMPT)
         if _THINKS.search(prompt.rstrip()):
             raise SliceError(
                 "choices are compared by the first token of an answer, and this model's chat template begins "
                 "it with its thinking: turn that off in chat_template_kwargs, or use another model",
                 kind="input",
             )
-        self._end_tokens = self._find_end_tokens()
+        self._lead, self._end_tokens = self._find_surroundings(prompt)
         [tokens] = tokenize([prompt])
-        #: That a row takes after most prompts.
-        self.requests = len(self._tree_after(prompt, tokens).requests)
+        self.tree_after(prompt, tokens)
 
     @classmethod
     def of_job(
@@ -70,12 +77,7 @@ class Labels:
             return None
         assert job.choices is not None
         try:
-            labels = cls(job.choices, render, tokenize)
-            if labels.requests > 1 and not job.label_confidence:
-                raise LabelsNotToldApart(
-                    f"their first tokens are shared, and {labels.requests} requests a row cost more"
-                )
-            return labels
+            return cls([[c] for c in job.choices], render, tokenize, is_exact=job.label_confidence)
         except LabelsNotToldApart as e:
             if job.label_confidence:
                 raise SliceError(
@@ -94,38 +96,77 @@ class Labels:
         :raises ValueError: when they decide how an answer is drawn, or the labels cannot be told apart after
             this prompt.
         """
-        names = sampling_params.keys() - _IGNORED
-        if names or sampling_params.get("temperature") not in (None, 0):
-            name = min(names, default="temperature")
-            raise ValueError(
-                f"the row sets sampling_params[{name!r}], and the most probable of the choices is "
-                "published without drawing one: set labels.exact=True"
-            )
-        return self._tree_after(prompt, tokens)
+        check_draws_nothing(sampling_params)
+        return self.tree_after(prompt, tokens)
 
-    def _tree_after(self, prompt: str, tokens: Sequence[int]) -> LabelTree:
+    def tree_after(self, prompt: str, tokens: Sequence[int]) -> LabelTree:
         tail = tuple(tokens[-_TAIL_TOKENS:])
         tree = self._trees.get(tail)
         if tree is None:
             if len(self._trees) >= _KNOWN_TAILS:
                 self._trees.clear()
-            tree = self._trees[tail] = LabelTree.of_labels(self._tokens_after(prompt), self._end_tokens)
+            tree = self._trees[tail] = self._build_tree(prompt)
         return tree
 
-    def _tokens_after(self, prompt: str) -> list[list[int]]:
-        before, *texts = self._tokenize([prompt, *(prompt + label for label in self._labels)])
-        for label, tokens in zip(self._labels, texts, strict=True):
-            if tokens[: len(before)] != before or len(tokens) == len(before):
-                raise LabelsNotToldApart(f"the choice {label!r} merges into the prompt's last token")
-        return [tokens[len(before) :] for tokens in texts]
+    def _build_tree(self, prompt: str) -> LabelTree:
+        """Other ways to write the labels count where they take no further request."""
+        labels = self._tokens_after(prompt)
+        tree = self._tree_of([ways[:1] for ways in labels])
+        try:
+            with_other_ways = self._tree_of(labels)
+        except LabelsNotToldApart:
+            return tree
+        return with_other_ways if len(with_other_ways.requests) == len(tree.requests) else tree
 
-    def _find_end_tokens(self) -> list[int]:
-        """The token by which the chat template ends an answer."""
+    def _tree_of(self, labels: Sequence[Sequence[Sequence[int]]]) -> LabelTree:
+        return LabelTree.of_labels(labels, self._end_tokens, is_exact=self._is_exact)
+
+    def _tokens_after(self, prompt: str) -> list[list[list[int]]]:
+        """The tokens of each label, as the model would write it, and in the other ways that it may."""
+        texts = [self._ways(of_label, prompt) for of_label in self._labels]
+        flat = [prompt + text for of_label in texts for text in of_label]
+        before, *wholes = self._tokenize([prompt, *flat])
+        of_texts = iter(wholes)
+        labels = []
+        for of_label in texts:
+            ways = []
+            for text, tokens in zip(of_label, of_texts, strict=False):
+                if tokens[: len(before)] == before and len(tokens) > len(before):
+                    ways.append(tokens[len(before) :])
+                elif not ways:
+                    raise LabelsNotToldApart(f"the choice {text!r} merges into the prompt's last token")
+            labels.append(ways)
+        return labels
+
+    def _ways(self, of_label: Sequence[str], prompt: str) -> list[str]:
+        """With what the chat template puts before an answer; and with or without a space, unless the prompt
+        ends with white space."""
+        leads = [self._lead]
+        if not prompt[-1:].isspace() and self._lead in ("", " "):
+            leads = list(dict.fromkeys([self._lead, "", " "]))
+        return [lead + text for lead in leads for text in of_label]
+
+    def _find_surroundings(self, prompt: str) -> tuple[str, list[int]]:
+        """The white space between a prompt and an answer, as the chat template writes it, and the token by
+        which it ends an answer."""
         said = {"role": "assistant", "content": _ANSWER}
         try:
-            text = self._render([*_PROMPT, said], add_generation_prompt=False)
+            text = self._render([*PROMPT, said], add_generation_prompt=False)
         except Exception:  # templates raise any type
-            return []
+            return "", []
         before, answer, _ = text.rpartition(_ANSWER)
+        lead = before.removeprefix(prompt)
         without, whole = self._tokenize([before + answer, text])
-        return whole[len(without) :][:1] if answer and whole[: len(without)] == without else []
+        ends = whole[len(without) :][:1] if answer and whole[: len(without)] == without else []
+        return lead if lead.isspace() else "", ends
+
+
+def check_draws_nothing(sampling_params: Mapping[str, Any]) -> None:
+    """:raises ValueError: when a row's parameters decide how an answer is drawn."""
+    names = sampling_params.keys() - _IGNORED
+    if names or sampling_params.get("temperature") not in (None, 0):
+        name = min(names, default="temperature")
+        raise ValueError(
+            f"the row sets sampling_params[{name!r}], and the most probable of the choices is "
+            "published without drawing one: set labels.exact=True"
+        )

@@ -22,8 +22,8 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.labels import (
     check_draws_nothing,
 )
 
-#: Texts that mean the same answer: here case is no part of it.
-_YES, _NO = ("Yes", "yes"), ("No", "no")
+#: Here case means nothing.
+_ANSWERS = (("Yes", "No"), ("yes", "no"))
 #: Where a question would begin; in no row's text.
 _HERE = "q7d1e90b5c"
 
@@ -42,7 +42,7 @@ class LabelQuestions:
             of_before, *wholes = tokenize([before, *texts])
             if any(tokens[: len(of_before)] != of_before for tokens in wholes):
                 raise LabelsNotToldApart("a question merges into the tokens before it")
-            answers = Labels([_YES, _NO], render, tokenize, is_exact=True).tree_after(texts[0], wholes[0])
+            answers = Labels(_ANSWERS, render, tokenize, is_exact=True).tree_after(texts[0], wholes[0])
         except ValueError as e:
             raise SliceError(
                 f"labels.multi=True is not possible with this model: {e}. Use another one", kind="input"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -40,19 +42,20 @@ class Labels:
 
     def __init__(
         self,
-        labels: Sequence[Sequence[str]],
+        wordings: Sequence[Sequence[str]],
         render: Render,
         tokenize: Callable[[Sequence[str]], list[list[int]]],
         *,
         is_exact: bool,
     ) -> None:
         """
-        :param labels: of each, the texts that mean it.
+        :param wordings: the labels; and in the same order, other texts that mean the same.
         :param is_exact: whether each one's probability is wanted, and not only which is the largest.
         :raises LabelsNotToldApart: when the model would have to write them.
         :raises SliceError: when the chat template has the model think first.
         """
-        self._labels, self._render, self._tokenize, self._is_exact = labels, render, tokenize, is_exact
+        self._wordings, self._render, self._tokenize = wordings, render, tokenize
+        self._is_exact = is_exact
         self._trees: dict[tuple[int, ...], LabelTree] = {}
         prompt = render(PROMPT)
         if _THINKS.search(prompt.rstrip()):
@@ -77,7 +80,7 @@ class Labels:
             return None
         assert job.choices is not None
         try:
-            return cls([[c] for c in job.choices], render, tokenize, is_exact=job.label_confidence)
+            return cls([job.choices], render, tokenize, is_exact=job.label_confidence)
         except LabelsNotToldApart as e:
             if job.label_confidence:
                 raise SliceError(
@@ -110,41 +113,45 @@ class Labels:
 
     def _build_tree(self, prompt: str) -> LabelTree:
         """Other ways to write the labels count where they take no further request."""
-        labels = self._tokens_after(prompt)
-        tree = self._tree_of([ways[:1] for ways in labels])
-        try:
-            with_other_ways = self._tree_of(labels)
-        except LabelsNotToldApart:
-            return tree
-        return with_other_ways if len(with_other_ways.requests) == len(tree.requests) else tree
+        first, *others = self._tokens_after(prompt)
+        ways, tree = [first], self._tree_of([first])
+        for other in others:
+            with contextlib.suppress(LabelsNotToldApart):
+                with_other = self._tree_of([*ways, other])
+                if len(with_other.requests) == len(tree.requests):
+                    ways, tree = [*ways, other], with_other
+        return tree
 
-    def _tree_of(self, labels: Sequence[Sequence[Sequence[int]]]) -> LabelTree:
-        return LabelTree.of_labels(labels, self._end_tokens, is_exact=self._is_exact)
+    def _tree_of(self, ways: Sequence[Sequence[Sequence[int]]]) -> LabelTree:
+        """:param ways: the tokens of all labels, each time in another way."""
+        of_labels = list(zip(*ways, strict=True))
+        return LabelTree.of_labels(of_labels, self._end_tokens, is_exact=self._is_exact)
 
     def _tokens_after(self, prompt: str) -> list[list[list[int]]]:
-        """The tokens of each label, as the model would write it, and in the other ways that it may."""
-        texts = [self._ways(of_label, prompt) for of_label in self._labels]
-        flat = [prompt + text for of_label in texts for text in of_label]
-        before, *wholes = self._tokenize([prompt, *flat])
+        """The tokens of all labels, in each way that the model may write them; first as it would."""
+        texts = [
+            [lead + text for text in wording] for lead in self._leads(prompt) for wording in self._wordings
+        ]
+        before, *wholes = self._tokenize([prompt, *(prompt + text for wording in texts for text in wording)])
         of_texts = iter(wholes)
-        labels = []
-        for of_label in texts:
-            ways = []
-            for text, tokens in zip(of_label, of_texts, strict=False):
-                if tokens[: len(before)] == before and len(tokens) > len(before):
-                    ways.append(tokens[len(before) :])
-                elif not ways:
-                    raise LabelsNotToldApart(f"the choice {text!r} merges into the prompt's last token")
-            labels.append(ways)
-        return labels
+        ways: list[list[list[int]]] = []
+        for wording in texts:
+            way = list(itertools.islice(of_texts, len(wording)))
+            for text, tokens in zip(wording, way, strict=True):
+                if tokens[: len(before)] != before or len(tokens) == len(before):
+                    if not ways:
+                        raise LabelsNotToldApart(f"the choice {text!r} merges into the prompt's last token")
+                    break
+            else:
+                ways.append([tokens[len(before) :] for tokens in way])
+        return ways
 
-    def _ways(self, of_label: Sequence[str], prompt: str) -> list[str]:
-        """With what the chat template puts before an answer; and with or without a space, unless the prompt
-        ends with white space."""
-        leads = [self._lead]
-        if not prompt[-1:].isspace() and self._lead in ("", " "):
-            leads = list(dict.fromkeys([self._lead, "", " "]))
-        return [lead + text for lead in leads for text in of_label]
+    def _leads(self, prompt: str) -> list[str]:
+        """What may stand before an answer: first what the chat template puts there; and a space, or none,
+        unless the prompt ends with white space."""
+        if prompt[-1:].isspace() or self._lead not in ("", " "):
+            return [self._lead]
+        return [self._lead, " " if self._lead == "" else ""]
 
     def _find_surroundings(self, prompt: str) -> tuple[str, list[int]]:
         """The white space between a prompt and an answer, as the chat template writes it, and the token by

@@ -309,7 +309,7 @@ def test_questions_follow_the_last_message_and_share_its_prompt(tmp_path: Path) 
     ("template", "message", "says"),
     [
         (ENDS, {"role": "tool", "content": "x"}, "of the role 'tool'"),
-        (ENDS + "{{ messages[-1].name }}", {"role": "user", "content": "x", "name": "n"}, "something of the row"),
+        (ENDS + "{{ messages[-1].name }}", {"role": "user", "content": "x", "name": "n"}, "of the row after"),
         ("{% if messages[-1].name %}x{% else %}" + ENDS + "{% endif %}",
          {"role": "user", "content": "x", "name": "n"}, "leaves the last message out"),
     ],

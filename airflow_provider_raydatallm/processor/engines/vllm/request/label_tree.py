@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import count, groupby
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
@@ -22,7 +23,7 @@ from pydantic_core import to_json
 LABELS = "labels"
 #: vLLM's limit of `logprob_token_ids`.
 _MOST_TOKENS = 128
-#: Requests a row, above which a grammar costs less.
+#: Requests of a row whose labels are all to be told exactly.
 _MOST_REQUESTS = 4
 
 
@@ -72,7 +73,7 @@ class LabelTree:
         """
         :param labels: of each of two or more, the ways to write it: the tokens of each.
         :param end_tokens: that end the model's turn.
-        :raises LabelsNotToldApart: when two labels have the same tokens, or many requests are needed.
+        :raises LabelsNotToldApart: when two labels have the same tokens, or all would take many requests.
         """
         requests: list[Branching] = []
         branches: list[tuple[tuple[tuple[int, int], ...], ...]] = []
@@ -111,7 +112,7 @@ class LabelTree:
                     grow(group, depth + 1)
 
         grow(list(range(len(ways))), 0)
-        if len(requests) > _MOST_REQUESTS:
+        if is_exact and len(requests) > _MOST_REQUESTS:
             raise LabelsNotToldApart(
                 f"the labels' first tokens are shared so often that each row would take {len(requests)} "
                 f"requests (at most {_MOST_REQUESTS})"
@@ -150,6 +151,15 @@ class LabelTree:
     def most_tokens(self) -> int:
         """That a request has after the prompt, its answer included."""
         return 1 + max(len(request.prefix) for request in self.requests)
+
+    @property
+    def mean_requests(self) -> float:
+        """Those that a label takes, all being as frequent."""
+        of_labels = (
+            {request for way in ways for place, _ in way for request in self._requests_of[place]}
+            for ways in self.paths
+        )
+        return fmean(map(len, of_labels))
 
     @cached_property
     def params(self) -> str:

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 #: A label's tokens depend on so many of the prompt's last ones, which the chat template mostly writes.
 _TAIL_TOKENS = 2
 _KNOWN_TAILS = 1000
+#: Above it a grammar costs less (docs/benchmarks.md).
+_MOST_MEAN_REQUESTS = 1.5
 #: A prompt that is like any other.
 PROMPT = ({"role": "user", "content": "x"},)
 #: An answer that no template changes, and that occurs in none: a label may be part of a control token.
@@ -66,7 +68,8 @@ class Labels:
             )
         self._lead, self._end_tokens = self._find_surroundings(prompt)
         [tokens] = tokenize([prompt])
-        self.tree_after(prompt, tokens)
+        #: Of a row, after most prompts.
+        self.mean_requests = self.tree_after(prompt, tokens).mean_requests
 
     @classmethod
     def of_job(
@@ -80,7 +83,12 @@ class Labels:
             return None
         assert job.choices is not None
         try:
-            return cls([job.choices], render, tokenize, is_exact=job.label_confidence)
+            labels = cls([job.choices], render, tokenize, is_exact=job.label_confidence)
+            if not job.label_confidence and labels.mean_requests > _MOST_MEAN_REQUESTS:
+                raise LabelsNotToldApart(
+                    f"their first tokens are shared, and {labels.mean_requests:.1f} requests a row cost more"
+                )
+            return labels
         except LabelsNotToldApart as e:
             if job.label_confidence:
                 raise SliceError(

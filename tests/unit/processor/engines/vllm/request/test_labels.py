@@ -109,6 +109,7 @@ def test_most_probable_label_is_known_before_all_requests_are_asked() -> None:
 
 def test_label_that_leads_at_once_takes_one_request() -> None:
     tree = exact_tree([[(1,)], [(2, 1)], [(2, 2)]], is_exact=False)
+    assert tree.mean_requests == pytest.approx(5 / 3)
     assert tree.next_requests({}) == [0]
     assert tree.next_requests({0: [math.log(0.6), math.log(0.4)]}) == []
     assert tree.next_requests({0: [math.log(0.4), math.log(0.6)]}) == [1]
@@ -245,6 +246,19 @@ def test_choices_that_cannot_be_compared_are_written_unless_probabilities_are_as
     assert LABELS not in json.loads(row.params)
     with pytest.raises(SliceError, match=r"labels\.confidence=True is not possible with this model"):
         tokenizer_of(tmp_path, choices=merged, label_confidence=True)
+
+
+def test_choices_that_begin_alike_are_compared_where_most_rows_take_one_request(tmp_path: Path) -> None:
+    def is_compared(choices: list[str], **arguments: Any) -> bool:
+        [row] = tokenizer_of(tmp_path, choices=choices, **arguments)([request(temperature=0)])
+        return LABELS in json.loads(row.params)
+
+    pairs = [f"{letter}#{number}" for letter in "abcd" for number in "12"]
+    alone = [*"ijklmnopqrs"]
+    assert is_compared([*pairs, *alone])  # eight of them take two requests, and eleven one
+    assert not is_compared([*pairs, *alone[:4]])
+    with pytest.raises(SliceError, match="would take 5 requests"):
+        is_compared([*pairs, *alone], label_confidence=True)
 
 
 def test_label_with_a_line_break_is_compared_and_cannot_be_written(tmp_path: Path) -> None:

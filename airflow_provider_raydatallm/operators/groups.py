@@ -225,9 +225,9 @@ class Images(TypedDict, total=False):
 
 
 class Labels(TypedDict, total=False):
-    """How one of `choices` is found. By default, engine `vllm` asks how probable each of them is, mostly in a
-    single token, and the most probable one is published. With a `temperature`, or other sampling parameters
-    that decide how an answer is drawn, the model writes its choice.
+    """How one of `choices`, or several, are found. By default, engine `vllm` asks how probable each of them
+    is, mostly in a single token, and the most probable one is published. With a `temperature`, or other
+    sampling parameters that decide how an answer is drawn, the model writes its choice.
 
     :param confidence: publish also the columns `<output>_probability`, `<output>_runner_up`,
         `<output>_runner_up_probability` and `<output>_entropy` (bits). The probabilities are of the choices

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.table import Figure, show
 
 ROWS = int(os.environ.get("BENCH_LABELS_ROWS", 4_000))
-ROUNDS = 4
+ROUNDS = 8
 GOAL = 1.3
 #: How labels are found.
 WAYS: dict[str, dict[str, Any]] = {

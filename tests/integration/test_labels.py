@@ -139,14 +139,14 @@ def test_topics_of_a_review_are_those_that_the_model_says_yes_to(
         assert topics == [topic for topic, probability in of_row.items() if probability > 0.5]
     numbers = np.array([list(of_row.values()) for of_row in told])
     expected = np.array(in_own_process(yes_by_transformers, str(tiny_model), reviews))
-    print(
-        np.abs(numbers[:64] - expected).max(),
-        np.median(np.abs(numbers[:64] - expected)),
-        expected.std(0),
-        expected.mean(0),
-        expected.std(1).mean(),
-    )
-    assert np.abs(numbers[: len(reviews)] - expected).max() < 0.05  # of bfloat16
+    of_reviews = numbers[: len(reviews)]
+    assert np.median(np.abs(of_reviews - expected)) < 0.003  # of bfloat16
+    # What tells topics apart, and rows: the model knows nothing of either, and hardly does.
+    for axis in (0, 1):
+        apart, expected_apart = (n - n.mean(axis, keepdims=True) for n in (of_reviews, expected))
+        assert np.corrcoef(apart.ravel(), expected_apart.ravel())[0, 1] > 0.9
     report = json.loads(next((tmp_path / "out.ray_llm").rglob("report*.json")).read_text())
     assert (report["counts"]["succeeded"], report["counts"]["quarantined"]) == (len(rows) - 1, 1)
-    assert report["tokens"]["output"] == len(TOPICS) * (len(rows) - 1)
+    # The empty one and null are the same to the model.
+    assert report["counts"]["deduplicated"] == 1
+    assert report["tokens"]["output"] == len(TOPICS) * (len(rows) - 2)

@@ -1,7 +1,11 @@
 """Labels compared in a token beside labels that a grammar has the model write, by a real chat model on real
-mails: where they differ, and which of them are right.
+mails: how often they are the same, and why not.
 
     python -m benchmarks.label_agreement
+
+Of the columns, `on labels` is the probability that the model begins its answer with a label by itself, and
+`by itself` are the tokens that it would begin with; `split` is the share of rows in which the grammar's first
+token is none of the labels' own, `ties` that of rows in which two labels are equally probable (bfloat16).
 """
 
 from __future__ import annotations
@@ -10,31 +14,22 @@ import json
 import math
 import os
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
+from airflow_provider_raydatallm.contract.spec.request import LABEL_QUESTION
 from benchmarks.table import print_rows
 
 MAILS = int(os.environ.get("BENCH_MAILS", 200))
 CHARS = 400
 
 
-class Case(NamedTuple):
-    """`spam`: the label that spam has; "" where the mails say nothing of it."""
-
-    prompt: str
-    labels: tuple[str, ...]
-    spam: str = ""
-
-
-CASES = (
-    Case("Mail: {text}\n\nIs this mail an advertisement? Answer yes or no.", ("Yes", "No"), "Yes"),
-    Case("Mail: {text}\n\nIs this mail spam or ham? Answer with one word only.", ("spam", "ham"), "spam"),
-    Case(
-        "Mail: {text}\n\nWhat is this mail about? Answer with one word only: Advertising, Software, News, "
-        "Finance, Personal or Other.",
-        ("Advertising", "Software", "News", "Finance", "Personal", "Other"),
-    ),
-    Case("{text}", ("Advertising", "Software", "News", "Finance", "Personal", "Other")),
+TOPICS = ("Advertising", "Software", "News", "Finance", "Personal", "Other")
+#: Prompts, after which the model begins with a label ever less often.
+CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Mail: {text}" + LABEL_QUESTION.format(label="advertisement"), ("Yes", "No")),
+    (f"Mail: {{text}}\n\nWhat is this mail about? Answer with one word only: {', '.join(TOPICS)}.", TOPICS),
+    ("Mail: {text}\n\nIs this mail spam or ham? Answer with one word only.", ("spam", "ham")),
+    ("{text}", TOPICS),
 )
 
 
@@ -51,12 +46,13 @@ def run() -> None:
     of_kinds = [[mail for mail in mails if mail["is_spam"] is kind][: MAILS // 2] for kind in (True, False)]
     rows = [{**mail, "text": mail["text"][:CHARS]} for of_kind in of_kinds for mail in of_kind]
     llm = LLM(model, enforce_eager=True, max_model_len=1024, disable_log_stats=True)
-    table = [_compare(llm, model, case, rows) for case in CASES]
-    header = ["labels", "the same", "right: compared", "written", "on labels", "split", "by itself"]
-    print_rows(header, table)
+    table = [_compare(llm, model, *case, rows) for case in CASES]
+    print_rows(["labels", "on labels", "the same", "ties", "split", "by itself"], table)
 
 
-def _compare(llm: Any, model: str, case: Case, rows: list[dict[str, Any]]) -> list[str]:
+def _compare(
+    llm: Any, model: str, prompt: str, labels: tuple[str, ...], rows: list[dict[str, Any]]
+) -> list[str]:
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -67,7 +63,7 @@ def _compare(llm: Any, model: str, case: Case, rows: list[dict[str, Any]]) -> li
 
     job = SliceJob(
         slice_key="k", input_path="/in", output_path="/out", model_source=model, engine="vllm",
-        prompt=case.prompt, choices=case.labels, label_confidence=True,
+        prompt=prompt, choices=labels, label_confidence=True,
     )  # fmt: skip
     builder = RequestBuilder(["text"], prompt=job.prompt)
     tokenizer = PromptTokenizer(job)
@@ -79,7 +75,7 @@ def _compare(llm: Any, model: str, case: Case, rows: list[dict[str, Any]]) -> li
         requests = [{"prompt_token_ids": [*prompt.tokens, *prefix]} for prompt in prompts]
         return llm.generate(requests, SamplingParams(temperature=0, **params), use_tqdm=False)
 
-    grammar = StructuredOutputsParams(choice=list(case.labels))
+    grammar = StructuredOutputsParams(choice=list(labels))
     outputs = [output.outputs[0] for output in ask((), max_tokens=16, structured_outputs=grammar)]
     written = [output.text for output in outputs]
     logprobs: list[dict[int, list[float]]] = [{} for _ in rows]
@@ -88,25 +84,18 @@ def _compare(llm: Any, model: str, case: Case, rows: list[dict[str, Any]]) -> li
             [of_tokens] = output.outputs[0].logprobs
             logprobs[row][number] = [of_tokens[token].logprob for token in request.tokens]
     numbers = [tree.probabilities(of_row) for of_row in logprobs]
-    compared = [case.labels[max(range(len(n)), key=n.__getitem__)] for n in numbers]
+    compared = [labels[max(range(len(n)), key=n.__getitem__)] for n in numbers]
     by_itself = Counter(output.outputs[0].text.strip() for output in ask((), max_tokens=1))
 
     def share(hits: list[bool]) -> str:
         return f"{sum(hits) / len(rows):.0%}"
 
-    def right(labels: list[str]) -> str:
-        hits = [(label == case.spam) == row["is_spam"] for label, row in zip(labels, rows, strict=True)]
-        return share(hits) if case.spam else ""
-
     on_labels = sum(math.exp(p) for of_row in logprobs for p in of_row[0]) / len(rows)
     split = [output.token_ids[0] not in own_tokens for output in outputs]
-    print(Counter(written), Counter(compared))
+    ties = [math.isclose(*sorted(of_row)[-2:], rel_tol=1e-6) for of_row in numbers]
     same = [a == b for a, b in zip(written, compared, strict=True)]
     likely = ", ".join(word for word, _ in by_itself.most_common(3))
-    return [
-        ", ".join(case.labels), share(same), right(compared), right(written), f"{on_labels:.1%}",
-        share(split), likely,
-    ]  # fmt: skip
+    return [", ".join(labels), f"{on_labels:.1%}", share(same), share(ties), share(split), likely]
 
 
 if __name__ == "__main__":

@@ -81,7 +81,11 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "sources": "image_sources",
         "timeout": "image_timeout",
     },
-    "labels": {"exact": "exact_labels", "confidence": "label_confidence"},
+    "labels": {
+        "exact": "exact_labels",
+        "confidence": "label_confidence",
+        "multi": "multi_label",
+    },
     "publish": {
         "max_file_bytes": "max_file_bytes",
         "file_per_input": "file_per_input",

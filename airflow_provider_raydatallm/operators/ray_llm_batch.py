@@ -90,7 +90,8 @@ class RayLLMBatchOperator(SliceTask):
         and `content`, or JSON text of such lists.
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
     :param choices: the answer is one of these texts, the most probable one by default.
-    :param labels: how it is found, and columns that say how sure it is: the group `Labels`.
+    :param labels: how it is found, whether a row may have several, and columns that say how sure the model
+        is: the group `Labels`.
     :param embedding: type and size of the vectors of `task="embed"`: the group `Embedding`.
     :param images: the column with the images that the model sees before the prompt, or the group `Images`.
     :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.

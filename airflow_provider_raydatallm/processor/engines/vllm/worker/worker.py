@@ -193,16 +193,19 @@ class VllmWorker:
         def ask(request: Branching) -> Coroutine[Any, Any, RequestOutput]:
             return self._final_output(prompt.then(request.prefix), _compare_tokens(request.tokens), lora)
 
-        outputs = [await ask(tree.requests[0])]  # its prompt is in the prefix cache then
-        outputs += await asyncio.gather(*map(ask, tree.requests[1:]))
-        logprobs = [
-            [output.outputs[0].logprobs[0][token].logprob for token in request.tokens]
-            for output, request in zip(outputs, tree.requests, strict=True)
-        ]
+        outputs: dict[int, RequestOutput] = {}
+        logprobs: dict[int, list[float]] = {}
+        while numbers := tree.next_requests(logprobs):
+            asked = await asyncio.gather(*(ask(tree.requests[number]) for number in numbers))
+            for number, output in zip(numbers, asked, strict=True):
+                [of_tokens] = output.outputs[0].logprobs
+                outputs[number] = output
+                logprobs[number] = [of_tokens[token].logprob for token in tree.requests[number].tokens]
         return {
             "numbers": tree.probabilities(logprobs), "finish_reason": "stop",
-            "input_tokens": len(outputs[0].prompt_token_ids or ()), "output_tokens": len(outputs),
-            "cached_tokens": outputs[0].num_cached_tokens,
+            "input_tokens": sum(len(output.prompt_token_ids or ()) for output in outputs.values()),
+            "output_tokens": len(outputs),
+            "cached_tokens": sum(output.num_cached_tokens or 0 for output in outputs.values()),
         }  # fmt: skip
 
     async def _pool(self, tokens: list[int], params: PoolingParams) -> dict[str, Any]:

@@ -155,15 +155,16 @@ class Quality(TypedDict, total=False):
         with it, before it goes to quarantine. Answers that `max_tokens` cut are not: raise it. Default: 0.
     :param max_attempts: attempts per row, in all, before it goes to quarantine. Default: 1.
     :param on_too_long: how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine`
-        those whose prompt alone does not fit; `truncate` the end of the prompt's longest message; or
-        `raise_limit`: answer them last, with an engine that has a higher limit.
+        those whose prompt alone does not fit; `truncate` the end of the prompt's longest message;
+        `raise_limit`: answer them last, with an engine that has a higher limit; or `chunk`, with
+        `task="embed"`: publish the mean of the vectors of parts that fit.
     """
 
     max_quarantine: float | Later
     max_invalid: float | Later
     repair: int | Later
     max_attempts: int | Later
-    on_too_long: Literal["quarantine", "truncate", "raise_limit"] | Later
+    on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] | Later
 
 
 class Adapter(TypedDict, total=False):

@@ -31,6 +31,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
+from airflow_provider_raydatallm.processor.publish.vector_column import check_vectors
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
@@ -189,6 +190,7 @@ def _plan_inference(
     if not plan.rows:
         return None
     check_columns(job, plan, shape.known_fields)
+    check_vectors(job, shape.known_fields)
     if job.messages is not None:
         check_conversation_column(job.messages, plan.schema)
     if job.image_column is not None:

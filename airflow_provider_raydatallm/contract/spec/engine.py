@@ -36,7 +36,7 @@ class EngineSpec(RequestSpec):
     concurrency: Concurrency = 1
     #: Percentage of the rows that fit into a max_model_len of "auto".
     max_model_len_percentile: float = Field(default=99.0, gt=0, le=100)
-    on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine"
+    on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] = "quarantine"
     deduplicate: bool | None = None
     #: Folder in which slices of the same model share answers, its size, and their age.
     answer_cache: str | None = None
@@ -109,7 +109,13 @@ class EngineSpec(RequestSpec):
     @model_validator(mode="after")
     def _check_on_too_long(self) -> EngineSpec:
         length = self.engine_kwargs.get("max_model_len", -1)
-        if self.on_too_long != "quarantine" and length == -1:
+        if self.on_too_long == "chunk":  # a worker knows its limit
+            if self.task != "embed":
+                raise ValueError(
+                    f"quality.on_too_long='chunk' is for task='embed', and task is {self.task!r}: use "
+                    "'truncate' or 'raise_limit'"
+                )
+        elif self.on_too_long != "quarantine" and length == -1:
             raise ValueError(
                 f"quality.on_too_long={self.on_too_long!r} needs engine.kwargs['max_model_len']: a number of "
                 "tokens, or 'auto'"

@@ -153,7 +153,8 @@ class PlainPrompts(Prompts):
     def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
         super().__init__(job, tokenizer)
         self._around = _find_around(tokenizer, "x")[0]
-        self._params = pooling_params(job)
+        before, after = self._around
+        self._params = pooling_params(job, around=(len(before), len(after)))
 
     def render(self, messages: Messages) -> str:
         return _join(messages)
@@ -202,7 +203,7 @@ class PairPrompts(Prompts):
         types_from = None
         if self._of_query is not None:
             types_from = len(self._before) + len(query) + self._of_query
-        return Prompt(ids, pooling_params(self._job, types_from), 0)
+        return Prompt(ids, pooling_params(self._job, types_from=types_from), 0)
 
     def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
         """Cuts the text, and keeps the query."""

@@ -29,6 +29,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.reasoning import Reasoni
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import ADAPTER
 from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
+from airflow_provider_raydatallm.processor.engines.vllm.request.long_text import LONG_TEXT, LongText
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import REASONING
 from airflow_provider_raydatallm.processor.engines.vllm.worker.engine_prompt import Prompt
@@ -43,7 +44,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
 if TYPE_CHECKING:
-    from vllm import PoolingParams, RequestOutput, SamplingParams
+    from vllm import PoolingParams, PoolingRequestOutput, RequestOutput, SamplingParams
     from vllm.lora.request import LoRARequest
 
 logger = logging.getLogger(__name__)
@@ -140,7 +141,7 @@ class VllmWorker:
             async with self._slot(user):
                 began = time.time()
                 if isinstance(request, _Pooling):
-                    answer = await self._pool(tokens, request.params)
+                    answer = await self._pool(tokens, request)
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(prompt, request, lora)
                 else:
@@ -205,17 +206,28 @@ class VllmWorker:
             "cached_tokens": outputs[0].num_cached_tokens,
         }  # fmt: skip
 
-    async def _pool(self, tokens: list[int], params: PoolingParams) -> dict[str, Any]:
+    async def _pool(self, tokens: list[int], request: _Pooling) -> dict[str, Any]:
         """The answer's numbers are a vector, or what a head says."""
+        windows, limit = [tokens], self._engine.model_config.max_model_len
+        long_text = request.long_text if len(tokens) > limit else None
+        if long_text is not None:
+            windows = long_text.windows(tokens, limit)
+        params = request.params if long_text is None else request.params_of_windows
+        outputs = await asyncio.gather(*(self._encode(window, params) for window in windows))
+        vectors = [output.outputs.data.float().flatten().numpy() for output in outputs]
+        return {
+            "numbers": vectors[0] if long_text is None else long_text.mean(vectors, windows),
+            "finish_reason": "stop", "input_tokens": sum(map(len, windows)), "output_tokens": 0,
+            "cached_tokens": sum(output.num_cached_tokens for output in outputs),
+        }  # fmt: skip
+
+    async def _encode(self, tokens: list[int], params: PoolingParams) -> PoolingRequestOutput:
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.encode(prompt, params, uuid.uuid4().hex):
             last = output
         if not last.finished:  # only an engine that was told to end aborts rows
             raise self._dead_error
-        return {
-            "numbers": last.outputs.data.float().flatten().numpy(), "finish_reason": "stop",
-            "input_tokens": len(tokens), "output_tokens": 0, "cached_tokens": last.num_cached_tokens,
-        }  # fmt: skip
+        return last
 
     async def _final_output(
         self, prompt: Prompt, params: SamplingParams, lora: LoRARequest | None, **options: Any
@@ -247,7 +259,23 @@ class VllmWorker:
 
 @dataclass(frozen=True)
 class _Pooling:
+    """
+    :param long_text: how to cut what is too long; None: the engine refuses it.
+    :param params_of_windows: which leave vectors as long as they are, so that their mean is that of the text.
+    """
+
     params: PoolingParams
+    long_text: LongText | None
+    params_of_windows: PoolingParams
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> _Pooling:
+        from vllm import PoolingParams
+
+        params = value[POOLING]
+        long_text = LongText(**value[LONG_TEXT]) if LONG_TEXT in value else None
+        of_windows = PoolingParams(**{**params, "use_activation": False})
+        return cls(PoolingParams(**params), long_text, of_windows)
 
 
 @dataclass(frozen=True)
@@ -274,13 +302,13 @@ def _parse_request(
 
     :param shows_control_tokens: whether texts that a model writes hold them.
     """
-    from vllm import PoolingParams, SamplingParams
+    from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     params = json.loads(text)
     adapter = params.pop(ADAPTER, None)
     if POOLING in params:
-        return _Pooling(PoolingParams(**params[POOLING])), adapter
+        return _Pooling.from_json(params), adapter
     if LABELS in params:
         return LabelTree.from_json(params[LABELS]), adapter
     template = params.pop(REASONING, None)

@@ -225,6 +225,29 @@ class Images(TypedDict, total=False):
     timeout: Duration
 
 
+class Audio(TypedDict, total=False):
+    """Recordings that `task="transcribe"` writes down; a column's name alone says the same as `column`.
+
+    They are WAV, FLAC, MP3, AAC, AMR, AIFF, Ogg, MP4 (M4A), Matroska or WebM files; of several channels the
+    mean counts. A row with a file that is damaged, too long or not there goes to quarantine.
+
+    :param column: the column: bytes, addresses, structs of `bytes` and `path`, or lists of these, which
+        follow each other.
+    :param language: what is spoken, by its code, such as `en`. Default: the model finds out for each row.
+    :param max_seconds: of a recording. Default: 1800.
+    :param max_bytes: of a recording's file; larger ones are not read. Default: 200 MiB.
+    :param sources: where addresses may lead, as for images (`Images`).
+    :param timeout: how long a site may take to send a recording. Default: 60 seconds.
+    """
+
+    column: Later
+    language: Later
+    max_seconds: float | Later
+    max_bytes: int | Later
+    sources: list[str] | XComArg
+    timeout: Duration
+
+
 class Labels(TypedDict, total=False):
     """How one of `choices` is found. By default, engine `vllm` asks how probable each of them is, mostly in a
     single token, and the most probable one is published. With a `temperature`, or other sampling parameters

@@ -193,12 +193,12 @@ def _plan_inference(
     check_vectors(job, shape.known_fields)
     if job.messages is not None:
         check_conversation_column(job.messages, plan.schema)
-    if job.image_column is not None:
-        check_media_column(job.image_column, plan.source_schema)
+    if job.media is not None:
+        check_media_column(job.media, plan.source_schema)
     digests = {name: adapter.digest for name, adapter in adapters.by_name.items()}
     builder = RequestBuilder(
         plan.columns,
-        prompt=job.prompt,
+        prompt=job.prompt if job.prompt is not None or job.task != "transcribe" or job.preprocess else "",
         messages=job.messages,
         system_prompt=job.system_prompt,
         query=job.query,
@@ -210,7 +210,7 @@ def _plan_inference(
         },
         structured_outputs=structured_outputs(job),
         preprocess=preprocess,
-        images=job.image_column,
+        media=job.media,
         adapter=AdapterChoice.of_job(job, digests, plan.columns),
     )
     engine = load_engine(job)(job, plan.rows)

@@ -200,22 +200,23 @@ class EngineSpec(RequestSpec):
         return self
 
     @model_validator(mode="after")
-    def _check_images_of_engine(self) -> EngineSpec:
-        if self.image_column is None:
+    def _check_media_of_engine(self) -> EngineSpec:
+        if self.media is None:
             return self
+        argument, many = self.media.argument, f"{self.media.noun}s"
         if self.resolved_engine in KINDS and self.resolved_engine != "vllm":
             raise ValueError(
-                f"images is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it out"
+                f"{argument} is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it out"
             )
-        # An image's tokens are known to vLLM only.
+        # Their tokens are known to vLLM only.
         if self.on_too_long != "quarantine":
             raise ValueError(
-                f"quality.on_too_long={self.on_too_long!r} counts a prompt's tokens, and those of images are "
+                f"quality.on_too_long={self.on_too_long!r} counts a prompt's tokens, and those of {many} are "
                 "not known before the engine sees them: leave it out"
             )
         if self.engine_kwargs.get("max_model_len") == "auto":
             raise ValueError(
-                "engine.kwargs['max_model_len']='auto' counts tokens, and those of images are not known "
+                f"engine.kwargs['max_model_len']='auto' counts tokens, and those of {many} are not known "
                 "before the engine sees them: give a number"
             )
         return self

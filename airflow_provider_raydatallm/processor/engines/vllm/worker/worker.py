@@ -29,16 +29,18 @@ from airflow_provider_raydatallm.processor.engines.vllm.reasoning import Reasoni
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import ADAPTER
 from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
-from airflow_provider_raydatallm.processor.engines.vllm.request.long_text import LONG_TEXT, LongText
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import REASONING
+from airflow_provider_raydatallm.processor.engines.vllm.request.transcript import TRANSCRIPT, Transcript
 from airflow_provider_raydatallm.processor.engines.vllm.worker.engine_prompt import Prompt
+from airflow_provider_raydatallm.processor.engines.vllm.worker.pooled import PoolingRequest
 from airflow_provider_raydatallm.processor.engines.vllm.worker.startup_log import (
     parse_startup_seconds,
     read_process_log,
 )
 from airflow_provider_raydatallm.processor.engines.vllm.worker.streams import RowStreams
 from airflow_provider_raydatallm.processor.engines.vllm.worker.texts import text_columns
+from airflow_provider_raydatallm.processor.engines.vllm.worker.transcripts import transcribe
 from airflow_provider_raydatallm.processor.media.medium import Medium, from_array
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
@@ -140,10 +142,14 @@ class VllmWorker:
             lora = await self._adapters.load(self._engine, adapter)
             async with self._slot(user):
                 began = time.time()
-                if isinstance(request, _Pooling):
-                    answer = await self._pool(tokens, request)
+                if isinstance(request, PoolingRequest):
+                    answer = await request.answer(
+                        tokens, self._encode, self._engine.model_config.max_model_len
+                    )
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(prompt, request, lora)
+                elif isinstance(request, Transcript):
+                    answer = await transcribe(prompt, request, partial(self._final_output, lora=lora))
                 else:
                     answer = await self._generate_texts(prompt, request, lora)
             return {**answer, "engine_seconds": time.time() - began, "finished_at": time.time()}
@@ -206,21 +212,6 @@ class VllmWorker:
             "cached_tokens": outputs[0].num_cached_tokens,
         }  # fmt: skip
 
-    async def _pool(self, tokens: list[int], request: _Pooling) -> dict[str, Any]:
-        """The answer's numbers are a vector, or what a head says."""
-        windows, limit = [tokens], self._engine.model_config.max_model_len
-        long_text = request.long_text if len(tokens) > limit else None
-        if long_text is not None:
-            windows = long_text.windows(tokens, limit)
-        params = request.params if long_text is None else request.params_of_windows
-        outputs = await asyncio.gather(*(self._encode(window, params) for window in windows))
-        vectors = [output.outputs.data.float().flatten().numpy() for output in outputs]
-        return {
-            "numbers": vectors[0] if long_text is None else long_text.mean(vectors, windows),
-            "finish_reason": "stop", "input_tokens": sum(map(len, windows)), "output_tokens": 0,
-            "cached_tokens": sum(output.num_cached_tokens for output in outputs),
-        }  # fmt: skip
-
     async def _encode(self, tokens: list[int], params: PoolingParams) -> PoolingRequestOutput:
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.encode(prompt, params, uuid.uuid4().hex):
@@ -258,27 +249,6 @@ class VllmWorker:
 
 
 @dataclass(frozen=True)
-class _Pooling:
-    """
-    :param long_text: how to cut what is too long; None: the engine refuses it.
-    :param params_of_windows: which leave vectors as long as they are, so that their mean is that of the text.
-    """
-
-    params: PoolingParams
-    long_text: LongText | None
-    params_of_windows: PoolingParams
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> _Pooling:
-        from vllm import PoolingParams
-
-        params = value[POOLING]
-        long_text = LongText(**value[LONG_TEXT]) if LONG_TEXT in value else None
-        of_windows = PoolingParams(**{**params, "use_activation": False})
-        return cls(PoolingParams(**params), long_text, of_windows)
-
-
-@dataclass(frozen=True)
 class _Generate:
     """
     :param template: arguments of the chat template, where the reasoning is to be told from the answer.
@@ -297,7 +267,7 @@ class _Generate:
 @lru_cache(1024)
 def _parse_request(
     text: str, shows_control_tokens: bool
-) -> tuple[_Generate | LabelTree | _Pooling, str | None]:
+) -> tuple[_Generate | LabelTree | PoolingRequest | Transcript, str | None]:
     """Returns also the digest of its adapter, if it has one.
 
     :param shows_control_tokens: whether texts that a model writes hold them.
@@ -308,9 +278,11 @@ def _parse_request(
     params = json.loads(text)
     adapter = params.pop(ADAPTER, None)
     if POOLING in params:
-        return _Pooling.from_json(params), adapter
+        return PoolingRequest.from_json(params), adapter
     if LABELS in params:
         return LabelTree.from_json(params[LABELS]), adapter
+    if TRANSCRIPT in params:
+        return Transcript(**params[TRANSCRIPT]), adapter
     template = params.pop(REASONING, None)
     if shape := params.pop("structured_outputs", None):
         params["structured_outputs"] = StructuredOutputsParams(**shape)

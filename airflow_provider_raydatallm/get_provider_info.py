@@ -131,6 +131,7 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": "airflow_provider_raydatallm.decorators.ray_llm_batch.ray_llm_batch_task",
             }
         ],
+        "cli": ["airflow_provider_raydatallm.cli.airflow_command.get_cli_commands"],
         "extra-links": ["airflow_provider_raydatallm.links.ray.RayJobLink"],
     }
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
-from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
+from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError, RayModelNotFoundError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import LABELS
 from tests.support.certificates import Authority
@@ -218,6 +218,23 @@ def test_process_that_asks_is_killed_and_no_row_is_lost_or_published_twice(
     assert [row["answer"] for row in published] == [PROMPT.format(name=n).upper() for n in names]
     lost = asked + in_flight - (kept if process == "ray::SliceProcess" else 0)
     assert len(served.requests) <= rows + lost
+
+
+def test_endpoint_whose_limit_never_ends_ends_the_slice_by_its_stall(ask: Ask, tmp_path: Path) -> None:
+    """Its answered rows are kept. A limit is no failed try, so that only the stall ends it."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion("x") if number < 3 else error(429, "quota of the day", **{"Retry-After": "1"})
+
+    with endpoint(respond) as served:
+        given = arguments(served, tmp_path, [f"n{i}" for i in range(40)], in_flight=4)
+        with pytest.raises(RayLLMJobError) as caught:
+            ask(**given, stall_timeout="12s")
+    said = str(caught.value)
+    print(said)
+    assert "limits.stall" in said
+    assert "the endpoint answered 429: quota of the day" in said
+    assert rows_in(fragments(tmp_path / "out")) == 3
 
 
 def test_private_authority_is_trusted_where_the_nodes_know_it(ask: Ask, tmp_path: Path) -> None:

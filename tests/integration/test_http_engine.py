@@ -228,12 +228,8 @@ def test_endpoint_whose_limit_never_ends_ends_the_slice_by_its_stall(ask: Ask, t
 
     with endpoint(respond) as served:
         given = arguments(served, tmp_path, [f"n{i}" for i in range(40)], in_flight=4)
-        with pytest.raises(RayLLMJobError) as caught:
+        with pytest.raises(RayLLMJobError, match=r"^the endpoint answered 429: quota of the day, and to"):
             ask(**given, stall_timeout="12s")
-    said = str(caught.value)
-    print(said)
-    assert "limits.stall" in said
-    assert "the endpoint answered 429: quota of the day" in said
     assert rows_in(fragments(tmp_path / "out")) == 3
 
 

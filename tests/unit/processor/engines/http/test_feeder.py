@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -389,6 +390,28 @@ def test_limit_of_the_endpoint_is_no_failed_try() -> None:
     with endpoint(respond) as served:
         sink, left = feed(served, ["a"])
     assert (left, sink.by_row[0]["text"]) == ([], "x")
+
+
+@pytest.mark.parametrize("retry_after", ["0.1", "300"])
+def test_limit_that_never_ends_ends_the_slice_before_its_stall(retry_after: str) -> None:
+    """With what was answered meanwhile."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if number == 1:
+            await asyncio.sleep(1)
+        return (
+            completion("x")
+            if number < 2
+            else error(429, f"none today, {KEY}", **{"Retry-After": retry_after})
+        )
+
+    began = time.monotonic()
+    with endpoint(respond) as served, pytest.raises(SliceError, match="429: none today") as caught:
+        feed(served, [str(i) for i in range(40)], stall_timeout=3.0, requests_in_flight=4)
+    assert 3.5 < time.monotonic() - began < 3 + 3  # from the last answer on
+    assert (caught.value.kind, KEY in str(caught.value)) == ("transient", False)
+    assert "to every row for 2.7 s" in str(caught.value)
+    assert caught.value.__notes__ == ["[0, 1]"]
 
 
 def test_rate_limit_holds_for_all_rows() -> None:

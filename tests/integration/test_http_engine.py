@@ -20,6 +20,7 @@ from demo.customers import LABELS
 from tests.support.certificates import Authority
 from tests.support.endpoint import Endpoint, Trickle, completion, endpoint, error, proxy, text_of
 from tests.support.engine_processes import processes
+from tests.support.hostile import CELLS, texts
 from tests.support.slices import Ask, fragments, rows_in
 from tests.support.vllm_server import NAME, vllm_server
 
@@ -41,7 +42,7 @@ def _connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_ENDPOINT", f"http://:{KEY}@127.0.0.1")
 
 
-def arguments(served: Endpoint, folder: Path, names: list[str], **engine: Any) -> dict[str, Any]:
+def arguments(served: Endpoint, folder: Path, names: Any, **engine: Any) -> dict[str, Any]:
     pq.write_table(pa.table({"name": names}), folder / "in.parquet")
     return {
         "input_path": f"{folder}/in.parquet",
@@ -81,20 +82,24 @@ def test_faults_lose_no_row_and_bad_rows_stop_no_other(ask: Ask, server: str, tm
                 return web.Response(text="<html>busy</html>", content_type="text/html")
         return Trickle(seconds=20)
 
-    names = [*(f"Dental {i % 250}" for i in range(ROWS - 2)), "far too long " * 200, "another " * 2000]
+    cells = [*CELLS, *CELLS]
+    good = [f"Dental {i % 250}" for i in range(ROWS)]
     limits = {"in_flight": 32, "request_timeout": "15s", "requests_per_minute": 6000}
     with proxy(server, fault) as served:
+        names = texts([*(name.encode() for name in good), *(cell.text for cell in cells)])
         given = arguments(served, tmp_path, names, **limits)
         result = ask(**given, choices=list(LABELS))
     counts = result["counts"]
-    assert (counts["succeeded"], counts["quarantined"]) == (ROWS - 2, 2)
+    fails_as = [cell.fails_as for cell in cells if cell.fails_as]
+    assert (counts["succeeded"], counts["quarantined"]) == (len(names) - len(fails_as), len(fails_as))
     rows = rows_of(result)
-    assert [row["name"] for row in rows] == names[:-2]
+    assert [row["name"] for row in rows[:ROWS]] == good
     assert {row["answer"] for row in rows} <= set(LABELS)
-    assert counts["deduplicated"] == len(names) - len(set(names))
+    asked = [row["name"] or "" for row in rows]
+    assert counts["deduplicated"] == len(asked) - len(set(asked))
     assert (result["tokens"]["input"] > 10 * ROWS, result["tokens"]["output"] > ROWS) == (True, True)
     bad = pq.read_table(f"{tmp_path}/out.quarantine", partitioning=None).to_pylist()
-    assert {row["__error_type"] for row in bad} == {"PromptTooLong"}
+    assert [row["__error_type"] for row in sorted(bad, key=lambda row: row["__row"])] == fails_as
     assert max(seen.values()) == 2  # the rows with a fault were asked once more, and no others
     assert {headers.get("Authorization") for headers, _ in served.requests} == {f"Bearer {KEY}"}
     for file in (tmp_path / "out.ray_llm").rglob("*"):

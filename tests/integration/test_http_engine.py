@@ -225,9 +225,7 @@ def test_process_that_asks_is_killed_and_no_row_is_lost_or_published_twice(
     assert len(served.requests) <= rows + lost
 
 
-def test_endpoint_whose_limit_never_ends_ends_the_slice_by_its_stall(ask: Ask, tmp_path: Path) -> None:
-    """Its answered rows are kept. A limit is no failed try, so that only the stall ends it."""
-
+def test_limit_that_never_ends_ends_the_slice_and_is_named(ask: Ask, tmp_path: Path) -> None:
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
         return completion("x") if number < 3 else error(429, "quota of the day", **{"Retry-After": "1"})
 

@@ -121,14 +121,12 @@ def run_example(
 ) -> Callable[..., Path]:
     """Runs an example DAG for the day 2026-01-01, and returns its first task's table."""
 
-    def run(dag_id: str, runtime_env: dict[str, Any] | None = None, **environment: Any) -> Path:
+    def run(dag_id: str, **environment: Any) -> Path:
         for name, value in environment.items():
             monkeypatch.setenv(name, str(value))
         bag = DagBag(ROOT / "dags" / f"{dag_id}.py")
         assert bag.import_errors == {}
         dag = bag.dags[dag_id]
-        for task in dag.tasks:
-            task.runtime_env = runtime_env or task.runtime_env
         done = dag.test(logical_date=pendulum.datetime(2026, 1, 2, tz="UTC"))
         assert done.state == "success"
         return Path(dag.tasks[0].output_path)

@@ -31,24 +31,17 @@ UNKNOWN_MODULE = {
 
 
 def test_each_row_is_answered_by_the_adapter_that_it_names_and_by_no_other(
-    run_example: Callable[..., Path], tiny_model: Path, tmp_path: Path, s3: dict[str, str]
+    run_example: Callable[..., Path], tiny_model: Path, tmp_path: Path
 ) -> None:
     """And a hostile row by none: of one row in ten, the cell or the adapter is no good."""
     (customers,) = write_customers(tmp_path / "customers", ["2026-01-01"], 30)
     with open(customers, newline="") as file:
         companies = [row["Company"] for row in csv.DictReader(file)]
     questions = [PROMPT.format(company=company) for company in companies]
-    adapters = {
-        "brazil": in_own_process(forcing_adapter, tmp_path / "brazil", tiny_model, "Retail", questions),
-        "japan": in_own_process(forcing_adapter, tmp_path / "japan", tiny_model, "Law Firm", questions),
-        "germany": write_adapter(tmp_path / "broken", UNKNOWN_MODULE),
-    }
-    fs = s3fs.S3FileSystem(
-        key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
-    )
-    fs.mkdir("models")
-    for country, folder in adapters.items():
-        fs.put(str(folder), f"models/{country}-lora", recursive=True)
+    models = tmp_path / "models"
+    in_own_process(forcing_adapter, models / "brazil-lora", tiny_model, "Retail", questions)
+    in_own_process(forcing_adapter, models / "japan-lora", tiny_model, "Law Firm", questions)
+    write_adapter(models / "germany-lora", UNKNOWN_MODULE)
     good = [(company.encode(), country) for company in companies for country in ("Brazil", "Japan", None)]
     bad = {"Atlantis": "adapter.paths has no adapter of that name", "Germany": "other_proj"}
     rows = [
@@ -63,7 +56,7 @@ def test_each_row_is_answered_by_the_adapter_that_it_names_and_by_no_other(
 
     out = run_example(
         "customers_adapters", RAY_LLM_DEMO_INPUT=tmp_path / "in", RAY_LLM_DEMO_OUTPUT=tmp_path / "out",
-        RAY_LLM_DEMO_MODEL=tiny_model, RAY_LLM_EXAMPLE_ADAPTERS="s3://models", runtime_env={"env_vars": s3},
+        RAY_LLM_DEMO_MODEL=tiny_model, RAY_LLM_EXAMPLE_ADAPTERS=models,
     )  # fmt: skip
 
     published = pq.read_table(out / "ds=2026-01-01", columns=["n", "industry"], partitioning=None)
@@ -88,14 +81,20 @@ def test_each_row_is_answered_by_the_adapter_that_it_names_and_by_no_other(
 
 @pytest.mark.long
 def test_adapter_of_a_whole_slice_writes_its_answers_also_where_vllm_speculates(
-    ask: Ask, tiny_model: Path, tmp_path: Path
+    ask: Ask, tiny_model: Path, tmp_path: Path, s3: dict[str, str]
 ) -> None:
     companies = ["Miller & Sons LLP", "Sunrise Dental Group", "Quantum Software"]
     questions = [PROMPT.format(company=company) for company in companies]
     pq.write_table(pa.table({"company": companies}), tmp_path / "in.parquet")
+    adapter = in_own_process(forcing_adapter, tmp_path / "retail", tiny_model, "Retail", questions)
+    fs = s3fs.S3FileSystem(
+        key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
+    )
+    fs.mkdir("models")
+    fs.put(str(adapter), "models/retail", recursive=True)
     result = ask(
         input_path=f"{tmp_path}/in.parquet", prompt=PROMPT, model_source=str(tiny_model), poll_interval=1.0,
-        adapter=str(in_own_process(forcing_adapter, tmp_path / "retail", tiny_model, "Retail", questions)),
+        adapter="s3://models/retail", runtime_env={"env_vars": s3},
         sampling_params={"temperature": 0, "max_tokens": 8},
         engine_kwargs={"max_model_len": 256, "speculative_config": "ngram"},
     )  # fmt: skip

@@ -23,7 +23,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
-from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
+from airflow_provider_raydatallm.processor.engines.vllm.arguments import CPU_ARGUMENTS
 from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
 from airflow_provider_raydatallm.processor.engines.vllm.reasoning import ReasoningSplitter
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
@@ -70,7 +70,7 @@ class VllmWorker:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if current_platform.is_cpu():
-            arguments = {"distributed_executor_backend": SLEEPING_EXECUTOR, **arguments}
+            arguments = {**CPU_ARGUMENTS, **arguments}
         self._dead_error = EngineDeadError
         imported = time.monotonic()
         self._streams = RowStreams()

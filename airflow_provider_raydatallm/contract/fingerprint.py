@@ -63,6 +63,8 @@ def fingerprint(job: SliceJob) -> str:
         inputs["task"] = [job.task, job.query]
     if job.image_column is not None:
         inputs["images"] = [job.image_column, job.image_max_pixels]
+    if job.audio_column is not None:
+        inputs["audio"] = [job.audio_column, job.audio_language]
     if job.compares_labels:
         inputs["labels"] = _way_of_labels(job)
     if job.has_adapters:  # their content counts too, on the cluster (`version_policy.question`)
@@ -93,7 +95,8 @@ def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_file
             "on_too_long": job.on_too_long,
             **({"embed": [job.embedding_dimensions, job.embedding_normalize]} if job.task == "embed" else {}),
             **({"task": job.task} if job.task in ("classify", "score") else {}),
-            # The request itself names the images, by their content.
+            **({"transcribe": job.audio_language} if job.task == "transcribe" else {}),
+            # The request itself names its images, or recordings, by their content.
             **({"image_max_pixels": job.image_max_pixels} if job.image_column is not None else {}),
             # The request itself names the choices.
             **({"labels": _way_of_labels(job)} if job.choices and job.task == "generate" else {}),

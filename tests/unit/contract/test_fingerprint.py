@@ -38,6 +38,7 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"csv_options": {"encoding": "latin-1"}}, {"column_types": {"a": "int64"}},
     ):  # fmt: skip
         assert fingerprint(slice_job(**other)) != base, other
+    assert len({fingerprint(slice_job(task="embed", **m)) for m in ({}, {"on_too_long": "chunk"})}) == 2
     regex = fingerprint(slice_job(regex="x"))
     assert regex == fingerprint(slice_job(regex="x", max_invalid_fraction=0.1))
     assert regex != fingerprint(slice_job(regex="x", repair=1))

@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.labels import La
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import pooling_params
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import reasoning_params
 from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import Messages, TextTokenizer
+from airflow_provider_raydatallm.processor.engines.vllm.request.transcript import transcript_of_job
 
 #: vLLM's default.
 _MAX_TOKENS = 16
@@ -163,7 +164,8 @@ class PlainPrompts(Prompts):
     def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
         super().__init__(job, tokenizer)
         self._around = _find_around(tokenizer, "x")[0]
-        self._params = pooling_params(job)
+        before, after = self._around
+        self._params = pooling_params(job, around=(len(before), len(after)))
 
     def render(self, messages: Messages) -> str:
         return _join(messages)
@@ -212,7 +214,7 @@ class PairPrompts(Prompts):
         types_from = None
         if self._of_query is not None:
             types_from = len(self._before) + len(query) + self._of_query
-        return Prompt(ids, pooling_params(self._job, types_from), 0)
+        return Prompt(ids, pooling_params(self._job, types_from=types_from), 0)
 
     def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
         """Cuts the text, and keeps the query."""
@@ -221,12 +223,35 @@ class PairPrompts(Prompts):
         return _cut_text(prompt.tokens, self._after, limit, least=around)
 
 
+class TranscriptPrompts(Prompts):
+    """What stands before a transcript: the row's text, as if it had been said before, and Whisper's tokens of
+    what to do."""
+
+    def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
+        """:raises SliceError: when the model does not know the language."""
+        super().__init__(job, tokenizer)
+        self._transcript = transcript_of_job(job, tokenizer)
+
+    def render(self, messages: Messages) -> str:
+        return _join(messages)
+
+    def prompt(
+        self, texts: Sequence[str], tokens: Sequence[list[int]], sampling_params: Mapping[str, Any]
+    ) -> Prompt:
+        _check_sampling(self._job, sampling_params)
+        return Prompt(self._transcript.prompt(tokens[0]), self._transcript.params, 0)
+
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
+        raise AssertionError("the spec refuses to shorten them")
+
+
 #: By the names of the tasks.
 PROMPTS: Mapping[str, type[Prompts]] = {
     "generate": ChatPrompts,
     "classify": PlainPrompts,
     "embed": PlainPrompts,
     "score": PairPrompts,
+    "transcribe": TranscriptPrompts,
 }
 
 

@@ -81,6 +81,11 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "sources": "image_sources",
         "timeout": "image_timeout",
     },
+    "labels": {
+        "exact": "exact_labels",
+        "confidence": "label_confidence",
+        "multi": "multi_label",
+    },
     "audio": {
         "column": "audio_column",
         "language": "audio_language",
@@ -89,7 +94,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "sources": "audio_sources",
         "timeout": "audio_timeout",
     },
-    "labels": {"exact": "exact_labels", "confidence": "label_confidence"},
     "publish": {
         "max_file_bytes": "max_file_bytes",
         "file_per_input": "file_per_input",

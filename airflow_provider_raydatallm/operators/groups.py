@@ -249,18 +249,22 @@ class Audio(TypedDict, total=False):
 
 
 class Labels(TypedDict, total=False):
-    """How one of `choices` is found. By default, engine `vllm` asks how probable each of them is, mostly in a
-    single token, and the most probable one is published. With a `temperature`, or other sampling parameters
-    that decide how an answer is drawn, the model writes its choice.
+    """How one of `choices`, or several, are found. By default, engine `vllm` asks how probable each of them
+    is, mostly in a single token, and the most probable one is published. With a `temperature`, or other
+    sampling parameters that decide how an answer is drawn, the model writes its choice.
 
     :param confidence: publish also the columns `<output>_probability`, `<output>_runner_up`,
         `<output>_runner_up_probability` and `<output>_entropy` (bits). The probabilities are of the choices
         alone: together they are 1.
     :param exact: have the model write its choice in full, by a grammar.
+    :param multi: a row may have several of the choices, or none: the model is asked about each whether it
+        applies, and `<output>` is a list of those that do. `confidence` then publishes the probability of
+        each, in the struct `<output>_probability`.
     """
 
     confidence: bool | Later
     exact: bool | Later
+    multi: bool | Later
 
 
 class Publish(TypedDict, total=False):

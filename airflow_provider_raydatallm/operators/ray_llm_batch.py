@@ -25,9 +25,8 @@ from airflow_provider_raydatallm.operators.slice_task import SliceTask
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, submission
-from airflow_provider_raydatallm.task.airflow_features import partition_key
 from airflow_provider_raydatallm.task.job.waiter import JobRef
-from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_slice_key
+from airflow_provider_raydatallm.task.run_slice import slice_of_run
 
 if TYPE_CHECKING:
     import pydantic
@@ -93,7 +92,8 @@ class RayLLMBatchOperator(SliceTask):
         and `content`, or JSON text of such lists.
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
     :param choices: the answer is one of these texts, the most probable one by default.
-    :param labels: how it is found, and columns that say how sure it is: the group `Labels`.
+    :param labels: how it is found, whether a row may have several, and columns that say how sure the model
+        is: the group `Labels`.
     :param embedding: type and size of the vectors of `task="embed"`: the group `Embedding`.
     :param images: the column with the images that the model sees before the prompt, or the group `Images`.
     :param audio: the column with the recordings of `task="transcribe"`, or the group `Audio`.
@@ -343,15 +343,8 @@ class RayLLMBatchOperator(SliceTask):
             fields = submission.spec_fields({**submission.job_arguments(self), "engine": engine})
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
-        key = resolve_slice_key(
-            slice_key=cast("str | None", self.slice_key),
-            partition_key=partition_key(context),
-            param=chosen_slice(run.run_type, run.conf, context["params"], dag.params),
-            data_interval_start=context.get("data_interval_start"),
-            logical_date=context.get("logical_date"),
-            partitioned=arguments.makes_partitioned_runs(dag.timetable),
-            timezone=timezone,
-            slice_format=fields.get("slice_format") or SLICE_FORMAT,
+        key = slice_of_run(
+            context, cast("str | None", self.slice_key), fields.get("slice_format") or SLICE_FORMAT
         )
         scheduled = run.run_type in ("scheduled", "backfill")
         run_fields = {

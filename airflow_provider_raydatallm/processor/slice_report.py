@@ -37,12 +37,11 @@ def published_report(
     """
 
     def total(counter: Counter) -> int | None:
-        """Its total plus that of the rows taken over; None when either is unknown."""
+        """Its total plus that of the rows taken over."""
         value = totals.counters[counter.name]
-        if carried_over is None or value is None:
+        if carried_over is None:
             return value
-        carried = carried_over[counter.section].get(counter.report_field)
-        return None if carried is None else carried + value
+        return counter.add(carried_over[counter.section].get(counter.report_field), value)
 
     def totals_of(section: Section) -> dict[str, int | None]:
         return {c.report_field: total(c) for c in counters_of(section)}

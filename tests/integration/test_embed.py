@@ -16,7 +16,9 @@ import pytest
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import write_customers
 from tests.support import real_models
-from tests.support.slices import PROGRAM, Ask
+from tests.support.engine_processes import processes
+from tests.support.slices import PROGRAM, Ask, fragments, rows_in
+from tests.support.waiting import in_thread, wait_for
 
 #: Tokens that the model has positions for.
 LENGTH = 256
@@ -127,3 +129,32 @@ def test_example_embeds_customers(run_example: Callable[..., Path], tmp_path: Pa
     assert vectors.shape == (50, 384)
     expected, _ = transformers_vectors(table.column("Company").to_pylist(), tmp_path)
     assert (vectors * expected).sum(axis=1).min() > 0.999
+
+
+@pytest.mark.long
+def test_engine_that_is_killed_in_the_midst_of_a_slice_loses_no_row_and_publishes_none_twice(
+    ask: Ask, ray_head: LocalHead, no_engines: None, tmp_path: Path
+) -> None:
+    rows = [f"company {i} of {'many ' * (i % 90)}words" for i in range(2000)]
+    pq.write_table(pa.table({"n": range(len(rows)), "text": rows}), tmp_path / "in.parquet")
+    results: list[Any] = []
+    thread = in_thread(
+        ask, results, task="embed", input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
+        model_source=str(real_models.minilm()), prompt="{text}", output_column="vector", poll_interval=1.0,
+        engine_kwargs={"max_model_len": LENGTH, "dtype": "float32"},
+    )  # fmt: skip
+    wait_for(lambda: rows_in(fragments(tmp_path / "out")) > 0)
+    before = rows_in(fragments(tmp_path / "out"))
+    [engine] = processes(ray_head, "VLLM::EngineCore")
+    engine.kill()
+    thread.join(500)
+    [result] = results
+    assert isinstance(result, dict), result
+    assert before < len(rows)
+    assert (result["counts"]["succeeded"], result["counts"]["quarantined"]) == (len(rows), 0)
+    published = pq.read_table(result["output_path"], partitioning=None)
+    assert published.column("n").to_pylist() == [*range(len(rows))]
+    some = range(0, len(rows), 20)
+    vectors = np.array(published.column("vector").to_pylist(), np.float32)[some]
+    expected, _ = transformers_vectors([rows[i] for i in some], tmp_path)
+    assert np.abs(vectors - expected).max() < 1e-3

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from airflow_provider_raydatallm.contract.base import FOLDER, Seconds
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds
-from airflow_provider_raydatallm.contract.groups import KINDS, is_profile
+from airflow_provider_raydatallm.contract.groups import KINDS, is_profile, label
 from airflow_provider_raydatallm.contract.spec.engine_arguments import (
     SPECULATIVE,
     with_scalars,
@@ -192,11 +192,12 @@ class EngineSpec(RequestSpec):
     def _check_labels(self) -> EngineSpec:
         if self.task != "generate":  # the model knows the labels
             return self
-        for name, is_set in [("confidence", self.label_confidence), ("exact", self.exact_labels)]:
-            if is_set and self.choices is None:
-                raise ValueError(f"labels.{name}=True needs choices, which are the labels")
-        if self.label_confidence and (reason := self._writes_labels_reason):
-            raise ValueError(f"labels.confidence=True is not possible: {reason}")
+        for field in ("exact_labels", "label_confidence", "multi_label"):
+            if getattr(self, field) and self.choices is None:
+                raise ValueError(f"{label(field)}=True needs choices, which are the labels")
+        for field in ("label_confidence", "multi_label"):  # which need probabilities
+            if getattr(self, field) and (reason := self._writes_labels_reason):
+                raise ValueError(f"{label(field)}=True is not possible: {reason}")
         return self
 
     @model_validator(mode="after")

@@ -13,6 +13,10 @@ from airflow_provider_raydatallm.contract.spec.engine_arguments import with_bool
 from airflow_provider_raydatallm.contract.spec.json_schema import check_is_self_contained
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS, Task, fields_of_other_tasks, tasks_with
 
+#: What follows the last message of a row, for each label, where it may have several. A change is one of
+#: answers: it is in the fingerprint.
+LABEL_QUESTION = '\n\nDoes the label "{label}" apply? Answer yes or no.'
+
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 
@@ -30,6 +34,8 @@ class RequestSpec(AudioSpec):
     exact_labels: bool = False
     #: Whether to publish how probable the label is, and the next one.
     label_confidence: bool = False
+    #: Whether a row may have several of the choices, or none: each is asked about by itself.
+    multi_label: bool = False
     #: Numbers of a vector, for models trained to have it cut; the model's own without it.
     embedding_dimensions: int | None = Field(default=None, ge=1)
     embedding_dtype: Literal["float32", "float16", "int8"] = "float32"

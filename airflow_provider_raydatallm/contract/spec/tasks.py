@@ -42,7 +42,7 @@ TASKS: Mapping[str, Task] = {
         | _ADAPTER
         | _IMAGES
         | {
-            "system_prompt", "choices", "exact_labels", "label_confidence", "sampling_params",
+            "system_prompt", "choices", "exact_labels", "label_confidence", "multi_label", "sampling_params",
             "chat_template_kwargs", "postprocess", "repair", "messages", "chat_template", "tools",
             "reasoning_parser", "logprobs",
         },

@@ -12,6 +12,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.engines.control_tokens import Spans
+from airflow_provider_raydatallm.processor.engines.vllm.request.label_questions import LabelQuestions
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels import Labels
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import pooling_params
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import reasoning_params
@@ -86,13 +87,17 @@ class ChatPrompts(Prompts):
         self._reasoning = reasoning_params(job)
         if job.image_column is not None:
             self._check_shows_images()
-        self._labels = Labels.of_job(job, self.render, tokenizer)
+        self._labels: Labels | LabelQuestions | None
+        if job.multi_label:
+            self._labels = LabelQuestions(job.choices or (), self._apply_template, tokenizer)
+        else:
+            self._labels = Labels.of_job(job, self._apply_template, tokenizer)
 
     def _check_shows_images(self) -> None:
         """:raises SliceError: when the template leaves no place for an image."""
         why = "it has no place for an image"
         try:
-            texts = [self.render([{"role": "user", "content": "x", "media": n}]) for n in (0, 1)]
+            texts = [self._apply_template([{"role": "user", "content": "x", "media": n}]) for n in (0, 1)]
             if self._tokenizer.count_control_tokens(texts[1]) > self._tokenizer.count_control_tokens(
                 texts[0]
             ):
@@ -105,7 +110,12 @@ class ChatPrompts(Prompts):
             kind="input",
         )
 
-    def render(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
+    def render(self, messages: Messages) -> str:
+        if isinstance(self._labels, LabelQuestions):
+            return self._labels.text_before(messages)
+        return self._apply_template(messages)
+
+    def _apply_template(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
         return self._tokenizer.apply_chat_template(
             _as_parts(messages), add_generation_prompt=add_generation_prompt, **self._template
         )

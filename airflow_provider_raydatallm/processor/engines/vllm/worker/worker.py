@@ -23,7 +23,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
-from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
+from airflow_provider_raydatallm.processor.engines.vllm.arguments import CPU_ARGUMENTS
 from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
 from airflow_provider_raydatallm.processor.engines.vllm.reasoning import ReasoningSplitter
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
@@ -70,7 +70,7 @@ class VllmWorker:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if current_platform.is_cpu():
-            arguments = {"distributed_executor_backend": SLEEPING_EXECUTOR, **arguments}
+            arguments = {**CPU_ARGUMENTS, **arguments}
         self._dead_error = EngineDeadError
         imported = time.monotonic()
         self._streams = RowStreams()
@@ -200,16 +200,19 @@ class VllmWorker:
         def ask(request: Branching) -> Coroutine[Any, Any, RequestOutput]:
             return self._final_output(prompt.then(request.prefix), _compare_tokens(request.tokens), lora)
 
-        outputs = [await ask(tree.requests[0])]  # its prompt is in the prefix cache then
-        outputs += await asyncio.gather(*map(ask, tree.requests[1:]))
-        logprobs = [
-            [output.outputs[0].logprobs[0][token].logprob for token in request.tokens]
-            for output, request in zip(outputs, tree.requests, strict=True)
-        ]
+        outputs: dict[int, RequestOutput] = {}
+        logprobs: dict[int, list[float]] = {}
+        while numbers := tree.next_requests(logprobs):
+            asked = await asyncio.gather(*(ask(tree.requests[number]) for number in numbers))
+            for number, output in zip(numbers, asked, strict=True):
+                [of_tokens] = output.outputs[0].logprobs
+                outputs[number] = output
+                logprobs[number] = [of_tokens[token].logprob for token in tree.requests[number].tokens]
         return {
             "numbers": tree.probabilities(logprobs), "finish_reason": "stop",
-            "input_tokens": len(outputs[0].prompt_token_ids or ()), "output_tokens": len(outputs),
-            "cached_tokens": outputs[0].num_cached_tokens,
+            "input_tokens": sum(len(output.prompt_token_ids or ()) for output in outputs.values()),
+            "output_tokens": len(outputs),
+            "cached_tokens": sum(output.num_cached_tokens or 0 for output in outputs.values()),
         }  # fmt: skip
 
     async def _encode(self, tokens: list[int], params: PoolingParams) -> PoolingRequestOutput:

@@ -62,6 +62,7 @@ def published_report(
     speculates = SPECULATIVE & job.engine_kwargs.keys()
     run = RunFacts(
         counts,
+        task=job.task,
         seconds=sections["seconds"],
         utilisation=sections["utilisation"],
         balance=sections["balance"],

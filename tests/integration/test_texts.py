@@ -1,16 +1,18 @@
-"""Texts by a real engine: free ones, and those of a form."""
+"""Texts by a real engine: free ones, those of a form, and records, by their example DAGs."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demo.customers import write_customers
+from demo.customers import industry_of, write_customers
 
 pytestmark = pytest.mark.warm_engine
 
@@ -46,3 +48,23 @@ def test_texts_are_written_and_those_of_a_form_have_it(
     for rating in ratings:
         assert re.fullmatch(f"{value}( and {value})?", rating)
         assert rating.count("(") == rating.count(")")
+
+
+def test_record_is_published_as_a_column_for_each_of_its_fields(
+    run_example: Callable[..., Path], tiny_model: Path, tmp_path: Path
+) -> None:
+    industries = {"Law Firm", "Healthcare", "Technology", "Retail", "Finance"}
+    (customers,) = write_customers(tmp_path / "customers", ["2026-01-01"], 2 * ROWS)
+    with open(customers, newline="") as file:
+        companies = [row["Company"] for row in csv.DictReader(file)]
+    known = [name for name in companies if industry_of(name) in industries]
+    (tmp_path / "in" / "ds=2026-01-01").mkdir(parents=True)
+    pq.write_table(pa.table({"Company": known}), tmp_path / "in" / "ds=2026-01-01" / "in.parquet")
+    table = run_example(
+        "customers_columns", RAY_LLM_DEMO_INPUT=tmp_path / "in", RAY_LLM_DEMO_OUTPUT=tmp_path / "out",
+        RAY_LLM_DEMO_MODEL=tiny_model,
+    )  # fmt: skip
+    rows = pq.read_table(table / "ds=2026-01-01", partitioning=None).to_pylist()
+    assert set(rows[0]) == {"Company", "industry", "second_industry", "confidence"}
+    assert len(rows) >= 0.98 * len(known)
+    assert sum(row["industry"] == industry_of(row["Company"]) for row in rows) >= 0.8 * len(rows)

@@ -128,13 +128,13 @@ def test_recordings_are_written_down_and_bad_ones_stop_no_other(
         pq.write_table(pa.table(columns), tmp_path / "in.parquet")
         result = ask(
             task="transcribe", input_path=f"{tmp_path}/in.parquet", model_source=str(speech_model),
-            prompt="{words}", audio_column="call", columns=["n", "kind"], engine_scope="shared",
+            prompt="{words}", audio_column="call", columns=["n", "kind", "words"], engine_scope="shared",
             audio_sources=[str(folder), site, "127.0.0.1"], audio_max_seconds=70, max_quarantine_fraction=0.9,
             poll_interval=1.0,
         )  # fmt: skip
     expected = transformers_transcripts(speech_model, good, tmp_path)
     published = pq.read_table(result["output_path"], partitioning=None)
-    assert published.column_names == ["n", "kind", "answer"]
+    assert published.column_names == ["n", "kind", "words", "answer"]
     assert published.column("n").to_pylist() == [*range(len(cells))]
     *answers, _ = published.column("answer").to_pylist()
     assert answers == [row["text"] for row in expected]

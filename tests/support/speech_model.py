@@ -42,12 +42,11 @@ def write_speech_model(folder: Path) -> Path:
 
 
 def write_speech_tokenizer(folder: Path) -> Path:
-    """One token for each byte."""
-    from tokenizers import pre_tokenizers
+    """One token for each character that is printed; so any tokens together are a text."""
     from transformers import WhisperTokenizer
 
-    of_bytes = [*sorted(pre_tokenizers.ByteLevel.alphabet()), _CONTROL_TOKENS[0]]
-    tokenizer = WhisperTokenizer(vocab={token: i for i, token in enumerate(of_bytes)}, merges=[])
+    tokens = [*map(chr, range(ord("!"), ord("~") + 1)), _CONTROL_TOKENS[0]]
+    tokenizer = WhisperTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=[])
     tokenizer.add_special_tokens({"additional_special_tokens": _CONTROL_TOKENS[1:]})
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)

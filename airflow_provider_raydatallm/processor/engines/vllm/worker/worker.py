@@ -287,12 +287,21 @@ def _parse_request(
     if TRANSCRIPT in params:
         return Transcript(**params[TRANSCRIPT]), adapter
     template = params.pop(REASONING, None)
-    if shape := params.pop("structured_outputs", None):
-        params["structured_outputs"] = StructuredOutputsParams(**shape)
+    shape = params.pop("structured_outputs", None)
     if shows_control_tokens:
         params["skip_special_tokens"] = False
-    sampling = SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY)
+    try:
+        structured = StructuredOutputsParams(**shape) if shape else None
+        sampling = SamplingParams(
+            **params, structured_outputs=structured, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+    except Exception as e:  # its own and Python's, of a row's own values
+        raise InvalidSamplingParams(f"sampling_params {params}: {e}") from None
     return _Generate(sampling, template), adapter
+
+
+class InvalidSamplingParams(ValueError):
+    """A row's own parameters are none of vLLM's."""
 
 
 @lru_cache(1024)

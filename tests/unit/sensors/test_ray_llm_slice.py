@@ -86,7 +86,7 @@ def test_what_no_waiting_helps_is_no_reason_for_another_try(job: SliceJob, defer
     for path in ("nosuch://a/b", "/"):
         sensor = sensor_of(job, deferrable=deferrable)
         sensor.output_path = path
-        with pytest.raises(RayLLMInputError, match="nosuch|root of a bucket"):
+        with pytest.raises(RayLLMInputError, match=r"nosuch|root of a bucket"):
             sensor.execute(context(sensor))
 
 

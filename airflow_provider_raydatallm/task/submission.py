@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.endpoint import ENDPOINT_FIELDS, KEY_VARIABLE
 from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES, MAY_HOLD_SECRETS, SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks import TASKS
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.masking import mask
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
@@ -35,6 +36,16 @@ _TASK_LEAVES = _GROUPED - SliceJob.model_fields.keys()
 
 #: Types of connections whose password may be a model hub's token.
 _MODEL_CONNECTIONS = ("huggingface", "http", "generic")
+
+#: What stands for an argument that is rendered later, so that those that need it are checked already.
+_NEEDED_BY_OTHERS: Mapping[str, tuple[str, Any]] = {
+    "choices": ("choices", ("x", "y")), "regex": ("regex", "x"), "grammar": ("grammar", "x"),
+    "query": ("query", "x"), "images": ("image_column", "x"), "audio": ("audio_column", "x"),
+}  # fmt: skip
+#: That only some tasks have.
+_FIELDS_OF_TASKS = frozenset({"on_too_long", "max_invalid_fraction"}).union(
+    *(t.fields for t in TASKS.values())
+)
 
 
 def job_arguments(operator: Any) -> dict[str, Any]:
@@ -75,9 +86,11 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
             fields = {name: value for name, value in fields.items() if name not in ENDPOINT_FIELDS}
     if known.get("adapter") != arguments["adapter"]:  # its leaves need each other
         fields = {name: value for name, value in fields.items() if name not in GROUPS["adapter"].values()}
-    if any(is_rendered_later(arguments[shape]) for shape in ("choices", "regex", "grammar")):
-        for name in ("repair", "max_invalid_fraction"):  # need one of them
-            fields.pop(name, None)
+    for name, (field, value) in _NEEDED_BY_OTHERS.items():
+        if is_rendered_later(arguments[name]):
+            fields.setdefault(field, value)
+    if is_rendered_later(arguments["task"]):
+        fields = {name: value for name, value in fields.items() if name not in _FIELDS_OF_TASKS}
     asked = [name for name in ("prompt", "messages") if arguments[name]]
     required = ("input_path", "output_path", "model_source", *asked)
     build_spec(task_id, {**dict.fromkeys(required, "x"), **fields, "slice_key": "x"})

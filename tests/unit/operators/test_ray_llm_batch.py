@@ -35,6 +35,10 @@ HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
 DAGS = sorted((ROOT / "dags").glob("*.py"))
 
 
+#: In place of an upstream task's output.
+XCOM = object()
+
+
 def operator(**given: Any) -> RayLLMBatchOperator:
     arguments: dict[str, Any] = {
         "task_id": "t", "input_path": "/in", "output_path": "/out", "model_source": "m", "prompt": "{a}",
@@ -158,6 +162,30 @@ def test_arguments_may_come_from_upstream_tasks() -> None:
         "up"
     }
     operator(output_path=literal("/out/{{x}}"))
+
+
+@pytest.mark.parametrize("given", [
+    {"choices": "{{ params.x }}", "labels": {"multi": True}},
+    {"choices": ["{{ params.x }}", "b"], "labels": {"confidence": True}, "quality": {"repair": 1}},
+    {"choices": XCOM, "labels": {"multi": True, "confidence": True}},
+    {"images": {"column": "{{ params.x }}", "sources": ["/photos"]}},
+    {"task": "transcribe", "audio": {"column": "{{ params.x }}", "max_seconds": 60}},
+    {"task": "transcribe", "audio": XCOM},
+    {"task": "score", "query": "{{ params.x }}"},
+    {"task": "{{ params.x }}", "quality": {"on_too_long": "chunk"}, "embedding": {"dtype": "int8"}},
+    {"task": "{{ params.x }}", "audio": "recording"},
+])  # fmt: skip
+def test_what_needs_an_argument_that_is_rendered_later_is_no_error(given: dict[str, Any]) -> None:
+    dag = DAG("d", schedule=None)
+    upstream = EmptyOperator(task_id="up", dag=dag).output
+    operator(dag=dag, **{name: upstream if value is XCOM else value for name, value in given.items()})
+
+
+def test_what_a_template_cannot_make_possible_is_refused_with_the_dag() -> None:
+    with pytest.raises(RayLLMInputError, match="is for engine 'vllm'"):
+        operator(choices="{{ params.x }}", labels={"multi": True}, engine="ray_data_llm")
+    with pytest.raises(RayLLMInputError, match="exclude each other"):
+        operator(choices="{{ params.x }}", regex="a|b")
 
 
 def test_invalid_schema_and_non_json_argument_are_refused() -> None:

@@ -63,7 +63,8 @@ def _decode(data: bytes, max_seconds: float) -> np.ndarray:
             raise InvalidMedia("the file holds no sound")
         codec = getattr(stream.codec_context, "name", None)  # None: FFmpeg does not know it
         if codec not in _CODECS:
-            raise InvalidMedia(f"its sound is {codec or 'of an unknown kind'!r}, which is not decoded")
+            sound = "of an unknown kind" if codec is None else repr(codec)
+            raise InvalidMedia(f"its sound is {sound}, which is not decoded")
         resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
         pieces, count = [], 0
         for frame in chain(container.decode(stream), [None]):

@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
+from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.lease import Lease
@@ -112,6 +113,8 @@ class Publication:
             "output_column": self.job.output_column,
             "epoch": self.lease.epoch,
             "run": self.lease.name,
+            # Who may read the task's data may read these rows; see `store.slice_view`.
+            "task": own_task(),
             "files": [asdict(p.data) for p in parts],
             "quarantine": [asdict(p.quarantine) for p in parts if p.quarantine],
             "plan": plan_name,

@@ -65,7 +65,7 @@ def write_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run])
     runs = [run if run.run_id else Run(**{**vars(run), "run_id": f"manual__{run.slice_key}"}) for run in runs]
     version = _dag(session, dag_id)
     first = (session.scalar(select(func.max(DagRun.id))) or 0) + 1
-    known = dict(session.execute(select(DagRun.run_id, DagRun.id).where(DagRun.dag_id == dag_id)))
+    known = dict(session.execute(select(DagRun.run_id, DagRun.id).where(DagRun.dag_id == dag_id)).all())
     new = list(dict.fromkeys(run.run_id for run in runs if run.run_id not in known))
     numbers = {**known, **{run_id: first + i for i, run_id in enumerate(new)}}
     if new:

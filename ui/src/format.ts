@@ -1,29 +1,33 @@
 // Numbers, durations and times as people read them.
 
+/** For what was not measured. */
+export const UNKNOWN = "–";
+
 const NUMBER = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 
 export function count(value: number | null | undefined): string {
-  return value === null || value === undefined ? "–" : NUMBER.format(value);
+  return value === null || value === undefined ? UNKNOWN : NUMBER.format(value);
 }
 
 export function compact(value: number | null | undefined): string {
-  return value === null || value === undefined ? "–" : COMPACT.format(value);
+  return value === null || value === undefined ? UNKNOWN : COMPACT.format(value);
 }
 
 export function rate(value: number | null | undefined, unit: string): string {
-  if (value === null || value === undefined) return "–";
+  if (value === null || value === undefined) return UNKNOWN;
   return `${value >= 100 ? NUMBER.format(value) : value.toPrecision(2)} ${unit}`;
 }
 
 export function percent(part: number | undefined, whole: number | undefined): string {
-  if (part === undefined || !whole) return "–";
+  if (part === undefined || !whole) return UNKNOWN;
   const share = (100 * part) / whole;
   return share > 0 && share < 0.1 ? "< 0.1%" : `${share.toFixed(share < 10 ? 1 : 0)}%`;
 }
 
 export function duration(seconds: number | null | undefined): string {
-  if (seconds === null || seconds === undefined) return "–";
+  if (seconds === null || seconds === undefined) return UNKNOWN;
+  if (seconds > 0 && seconds < 0.1) return "< 0.1 s";
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
   const minutes = Math.round(seconds / 60);
@@ -32,14 +36,14 @@ export function duration(seconds: number | null | undefined): string {
 }
 
 export function time(value: string | null | undefined): string {
-  if (!value) return "–";
+  if (!value) return UNKNOWN;
   const date = new Date(value);
   if (Number.isNaN(date.getTime())) return value;
   return date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 }
 
 export function money(amount: number | null, currency: string): string {
-  if (amount === null) return "–";
+  if (amount === null) return UNKNOWN;
   try {
     return new Intl.NumberFormat("en-US", { style: "currency", currency }).format(amount);
   } catch {

@@ -30,7 +30,7 @@ export function phasesOf(seconds: Record<string, number>, start: Record<string, 
     ["Publish", "#009E73", seconds.publish ?? 0],
   ];
   const sum = phases.reduce((all, [, , part]) => all + part, 0);
-  phases.push(["Everything else", "#b9b9b9", Math.max((seconds.total ?? 0) - sum, 0)]);
+  phases.push(["Airflow, job start and end", "#b9b9b9", Math.max((seconds.total ?? 0) - sum, 0)]);
   return phases
     .filter(([, , part]) => part > 0)
     .map(([name, color, part]) => ({ name, color, seconds: part }));

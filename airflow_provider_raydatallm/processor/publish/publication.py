@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.publish.label_counts import label_column
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
@@ -151,6 +152,7 @@ class Publication:
                 index=index,
                 count=len(groups),
                 input=units[group[0]].file.path if self.job.file_per_input and group else None,
+                labels=label_column(self.job),
             )
 
     def _groups(self) -> list[list[int]]:

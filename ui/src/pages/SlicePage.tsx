@@ -146,9 +146,9 @@ function Result({ line, settings, stored }: { line: SliceLine; settings: Setting
         {planned === succeeded + quarantined ? "" : " – these counts do not add up"}
       </Text>
       <Flex gap={6} wrap="wrap">
-        <Figure more={percent(quarantined, planned)} name="In quarantine" value={count(quarantined)} />
-        <Figure more={percent(counts.truncated, planned)} name="Truncated" value={count(counts.truncated)} />
-        <Figure more={percent(counts.invalid_output, planned)} name="Invalid answers" value={count(counts.invalid_output)} />
+        <Figure more={shareOf(quarantined, planned)} name="In quarantine" value={count(quarantined)} />
+        <Figure more={shareOf(counts.truncated, planned)} name="Truncated" value={count(counts.truncated)} />
+        <Figure more={shareOf(counts.invalid_output, planned)} name="Invalid answers" value={count(counts.invalid_output)} />
         <Figure more="kept from earlier attempts" name="Resumed" value={count(counts.resumed)} />
         <Figure more="asked once" name="Repeated requests" value={count(counts.deduplicated)} />
         <Figure more={tokens.cached ? `${compact(tokens.cached)} of them cached` : undefined} name="Tokens in" value={count(tokens.input)} />
@@ -159,6 +159,10 @@ function Result({ line, settings, stored }: { line: SliceLine; settings: Setting
       </Flex>
     </Section>
   );
+}
+
+function shareOf(rows: number | undefined, planned: number): string | undefined {
+  return rows ? percent(rows, planned) : undefined;
 }
 
 function gpuRange(utilisation: Record<string, number | null>): string | undefined {
@@ -185,7 +189,7 @@ function Advice({ line, stored }: { line: SliceLine; stored: Stored | null }) {
 
 function Usage({ stored }: { stored: Stored | null }) {
   const report = stored?.report;
-  if (!report) return null;
+  if (!report?.balance.workers) return null;
   const share = (name: string) => {
     const value = report.utilisation[name];
     return typeof value === "number" ? `${value.toFixed(0)}%` : "–";

@@ -5,6 +5,7 @@ import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
 import type { ApiError } from "../api";
+import { UNKNOWN } from "../format";
 import { type CellState, LOOKS } from "../states";
 
 /** The mark of a state: a colour and a letter. */
@@ -64,7 +65,9 @@ export function Section({ title, children, aside }: { title: string; children: R
   );
 }
 
-export function Figure({ name, value, more }: { name: string; value: ReactNode; more?: ReactNode }) {
+/** A number with its name; nothing where it is not known. */
+export function Figure({ name, value, more }: { name: string; value: string; more?: string }) {
+  if (value === UNKNOWN) return null;
   return (
     <Box minWidth="8.5rem">
       <Text color="fg.muted" fontSize="xs">

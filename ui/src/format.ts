@@ -30,6 +30,7 @@ export function duration(seconds: number | null | undefined): string {
   if (seconds > 0 && seconds < 0.1) return "< 0.1 s";
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 600) return `${(seconds / 60).toFixed(1)} min`;
   const minutes = Math.round(seconds / 60);
   if (minutes < 120) return `${minutes} min`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;

@@ -26,7 +26,7 @@ const LABELS = PALETTE.length - 1;
 
 /** Slices with figures of a run of their own, the oldest first. */
 export function measured(slices: Iterable<SliceLine>): SliceLine[] {
-  const known = [...slices].filter((slice) => slice.outcome !== null && slice.counts.planned !== undefined);
+  const known = [...slices].filter((slice) => slice.outcome !== null && (slice.counts.planned ?? 0) > 0);
   return known.sort((a, b) => a.slice_key.localeCompare(b.slice_key, "en", { numeric: true }));
 }
 
@@ -84,7 +84,9 @@ export function labelShares(slices: SliceLine[]): Series[] {
   const shareOf = (wanted: string[]) =>
     slices.map((slice) => {
       if (!slice.labels) return null;
-      const all = Object.values(slice.labels).reduce((sum, rows) => sum + rows, 0);
+      const named = Object.values(slice.labels).reduce((sum, rows) => sum + rows, 0);
+      // A report names the most frequent labels only; a row of several counts for each of them.
+      const all = Math.max(named, slice.counts.succeeded ?? 0);
       const rows = wanted.reduce((sum, label) => sum + (slice.labels?.[label] ?? 0), 0);
       return all ? (100 * rows) / all : null;
     });

@@ -11,7 +11,7 @@ import { slice } from "./calendar.test";
 const counts = (planned: number, quarantined = 0) => ({ planned, succeeded: planned - quarantined, quarantined });
 
 describe("numbers", () => {
-  it.each([[3.14159, "3.1 s"], [95, "95 s"], [600, "10 min"], [9000, "2 h 30 min"], [null, "–"]])(
+  it.each([[3.14159, "3.1 s"], [95, "95 s"], [600, "10 min"], [150, "2.5 min"], [9000, "2 h 30 min"], [null, "–"]])(
     "%s seconds read %s", (seconds, text) => expect(duration(seconds)).toBe(text),
   );
   it("gives shares and rates few digits", () => {

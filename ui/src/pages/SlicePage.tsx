@@ -4,7 +4,8 @@ import { Box, Flex, Heading, HStack, Link, Progress, Table, Text } from "@chakra
 
 import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type Try } from "../api";
 import { compact, cost, count, duration, money, percent, rate, time } from "../format";
-import { Figure, Note, PageLink, Problem, Section, StateWords, Waiting } from "../parts/basics";
+import { Actions } from "../parts/Actions";
+import { Figure, Figures, Note, PageLink, Problem, Section, StateWords, Waiting } from "../parts/basics";
 import { Phases } from "../parts/Phases";
 import { Samples } from "../parts/Samples";
 import { Versions } from "../parts/Versions";
@@ -46,6 +47,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
           <Head answer={answer} dag={dag} map={map} run={run} task={task} />
           {stored.value?.note ? <Note>{stored.value.note}</Note> : null}
           <Live stored={stored.value} />
+          <Actions dag={dag} line={answer.line} task={task} />
           <Result line={answer.line} settings={settings} stored={stored.value} />
           <Advice line={answer.line} stored={stored.value} />
           {answer.line.outcome ? (
@@ -87,9 +89,11 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
             Ray job {ray_job_id ?? ""}
           </Link>
         ) : null}
-        <Text overflowWrap="anywhere">
-          Output: <bdi>{output_path}</bdi>
-        </Text>
+        {output_path ? (
+          <Text overflowWrap="anywhere">
+            Output: <bdi>{output_path}</bdi>
+          </Text>
+        ) : null}
         {line.model ? (
           <Text overflowWrap="anywhere">
             Model: <bdi>{line.model}</bdi>
@@ -117,13 +121,15 @@ function Live({ stored }: { stored: Stored | null }) {
           </Progress.Track>
         </Progress.Root>
       ) : null}
-      <Flex gap={6} mt={3} wrap="wrap">
+      <Box mt={3}>
+      <Figures>
         <Figure more={planned ? percent(rows, planned) : undefined} name="Rows" value={`${count(rows)} of ${count(planned)}`} />
         <Figure name="Speed now" value={rate(number("recent_rows_per_s") ?? number("rows_per_s"), "rows/s")} />
         <Figure name="Time left" value={duration(number("eta_s"))} />
         <Figure name="Failed rows" value={count(number("failed"))} />
         <Figure name="Workers" value={count(number("workers"))} />
-      </Flex>
+      </Figures>
+      </Box>
       {typeof progress.error === "string" ? (
         <Box as="pre" bg="bg.subtle" fontSize="xs" maxHeight="14rem" mt={3} overflow="auto" p={3} tabIndex={0} whiteSpace="pre-wrap">
           {progress.error}
@@ -145,7 +151,7 @@ function Result({ line, settings, stored }: { line: SliceLine; settings: Setting
         <b>{count(planned)}</b> planned = <b>{count(succeeded)}</b> answered + <b>{count(quarantined)}</b> in quarantine
         {planned === succeeded + quarantined ? "" : " – these counts do not add up"}
       </Text>
-      <Flex gap={6} wrap="wrap">
+      <Figures>
         <Figure more={shareOf(quarantined, planned)} name="In quarantine" value={count(quarantined)} />
         <Figure more={shareOf(counts.truncated, planned)} name="Truncated" value={count(counts.truncated)} />
         <Figure more={shareOf(counts.invalid_output, planned)} name="Invalid answers" value={count(counts.invalid_output)} />
@@ -156,7 +162,7 @@ function Result({ line, settings, stored }: { line: SliceLine; settings: Setting
         <Figure more={line.tokens_per_s ? `${count(line.tokens_per_s)} tokens/s` : undefined} name="Speed" value={rate(line.rows_per_s, "rows/s")} />
         <Figure name="GPUs busy" value={line.gpu_mean === null ? "–" : `${line.gpu_mean.toFixed(0)}%`} more={gpuRange(utilisation)} />
         {price === null ? null : <Figure more="engine start and inference" name="Cost of GPUs" value={money(price, settings?.currency ?? "")} />}
-      </Flex>
+      </Figures>
     </Section>
   );
 }
@@ -196,7 +202,7 @@ function Usage({ stored }: { stored: Stored | null }) {
   };
   return (
     <Section title="Cluster">
-      <Flex gap={6} wrap="wrap">
+      <Figures>
         <Figure name="Workers" value={count(report.balance.workers)} />
         <Figure
           more="busiest worker, by the mean"
@@ -206,7 +212,7 @@ function Usage({ stored }: { stored: Stored | null }) {
         <Figure name="GPU memory, highest" value={share("gpu_memory_max")} />
         <Figure name="CPUs busy" value={share("cpu_mean")} />
         <Figure name="Memory, highest" value={share("memory_max")} />
-      </Flex>
+      </Figures>
     </Section>
   );
 }

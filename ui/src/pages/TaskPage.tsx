@@ -5,9 +5,10 @@ import { Button, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { paths, type Settings } from "../api";
-import { latest } from "../calendar";
+import { gridOf, latest, missingKeys } from "../calendar";
 import { Calendar } from "../parts/Calendar";
 import { Note, PageLink, Problem, Section, Waiting } from "../parts/basics";
+import { FillGaps } from "../parts/FillGaps";
 import { Trends } from "../parts/Trends";
 import { pathOf } from "../route";
 import { useData } from "../useData";
@@ -17,6 +18,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
   const { slices, total, unreadable, error, loadMore } = useSlices(dag, task);
   const settings = useData<Settings>(paths.settings).value;
   const bySlice = useMemo(() => latest(slices ?? []), [slices]);
+  const missing = useMemo(() => missingKeys(bySlice.keys(), gridOf(bySlice.keys())), [bySlice]);
   return (
     <>
       <Text fontSize="sm">
@@ -40,7 +42,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
         <Note>This task has no slices yet.</Note>
       ) : (
         <>
-          <Section title="Slices">
+          <Section aside={<FillGaps dag={dag} missing={missing} task={task} />} title="Slices">
             <Calendar dag={dag} slices={bySlice} task={task} />
             {slices.length + unreadable < total ? (
               <HStack mt={4}>

@@ -84,7 +84,7 @@ function Tasks({ answer }: { answer: Answer }) {
                   </Badge>
                 ) : null}
               </Table.Cell>
-              <Table.Cell>
+              <Table.Cell whiteSpace="nowrap">
                 {last ? (
                   <PageLink to={pathOf({ dag: dag_id, task: task_id, run: last.run_id, map: last.map_index })}>
                     {last.slice_key}

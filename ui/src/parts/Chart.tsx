@@ -40,13 +40,17 @@ export function Chart({ option, label, height = "220px" }: Props) {
 
 function themed(option: Record<string, unknown>): Record<string, unknown> {
   const [ink, line, ground] = ["fg", "border", "bg-panel"].map(color) as [string, string, string];
-  const axis = { axisLabel: { color: ink }, axisLine: { lineStyle: { color: line } }, splitLine: { lineStyle: { color: line } } };
+  const axis = { axisLine: { lineStyle: { color: line } }, splitLine: { lineStyle: { color: line } } };
   const merged = (given: unknown) =>
-    (Array.isArray(given) ? given : [given]).map((one: object) => ({ ...axis, ...one }));
+    (Array.isArray(given) ? given : [given]).map((one: { axisLabel?: object }) => ({
+      ...axis,
+      ...one,
+      axisLabel: { color: ink, ...one.axisLabel },
+    }));
   return {
     animation: false,
     backgroundColor: "transparent",
-    textStyle: { color: ink, fontFamily: "inherit" },
+    textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
     ...option,
     xAxis: merged(option.xAxis),
     yAxis: merged(option.yAxis),

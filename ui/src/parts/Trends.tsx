@@ -4,7 +4,7 @@ import { Box, Heading, SimpleGrid } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import type { Settings, SliceLine } from "../api";
-import { compact } from "../format";
+import { compact, duration } from "../format";
 import { measured, type Trend, trendsOf } from "../trends";
 import { Section } from "./basics";
 import { Chart } from "./Chart";
@@ -49,7 +49,7 @@ function optionOf({ kind, series, unit }: Trend, keys: string[]): Record<string,
     yAxis: {
       type: "value",
       max: kind === "area" ? 100 : undefined,
-      axisLabel: { formatter: (value: number) => (unit === "%" ? `${value}%` : compact(value)) },
+      axisLabel: { formatter: (value: number) => (unit === "%" ? `${value}%` : unit === "s" ? duration(value) : compact(value)) },
     },
     series: series.map(({ name, color, values }) => ({
       name,

@@ -1,6 +1,6 @@
 // Small things that all pages share.
 
-import { Box, Flex, Heading, HStack, Link, Skeleton, Text } from "@chakra-ui/react";
+import { Box, Flex, Grid, Heading, HStack, Link, Skeleton, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
@@ -34,7 +34,7 @@ export function Mark({ state, size = "20px" }: { state: CellState; size?: string
 
 export function StateWords({ state }: { state: CellState }) {
   return (
-    <HStack as="span" display="inline-flex" gap={2}>
+    <HStack as="span" display="inline-flex" gap={2} minWidth="6.5rem">
       <Mark state={state} />
       <span>{LOOKS[state].words}</span>
     </HStack>
@@ -69,7 +69,7 @@ export function Section({ title, children, aside }: { title: string; children: R
 export function Figure({ name, value, more }: { name: string; value: string; more?: string }) {
   if (value === UNKNOWN) return null;
   return (
-    <Box minWidth="8.5rem">
+    <Box>
       <Text color="fg.muted" fontSize="xs">
         {name}
       </Text>
@@ -82,6 +82,14 @@ export function Figure({ name, value, more }: { name: string; value: string; mor
         </Text>
       ) : null}
     </Box>
+  );
+}
+
+export function Figures({ children }: { children: ReactNode }) {
+  return (
+    <Grid gapX={4} gapY={3} templateColumns="repeat(auto-fill, minmax(7.5rem, 1fr))">
+      {children}
+    </Grid>
   );
 }
 

@@ -55,7 +55,6 @@ def list_tasks(session: Session, dag_ids: set[str], offset: int, limit: int) -> 
     lines = []
     for dag_id, task_id in page:
         dag = names.get(dag_id)
-        newest = list_slices(session, dag_id, task_id, 0, 1).slices
         lines.append(
             TaskLine(
                 dag_id=dag_id,
@@ -63,7 +62,7 @@ def list_tasks(session: Session, dag_ids: set[str], offset: int, limit: int) -> 
                 dag_name=dag.dag_display_name if dag is not None else dag_id,
                 is_paused=bool(dag is not None and dag.is_paused),
                 runs=known[dag_id, task_id],
-                last=newest[0] if newest else None,
+                last=_last(session, dag_id, task_id),
             )
         )
     return TasksPage(tasks=lines, total=len(known))
@@ -140,6 +139,16 @@ def read_xcom(
         )
     )
     return _parsed(value)
+
+
+def _last(session: Session, dag_id: str, task_id: str) -> SliceLine | None:
+    row = session.execute(_newest_first(_live(dag_id, task_id)).limit(1)).first()
+    run = _of_row(row) if row is not None else None
+    if row is None and AssetStateStoreModel is not None:
+        kept = _kept(dag_id, task_id).order_by(AssetStateStoreModel.updated_at.desc()).limit(1)
+        row = session.execute(kept).first()
+        run = _of_kept(row) if row is not None else None
+    return run.line if run is not None else None
 
 
 def _live(dag_id: str, task_id: str) -> Select[Any]:

@@ -18,7 +18,7 @@ export default function RayLLM() {
   const system = (globalThis as { ChakraUISystem?: typeof defaultSystem }).ChakraUISystem ?? defaultSystem;
   return (
     <ChakraProvider value={system}>
-      <Box as="main" color="fg" height="100%" overflow="auto" p={{ base: 3, md: 5 }}>
+      <Box aria-label="Ray LLM" as="section" color="fg" height="100%" id="ray-llm" overflow="auto" p={{ base: 3, md: 5 }}>
         {dag && task && run ? (
           <SlicePage dag={dag} map={map ?? -1} run={run} task={task} />
         ) : dag && task ? (

@@ -12,8 +12,8 @@ const KINDS: [Kind, string][] = [
   ["published", "Published rows"],
   ["quarantined", "Rows in quarantine"],
 ];
-/** What says why a row failed comes first. */
-const REASONS = ["error_type", "error"];
+/** What says why a row failed comes first, and which row it was, last. */
+const REASONS = ["__error_type", "__error"];
 
 export function Samples({ path, quarantined }: { path: string; quarantined: number }) {
   const [kind, setKind] = useState<Kind | null>(null);
@@ -44,7 +44,7 @@ export function Samples({ path, quarantined }: { path: string; quarantined: numb
 
 function Rows({ sample }: { sample: Sample }) {
   const order = sample.columns
-    .map((name, i) => ({ name, i, rank: REASONS.includes(name) ? 0 : 1 }))
+    .map((name, i) => ({ name, i, rank: REASONS.includes(name) ? 0 : name.startsWith("__") ? 2 : 1 }))
     .sort((a, b) => a.rank - b.rank || a.i - b.i);
   return (
     <Box maxHeight="28rem" mt={3} overflow="auto" tabIndex={0}>
@@ -53,7 +53,7 @@ function Rows({ sample }: { sample: Sample }) {
           <Table.Row>
             {order.map(({ name }) => (
               <Table.ColumnHeader key={name}>
-                <bdi>{name}</bdi>
+                <bdi>{name.replace(/^__/, "")}</bdi>
               </Table.ColumnHeader>
             ))}
           </Table.Row>

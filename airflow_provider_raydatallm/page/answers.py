@@ -45,11 +45,14 @@ class SlicesPage(BaseModel):
     """Runs of slices, the newest first; of several runs of a slice, the first is its state.
 
     :param unreadable: how many entries of this page another version of the provider wrote.
+    :param next_start: of the data interval that the DAG's schedule has next: each before it should have its
+        slice. None without a schedule, and while the DAG is paused.
     """
 
     slices: list[SliceLine]
     total: int
     unreadable: int = 0
+    next_start: datetime | None = None
 
 
 class TaskLine(BaseModel):

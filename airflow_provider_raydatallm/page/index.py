@@ -83,7 +83,13 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
             later = later.offset(max(offset - count, 0)).limit(limit - len(rows))
             runs += [_of_kept(row) for row in session.execute(later)]
     readable = [run.line for run in runs if run is not None]
-    return SlicesPage(slices=readable, total=total, unreadable=len(runs) - len(readable))
+    dag = session.get(DagModel, dag_id)
+    return SlicesPage(
+        slices=readable,
+        total=total,
+        unreadable=len(runs) - len(readable),
+        next_start=dag.next_dagrun_data_interval_start if dag is not None and not dag.is_paused else None,
+    )
 
 
 def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> RunOfSlice | None:

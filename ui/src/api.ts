@@ -32,6 +32,7 @@ export interface SlicesPage {
   slices: SliceLine[];
   total: number;
   unreadable: number;
+  next_start: string | null;
 }
 
 export interface TaskLine {

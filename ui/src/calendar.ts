@@ -39,8 +39,12 @@ export function gridOf(keys: Iterable<string>): Grid {
   return "names";
 }
 
-/** The keys between the first and the last that have no slice, by the rhythm of those that have. */
-export function missingKeys(keys: Iterable<string>, grid: Grid): string[] {
+/**
+ * The keys from the first to the last that have no slice, by the rhythm of those that have.
+ *
+ * @param end  an instant up to which there should be slices, as keys name instants; see `expectedUntil`.
+ */
+export function missingKeys(keys: Iterable<string>, grid: Grid, end: number | null = null): string[] {
   if (grid === "names") return [];
   const [pattern, unit] = grid === "days" ? [DAY, DAY_MS] : [HOUR, HOUR_MS];
   const written = [...keys];
@@ -52,15 +56,23 @@ export function missingKeys(keys: Iterable<string>, grid: Grid): string[] {
   const weekdays = new Set(instants.map((instant) => new Date(instant).getUTCDay()));
   const anyWeekday = step !== DAY_MS || last - first < WEEKDAYS_SHOW * DAY_MS;
   const missing: string[] = [];
-  for (let instant = first; instant < last; instant += step) {
+  for (let instant = first; instant < Math.max(last, end ?? last); instant += step) {
     const isExpected = anyWeekday || weekdays.has(new Date(instant).getUTCDay());
     if (isExpected && !known.has(instant)) missing.push(keyLike(written[0] as string, instant));
   }
   return missing;
 }
 
+/** The start of the schedule's next interval as keys name instants: in the DAG's timezone. */
+export function expectedUntil(slices: Map<string, SliceLine>, grid: Grid, nextStart: string | null): number | null {
+  const dated = [...slices.values()].find((slice) => slice.slice_instant !== null);
+  if (grid === "names" || nextStart === null || !dated?.slice_instant) return null;
+  const named = instantOf(dated.slice_key, grid === "days" ? DAY : HOUR) as number;
+  return Date.parse(nextStart) + named - Date.parse(dated.slice_instant);
+}
+
 /** Months of days, or days of hours, the newest first; or all names in one block. */
-export function blocksOf(slices: Map<string, SliceLine>, grid: Grid): Block[] {
+export function blocksOf(slices: Map<string, SliceLine>, grid: Grid, missing: string[]): Block[] {
   if (grid === "names") {
     const cells = [...slices.keys()].sort(byName).map((key) => ({ key, slice: slices.get(key) ?? null }));
     return [{ title: "", lead: 0, cells }];
@@ -68,7 +80,7 @@ export function blocksOf(slices: Map<string, SliceLine>, grid: Grid): Block[] {
   const pattern = grid === "days" ? DAY : HOUR;
   const cells = new Map<number, Cell>();
   for (const [key, slice] of slices) cells.set(instantOf(key, pattern) as number, { key, slice });
-  for (const key of missingKeys(slices.keys(), grid)) {
+  for (const key of missing) {
     cells.set(instantOf(key, pattern) as number, { key, slice: null });
   }
   const starts = new Set([...cells.keys()].map((instant) => (grid === "days" ? monthOf(instant) : dayOf(instant))));

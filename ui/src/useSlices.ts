@@ -9,6 +9,7 @@ export interface Slices {
   slices: SliceLine[] | null;
   total: number;
   unreadable: number;
+  nextStart: string | null;
   error: ApiError | null;
   loadMore: () => void;
 }
@@ -39,6 +40,7 @@ export function useSlices(dag: string, task: string): Slices {
     slices,
     total: pages[0]?.total ?? 0,
     unreadable: pages.reduce((sum, page) => sum + page.unreadable, 0),
+    nextStart: pages[0]?.next_start ?? null,
     error,
     loadMore: () => void load(pages.length),
   };

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { SliceLine } from "../src/api";
-import { blocksOf, gridOf, latest, missingKeys } from "../src/calendar";
+import { blocksOf, expectedUntil, gridOf, latest, missingKeys } from "../src/calendar";
 
 export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
   return {
@@ -46,13 +46,20 @@ describe("missingKeys", () => {
     expect(missingKeys(work, "days")).toEqual([]);
     expect(missingKeys(work.filter((day) => day !== "2026-01-14"), "days")).toEqual(["2026-01-14"]);
   });
+  it("expects slices up to the schedule's next interval, in the DAG's timezone", () => {
+    const taipei = slice("2026-01-30", { slice_instant: "2026-01-29T16:00:00+00:00" });
+    const end = expectedUntil(latest([taipei]), "days", "2026-02-01T16:00:00Z");
+    expect(missingKeys(["2026-01-30"], "days", end)).toEqual(["2026-01-31", "2026-02-01"]);
+    expect(missingKeys(["2026-01-30"], "days", null)).toEqual([]);
+    expect(expectedUntil(latest([slice("2026-01-30")]), "days", "2026-02-01T16:00:00Z")).toBeNull();
+  });
   it("knows of no gap among names", () => expect(missingKeys(["a", "c"], "names")).toEqual([]));
 });
 
 describe("blocksOf", () => {
   it("puts each day into its column, the newest month first", () => {
     const slices = latest(["2026-02-02", "2026-01-31"].map((key) => slice(key)));
-    const [february, january] = blocksOf(slices, "days");
+    const [february, january] = blocksOf(slices, "days", []);
     expect([february?.title, february?.lead, january?.title, january?.lead]).toEqual([
       "February 2026", 6, "January 2026", 3,
     ]);
@@ -61,7 +68,7 @@ describe("blocksOf", () => {
     expect(january?.cells[29]).toBeNull();
   });
   it("sorts names as people do", () => {
-    const [block] = blocksOf(latest(["part 10", "part 9"].map((key) => slice(key))), "names");
+    const [block] = blocksOf(latest(["part 10", "part 9"].map((key) => slice(key))), "names", []);
     expect(block?.cells.map((cell) => cell?.key)).toEqual(["part 9", "part 10"]);
   });
 });

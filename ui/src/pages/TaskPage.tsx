@@ -5,7 +5,7 @@ import { Button, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { paths, type Settings } from "../api";
-import { gridOf, latest, missingKeys } from "../calendar";
+import { expectedUntil, gridOf, latest, missingKeys } from "../calendar";
 import { Calendar } from "../parts/Calendar";
 import { Note, PageLink, Problem, Section, Waiting } from "../parts/basics";
 import { FillGaps } from "../parts/FillGaps";
@@ -15,10 +15,13 @@ import { useData } from "../useData";
 import { useSlices } from "../useSlices";
 
 export function TaskPage({ dag, task }: { dag: string; task: string }) {
-  const { slices, total, unreadable, error, loadMore } = useSlices(dag, task);
+  const { slices, total, unreadable, nextStart, error, loadMore } = useSlices(dag, task);
   const settings = useData<Settings>(paths.settings).value;
   const bySlice = useMemo(() => latest(slices ?? []), [slices]);
-  const missing = useMemo(() => missingKeys(bySlice.keys(), gridOf(bySlice.keys())), [bySlice]);
+  const missing = useMemo(() => {
+    const grid = gridOf(bySlice.keys());
+    return missingKeys(bySlice.keys(), grid, expectedUntil(bySlice, grid, nextStart));
+  }, [bySlice, nextStart]);
   return (
     <>
       <Text fontSize="sm">
@@ -43,7 +46,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
       ) : (
         <>
           <Section aside={<FillGaps dag={dag} missing={missing} task={task} />} title="Slices">
-            <Calendar dag={dag} slices={bySlice} task={task} />
+            <Calendar dag={dag} missing={missing} slices={bySlice} task={task} />
             {slices.length + unreadable < total ? (
               <HStack mt={4}>
                 <Button onClick={loadMore} size="sm" variant="outline">

@@ -18,11 +18,12 @@ interface Props {
   dag: string;
   task: string;
   slices: Map<string, SliceLine>;
+  missing: string[];
 }
 
-export function Calendar({ dag, task, slices }: Props) {
+export function Calendar({ dag, task, slices, missing }: Props) {
   const grid = gridOf(slices.keys());
-  const blocks = blocksOf(slices, grid);
+  const blocks = blocksOf(slices, grid, missing);
   const [shown, setShown] = useState(BLOCKS[grid]);
   const visible = blocks.slice(0, shown);
   return (

@@ -4,6 +4,7 @@ import { Box, Heading, SimpleGrid } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import type { Settings, SliceLine } from "../api";
+import { gridOf } from "../calendar";
 import { compact, duration } from "../format";
 import { measured, type Trend, trendsOf } from "../trends";
 import { Section } from "./basics";
@@ -21,7 +22,7 @@ export function Trends({ slices, settings }: Props) {
   const trends = useMemo(() => trendsOf(known, price, currency), [known, price, currency]);
   const charts = useMemo(() => {
     const keys = known.map((slice) => slice.slice_key);
-    return trends.map((trend) => ({ title: trend.title, option: optionOf(trend, keys) }));
+    return trends.map((trend) => ({ title: trend.title, option: optionOf(trend, keys, gridOf(keys) === "names") }));
   }, [known, trends]);
   if (known.length < 2) return null;
   return (
@@ -40,7 +41,7 @@ export function Trends({ slices, settings }: Props) {
   );
 }
 
-function optionOf({ kind, series, unit }: Trend, keys: string[]): Record<string, unknown> {
+function optionOf({ kind, series, unit }: Trend, keys: string[], areNames: boolean): Record<string, unknown> {
   const isStacked = kind !== "line";
   return {
     grid: { left: 8, right: 12, top: series.length > 1 ? 34 : 14, bottom: 4, containLabel: true },
@@ -54,7 +55,8 @@ function optionOf({ kind, series, unit }: Trend, keys: string[]): Record<string,
     series: series.map(({ name, color, values }) => ({
       name,
       data: values,
-      type: kind === "bar" ? "bar" : "line",
+      // Names have no order that a line could follow.
+      type: kind === "bar" || areNames ? "bar" : "line",
       stack: isStacked ? "all" : undefined,
       areaStyle: kind === "area" ? { opacity: 0.85 } : undefined,
       itemStyle: { color },

@@ -6,6 +6,7 @@ import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type 
 import { compact, cost, count, duration, money, percent, rate, time } from "../format";
 import { Actions } from "../parts/Actions";
 import { Figure, Figures, Note, PageLink, Problem, Section, StateWords, Waiting } from "../parts/basics";
+import { Labels } from "../parts/Labels";
 import { Phases } from "../parts/Phases";
 import { Samples } from "../parts/Samples";
 import { Versions } from "../parts/Versions";
@@ -49,6 +50,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
           <Live stored={stored.value} />
           <Actions dag={dag} line={answer.line} task={task} />
           <Result line={answer.line} settings={settings} stored={stored.value} />
+          <Labels labels={answer.line.labels} rows={answer.line.counts.succeeded ?? 0} />
           <Advice line={answer.line} stored={stored.value} />
           {answer.line.outcome ? (
             <Section title="Time">

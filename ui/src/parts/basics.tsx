@@ -87,7 +87,7 @@ export function Figure({ name, value, more }: { name: string; value: string; mor
 
 export function Figures({ children }: { children: ReactNode }) {
   return (
-    <Grid gapX={4} gapY={3} templateColumns="repeat(auto-fill, minmax(7.5rem, 1fr))">
+    <Grid gapX={4} gapY={3} templateColumns="repeat(auto-fill, minmax(8rem, 1fr))">
       {children}
     </Grid>
   );

@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
 
+import { compareSlices, compareVersions } from "../src/compare";
 import { cost, duration, money, percent, rate } from "../src/format";
 import { phasesOf } from "../src/phases";
 import { pathOf, routeOf, taskInstancePath } from "../src/route";
 import { LOOKS, ORDER } from "../src/states";
 import { labelShares, measured, trendsOf } from "../src/trends";
-import { diffOf } from "../src/versions";
 import { slice } from "./calendar.test";
 
 const counts = (planned: number, quarantined = 0) => ({ planned, succeeded: planned - quarantined, quarantined });
@@ -80,14 +80,21 @@ describe("trends", () => {
   });
 });
 
-describe("diffOf", () => {
-  it("names counts first, then the labels that changed most", () => {
-    const version = (number: number, labels: Record<string, number>) => ({
-      number, counts: counts(100, number), labels, fingerprint: "f", model: "m",
-    });
-    const diff = diffOf(version(1, { a: 50, b: 49 }), version(2, { a: 20, b: 48, c: 30 }));
-    expect(diff.map((change) => change.name)).toEqual([
-      "Answered rows", "Rows in quarantine", "Label a", "Label c", "Label b",
+describe("side by side", () => {
+  const version = (labels: Record<string, number>, bad = 1) => ({ counts: counts(100, bad), labels });
+
+  it("names counts first, then the labels whose share changed most", () => {
+    const changes = compareVersions(version({ a: 50, b: 49 }), version({ a: 20, b: 48, c: 31 }));
+    expect(changes.map((change) => change.name)).toEqual([
+      "Answered rows", "Rows in quarantine", "Label c", "Label a", "Label b",
+    ]);
+    expect(changes[2]?.before).toBe(0);
+    expect(changes[2]?.after).toBeCloseTo(31.3, 1);
+  });
+  it("leaves out what neither slice has", () => {
+    const [one, other] = [slice("a", { counts: counts(10), rows_per_s: 5 }), slice("b", { counts: counts(20) })];
+    expect(compareSlices(one, other).map(({ name, before, after }) => [name, before, after])).toEqual([
+      ["Answered rows", 10, 20], ["Speed", 5, null],
     ]);
   });
 });

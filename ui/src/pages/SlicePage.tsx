@@ -3,12 +3,13 @@
 import { Box, Flex, Heading, HStack, Link, Progress, Table, Text } from "@chakra-ui/react";
 
 import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type Try } from "../api";
-import { compact, cost, count, duration, money, percent, rate, time } from "../format";
+import { compact, cost, count, duration, money, percent, rate, time, UNKNOWN } from "../format";
 import { Actions } from "../parts/Actions";
 import { Figure, Figures, Note, PageLink, Problem, Section, StateWords, Waiting } from "../parts/basics";
 import { Labels } from "../parts/Labels";
 import { Phases } from "../parts/Phases";
 import { Samples } from "../parts/Samples";
+import { SideBySide } from "../parts/SideBySide";
 import { Versions } from "../parts/Versions";
 import { pathOf, taskInstancePath } from "../route";
 import { useData } from "../useData";
@@ -59,6 +60,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
           ) : null}
           <Usage stored={stored.value} />
           {stored.value ? <Versions versions={stored.value.versions} /> : null}
+          <SideBySide dag={dag} line={answer.line} task={task} />
           {settings?.show_samples && answer.line.published_version !== null ? (
             <Samples path={path} quarantined={answer.line.counts.quarantined ?? 0} />
           ) : null}
@@ -161,6 +163,7 @@ function Result({ line, settings, stored }: { line: SliceLine; settings: Setting
         <Figure more="asked once" name="Repeated requests" value={count(counts.deduplicated)} />
         <Figure more={tokens.cached ? `${compact(tokens.cached)} of them cached` : undefined} name="Tokens in" value={count(tokens.input)} />
         <Figure name="Tokens out" value={count(tokens.output)} />
+        <Figure more="by the answer cache" name="Tokens saved" value={tokens.saved ? count(tokens.saved) : UNKNOWN} />
         <Figure more={line.tokens_per_s ? `${count(line.tokens_per_s)} tokens/s` : undefined} name="Speed" value={rate(line.rows_per_s, "rows/s")} />
         <Figure name="GPUs busy" value={line.gpu_mean === null ? "–" : `${line.gpu_mean.toFixed(0)}%`} more={gpuRange(utilisation)} />
         {price === null ? null : <Figure more="engine start and inference" name="Cost of GPUs" value={money(price, settings?.currency ?? "")} />}

@@ -48,7 +48,7 @@ function written(value: number | null, unit: Change["unit"]): string {
 }
 
 function difference({ before, after, unit }: Change): string {
-  if (before === null || after === null || before === after) return UNKNOWN;
+  if (before === null || after === null || written(before, unit) === written(after, unit)) return UNKNOWN;
   const sign = after > before ? "+" : "−";
   const size = Math.abs(after - before);
   return sign + (unit === "%" ? `${size.toFixed(1)} points` : written(size, unit));

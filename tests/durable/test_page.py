@@ -33,7 +33,7 @@ def page(airflow: Airflow) -> Iterator[Page]:
     if program is None:
         pytest.skip("no Chromium: install chromium, or run `playwright install chromium`")
     with browser.logged_in(airflow, program) as page:
-        expect.set_options(timeout=LIMIT * 1000)
+        expect.set_options(timeout=60_000)
         page.failures = []  # type: ignore[attr-defined]
         page.on("pageerror", lambda error: page.failures.append(str(error)))  # type: ignore[attr-defined]
         yield page

@@ -129,6 +129,7 @@ function keyLike(key: string, instant: number): string {
   });
 }
 
+/** The most frequent step, once it was seen twice: two days apart may be every second day, or a gap. */
 function usualStep(instants: number[]): number | null {
   const times = new Map<number, number>();
   for (let i = 1; i < instants.length; i++) {
@@ -136,7 +137,7 @@ function usualStep(instants: number[]): number | null {
     times.set(step, (times.get(step) ?? 0) + 1);
   }
   const [most] = [...times].sort((a, b) => b[1] - a[1] || a[0] - b[0]);
-  return most?.[0] ?? null;
+  return most !== undefined && most[1] > 1 ? most[0] : null;
 }
 
 function monthOf(instant: number): number {

@@ -32,6 +32,10 @@ describe("missingKeys", () => {
     const all = days("2026-01-28", 8);
     expect(missingKeys(all.filter((_, i) => i !== 2 && i !== 4), "days")).toEqual(["2026-01-30", "2026-02-01"]);
   });
+  it("takes a single step of two days for a gap", () => {
+    expect(missingKeys(["2025-01-01", "2025-01-03"], "days")).toEqual(["2025-01-02"]);
+    expect(missingKeys(["2025-01-01", "2025-01-03", "2025-01-05"], "days")).toEqual([]);
+  });
   it("writes them as the others are written", () => {
     expect(missingKeys(["20260130", "20260131", "20260202"], "days")).toEqual(["20260201"]);
     expect(missingKeys(["2026-01-31T22", "2026-01-31T23", "2026-02-01T01"], "hours")).toEqual(["2026-02-01T00"]);

@@ -1,4 +1,4 @@
-// How each state looks and reads. Colours are Okabe and Ito's, which colour-blind people can tell apart, and
+// How each state looks and reads. Colours are after Okabe and Ito, which colour-blind people can tell apart, and
 // each has a mark of its own.
 
 import type { State } from "./api";
@@ -13,7 +13,7 @@ export interface Look {
 }
 
 export const LOOKS: Record<CellState, Look> = {
-  published: { color: "#009E73", ink: "#ffffff", mark: "✓", words: "Published" },
+  published: { color: "#007A59", ink: "#ffffff", mark: "✓", words: "Published" },
   quarantined: { color: "#E69F00", ink: "#1a1a1a", mark: "Q", words: "Published, with rows in quarantine" },
   running: { color: "#56B4E9", ink: "#1a1a1a", mark: "▶", words: "Running" },
   queued: { color: "#CC79A7", ink: "#1a1a1a", mark: "…", words: "Waiting" },

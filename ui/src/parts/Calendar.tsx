@@ -82,7 +82,7 @@ function Month({ block, kind, dag, task }: { block: Block; kind: Kind; dag: stri
 /** A day for which nothing is expected. */
 function Blank({ children }: { children: string | number }) {
   return (
-    <Flex align="start" aria-hidden color="fg.subtle" fontSize="2xs" height="38px" justify="start" p="3px">
+    <Flex align="start" aria-hidden color="fg.muted" fontSize="2xs" height="38px" justify="start" p="3px">
       {children}
     </Flex>
   );

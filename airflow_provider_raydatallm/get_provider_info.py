@@ -16,8 +16,9 @@ def get_provider_info() -> dict[str, Any]:
             {"integration-name": _NAME, "external-doc-url": "https://docs.ray.io/", "tags": ["service"]}
         ],
         "operators": _modules("operators.ray_llm_batch"),
+        "sensors": _modules("sensors.ray_llm_slice"),
         "hooks": _modules("hooks.ray"),
-        "triggers": _modules("triggers.ray_job", "triggers.submission_turn"),
+        "triggers": _modules("triggers.ray_job", "triggers.slice_published", "triggers.submission_turn"),
         "config": {
             "ray_llm": {
                 "description": "Settings of the Ray Data LLM provider.",
@@ -159,6 +160,7 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": "airflow_provider_raydatallm.decorators.ray_llm_batch.ray_llm_batch_task",
             }
         ],
+        "cli": ["airflow_provider_raydatallm.cli.airflow_command.get_cli_commands"],
         "extra-links": [
             "airflow_provider_raydatallm.links.ray.RayJobLink",
             "airflow_provider_raydatallm.links.slice_page.SlicePageLink",

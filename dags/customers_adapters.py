@@ -12,6 +12,9 @@ from airflow.sdk import CronDataIntervalTimetable, dag
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 
+ADAPTERS = os.environ.get("RAY_LLM_EXAMPLE_ADAPTERS", "s3://models")
+COUNTRIES = ["Brazil", "Germany", "Japan"]
+
 
 @dag(
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
@@ -26,10 +29,10 @@ def customers_adapters() -> None:
         task_id="infer_industry",
         input_path=os.environ.get("RAY_LLM_DEMO_INPUT", "s3://lake/customers") + "/ds={slice}/",
         output_path=os.environ.get("RAY_LLM_DEMO_OUTPUT", "s3://lake/customers_enriched") + "_by_country",
-        model_source="Qwen/Qwen2.5-0.5B-Instruct",
+        model_source=os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"),
         adapter={
             "column": "Country",
-            "paths": {"Brazil": "s3://models/brazil-lora", "Japan": "s3://models/japan-lora"},
+            "paths": {country: f"{ADAPTERS}/{country.lower()}-lora" for country in COUNTRIES},
             "on_null": "base",
         },
         prompt="What industry is this company in: {Company}",

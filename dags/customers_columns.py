@@ -41,9 +41,9 @@ def customers_columns() -> None:
         prompt="Describe this company in JSON: {Company}",
         output_schema=COMPANY,
         output_mode="columns",
-        quality={"repair": 2, "max_invalid": 0.02},
+        quality={"repair": 1, "max_invalid": 0.02},
         sampling_params={"temperature": 0, "max_tokens": 64},
-        engine={"kwargs": {"max_model_len": 512}},
+        engine={"kwargs": {"max_model_len": 256}},
     )
 
 

@@ -1,6 +1,7 @@
 """`airflow-ray-llm`: the command line of the provider.
 
-`run`, `plan`, `status`, `gc` and others work on slices; `engines` manages the shared engines of a cluster,
+`slices`, `show`, `diff` and others look at a table by its output_path; `run`, `plan`, `gc` and others take a
+slice's spec, which `spec` exports from a DAG; `engines` manages the shared engines of a cluster,
 `local` the embedded Ray head of this machine. The cluster is `--address`, else RAY_ADDRESS, else the embedded
 head. Every command prints JSON with `--json`.
 """
@@ -10,21 +11,22 @@ from __future__ import annotations
 import argparse
 import sys
 
-from airflow_provider_raydatallm.cli import engines, local
+from airflow_provider_raydatallm.cli import dag_spec, engines, local, tables
 from airflow_provider_raydatallm.cli.cluster import add_address, choose_cluster
 from airflow_provider_raydatallm.processor.__main__ import add_commands
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = make_parser().parse_args(argv)
+def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
+    args = make_parser(prog).parse_args(argv)
     return int(args.run(args)) if choose_cluster(args) else 1
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="airflow-ray-llm", description=__doc__)
+def make_parser(prog: str = "airflow-ray-llm") -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (add_commands, engines.add_commands, local.add_commands):
-        add(commands)
+    add_commands(commands)
+    for part in (tables, dag_spec, engines, local):
+        part.add_commands(commands)
     for name in ("run", "retry-quarantined"):
         add_address(commands.choices[name])
     add_address(commands.choices["plan"], required=False)

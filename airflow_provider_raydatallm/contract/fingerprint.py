@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_raydatallm.contract.spec.engine_arguments import answer_affecting_kwargs
+from airflow_provider_raydatallm.contract.spec.request import LABEL_QUESTION
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 #: 2: a control token's text in a row is plain text to the model.
@@ -62,8 +63,10 @@ def fingerprint(job: SliceJob) -> str:
         inputs["task"] = [job.task, job.query]
     if job.image_column is not None:
         inputs["images"] = [job.image_column, job.image_max_pixels]
+    if job.audio_column is not None:
+        inputs["audio"] = [job.audio_column, job.audio_language]
     if job.compares_labels:
-        inputs["labels"] = "compared"
+        inputs["labels"] = _way_of_labels(job)
     if job.has_adapters:  # their content counts too, on the cluster (`version_policy.question`)
         inputs["adapter"] = job.adapters_as_written
     if job.label_confidence:
@@ -92,12 +95,22 @@ def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_file
             "on_too_long": job.on_too_long,
             **({"embed": [job.embedding_dimensions, job.embedding_normalize]} if job.task == "embed" else {}),
             **({"task": job.task} if job.task in ("classify", "score") else {}),
-            # The request itself names the images, by their content.
+            **({"transcribe": job.audio_language} if job.task == "transcribe" else {}),
+            # The request itself names its images, or recordings, by their content.
             **({"image_max_pixels": job.image_max_pixels} if job.image_column is not None else {}),
             # The request itself names the choices.
-            **({"labels": "written"} if "choices" in job.answer_shapes and not job.draws_nothing else {}),
+            **({"labels": _way_of_labels(job)} if job.choices and job.task == "generate" else {}),
         }
     )
+
+
+def _way_of_labels(job: SliceJob) -> Any:
+    """How labels are found. Each other one's probability is told exactly only where it is published."""
+    if not job.compares_labels:
+        return "written"
+    if job.multi_label:
+        return ["asked", LABEL_QUESTION]
+    return ["compared", job.label_confidence]
 
 
 def is_deterministic(sampling_params: Mapping[str, Any]) -> bool:

@@ -81,7 +81,19 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "sources": "image_sources",
         "timeout": "image_timeout",
     },
-    "labels": {"exact": "exact_labels", "confidence": "label_confidence"},
+    "labels": {
+        "exact": "exact_labels",
+        "confidence": "label_confidence",
+        "multi": "multi_label",
+    },
+    "audio": {
+        "column": "audio_column",
+        "language": "audio_language",
+        "max_seconds": "audio_max_seconds",
+        "max_bytes": "audio_max_bytes",
+        "sources": "audio_sources",
+        "timeout": "audio_timeout",
+    },
     "publish": {
         "max_file_bytes": "max_file_bytes",
         "file_per_input": "file_per_input",
@@ -186,13 +198,14 @@ def _leaves(group: str, value: Any) -> Mapping[str, Any]:
         return {"path": value}
     if group == "rerun" and isinstance(value, str) and value in _RERUN:
         return _RERUN[value]
-    if group == "images" and isinstance(value, str):
+    if group in ("images", "audio") and isinstance(value, str):
         return {"column": value}
     leaves = ", ".join(GROUPS[group])
     short = {
         "rerun": f", or one of {', '.join(map(repr, _RERUN))}",
         "adapter": ", or the folder of one",
         "images": ", or the name of a column",
+        "audio": ", or the name of a column",
     }.get(group, "")
     raise ValueError(f"{group} is {value!r}: give a dict with any of {leaves}{short}")
 

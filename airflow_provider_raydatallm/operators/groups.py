@@ -155,15 +155,16 @@ class Quality(TypedDict, total=False):
         with it, before it goes to quarantine. Answers that `max_tokens` cut are not: raise it. Default: 0.
     :param max_attempts: attempts per row, in all, before it goes to quarantine. Default: 1.
     :param on_too_long: how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine`
-        those whose prompt alone does not fit; `truncate` the end of the prompt's longest message; or
-        `raise_limit`: answer them last, with an engine that has a higher limit.
+        those whose prompt alone does not fit; `truncate` the end of the prompt's longest message;
+        `raise_limit`: answer them last, with an engine that has a higher limit; or `chunk`, with
+        `task="embed"`: publish the mean of the vectors of parts that fit.
     """
 
     max_quarantine: float | Later
     max_invalid: float | Later
     repair: int | Later
     max_attempts: int | Later
-    on_too_long: Literal["quarantine", "truncate", "raise_limit"] | Later
+    on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] | Later
 
 
 class Adapter(TypedDict, total=False):
@@ -224,19 +225,46 @@ class Images(TypedDict, total=False):
     timeout: Duration
 
 
+class Audio(TypedDict, total=False):
+    """Recordings that `task="transcribe"` writes down; a column's name alone says the same as `column`.
+
+    They are WAV, FLAC, MP3, AAC, AMR, AIFF, Ogg, MP4 (M4A), Matroska or WebM files; of several channels the
+    mean counts. A row with a file that is damaged, too long or not there goes to quarantine.
+
+    :param column: the column: bytes, addresses, structs of `bytes` and `path`, or lists of these, which
+        follow each other.
+    :param language: what is spoken, by its code, such as `en`. Default: the model finds out for each row.
+    :param max_seconds: of a recording. Default: 1800.
+    :param max_bytes: of a recording's file; larger ones are not read. Default: 200 MiB.
+    :param sources: where addresses may lead, as for images (`Images`).
+    :param timeout: how long a site may take to send a recording. Default: 60 seconds.
+    """
+
+    column: Later
+    language: Later
+    max_seconds: float | Later
+    max_bytes: int | Later
+    sources: list[str] | XComArg
+    timeout: Duration
+
+
 class Labels(TypedDict, total=False):
-    """How one of `choices` is found. By default, engine `vllm` asks how probable each of them is, mostly in a
-    single token, and the most probable one is published. With a `temperature`, or other sampling parameters
-    that decide how an answer is drawn, the model writes its choice.
+    """How one of `choices`, or several, are found. By default, engine `vllm` asks how probable each of them
+    is, mostly in a single token, and the most probable one is published. With a `temperature`, or other
+    sampling parameters that decide how an answer is drawn, the model writes its choice.
 
     :param confidence: publish also the columns `<output>_probability`, `<output>_runner_up`,
         `<output>_runner_up_probability` and `<output>_entropy` (bits). The probabilities are of the choices
         alone: together they are 1.
     :param exact: have the model write its choice in full, by a grammar.
+    :param multi: a row may have several of the choices, or none: the model is asked about each whether it
+        applies, and `<output>` is a list of those that do. `confidence` then publishes the probability of
+        each, in the struct `<output>_probability`.
     """
 
     confidence: bool | Later
     exact: bool | Later
+    multi: bool | Later
 
 
 class Publish(TypedDict, total=False):

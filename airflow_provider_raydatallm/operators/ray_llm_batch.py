@@ -26,9 +26,8 @@ from airflow_provider_raydatallm.operators.slice_task import SliceTask
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, submission
-from airflow_provider_raydatallm.task.airflow_features import partition_key
 from airflow_provider_raydatallm.task.job.waiter import JobRef
-from airflow_provider_raydatallm.task.slice_key import chosen_slice, resolve_slice_key
+from airflow_provider_raydatallm.task.run_slice import slice_of_run
 
 if TYPE_CHECKING:
     import pydantic
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.operators.groups import (
         Adapter,
+        Audio,
         Embedding,
         Engine,
         Images,
@@ -83,18 +83,21 @@ class RayLLMBatchOperator(SliceTask):
     :param adapter: LoRA adapter on top of the model, for engine `vllm`: its folder, or the group `Adapter`,
         also for one of several in each row.
     :param task: `generate` a text; `classify` the row's text by the labels that the model was trained for;
-        `embed` it: publish its vector, a list of floats; or `score` it against `query`, by a reranker.
+        `embed` it: publish its vector, a list of floats; `score` it against `query`, by a reranker; or
+        `transcribe` a recording, by Whisper.
     :param prompt: user message, or the row's text; `{column}` is replaced by the row's value, other braces
         stay. Wrap prompts with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file
-        beside the DAG.
+        beside the DAG. To `transcribe`, it may be left out, or be what was said before, such as names.
     :param query: what the texts of `task="score"` are compared with, with `{column}` fields as in `prompt`.
     :param messages: column of conversations to continue, instead of `prompt`: lists of structs with `role`
         and `content`, or JSON text of such lists.
     :param system_prompt: system message, with `{column}` fields as in `prompt`.
     :param choices: the answer is one of these texts, the most probable one by default.
-    :param labels: how it is found, and columns that say how sure it is: the group `Labels`.
+    :param labels: how it is found, whether a row may have several, and columns that say how sure the model
+        is: the group `Labels`.
     :param embedding: type and size of the vectors of `task="embed"`: the group `Embedding`.
     :param images: the column with the images that the model sees before the prompt, or the group `Images`.
+    :param audio: the column with the recordings of `task="transcribe"`, or the group `Audio`.
     :param output_schema: the answer is JSON of this schema: a pydantic model class or a JSON schema.
         Published as a struct when the schema fixes every field, else as JSON text. Rows with an invalid
         answer (cut at max_tokens, or with a key that the struct lacks) go to quarantine. `$ref` may point
@@ -154,9 +157,9 @@ class RayLLMBatchOperator(SliceTask):
 
     template_fields: Sequence[str] = (
         "input_path", "output_path", "model_source", "adapter", "task", "prompt", "query", "messages",
-        "system_prompt", "choices", "labels", "embedding", "images", "regex", "grammar", "output_mode",
-        "output_column",
-        "columns", "sampling_params", "chat_template_kwargs", "tools", "reasoning_parser", "logprobs",
+        "system_prompt", "choices", "labels", "embedding", "images", "audio", "regex", "grammar",
+        "output_mode", "output_column", "columns", "sampling_params", "chat_template_kwargs", "tools",
+        "reasoning_parser", "logprobs",
         "slice_key", "engine", "source", "rerun", "quality", "publish", "limits", "ray_conn_id",
         "model_conn_id", "storage_conn_id",
     )  # fmt: skip
@@ -179,7 +182,7 @@ class RayLLMBatchOperator(SliceTask):
         output_path: Path,
         model_source: Later,
         adapter: Path | Adapter | XComArg | None = None,
-        task: Literal["generate", "classify", "embed", "score"] | Later = "generate",
+        task: Literal["generate", "classify", "embed", "score", "transcribe"] | Later = "generate",
         prompt: Text | None = None,
         query: Text | None = None,
         messages: Later | None = None,
@@ -188,6 +191,7 @@ class RayLLMBatchOperator(SliceTask):
         labels: Labels | XComArg | None = None,
         embedding: Embedding | XComArg | None = None,
         images: Images | Later | None = None,
+        audio: Audio | Later | None = None,
         output_schema: type[pydantic.BaseModel] | dict[str, Any] | None = None,
         output_mode: Literal["columns", "struct", "json"] | Later = "struct",
         regex: Text | None = None,
@@ -230,7 +234,7 @@ class RayLLMBatchOperator(SliceTask):
         self.adapter = arguments.to_url(adapter)
         self.prompt, self.query, self.messages = prompt, query, messages
         self.system_prompt = system_prompt
-        self.embedding, self.images = embedding, images
+        self.embedding, self.images, self.audio = embedding, images, audio
         self.choices, self.labels, self.regex, self.grammar = choices, labels, regex, grammar
         self.output_schema = arguments.to_json_schema(output_schema)
         self.output_mode, self.output_column, self.columns = output_mode, output_column, columns
@@ -340,15 +344,8 @@ class RayLLMBatchOperator(SliceTask):
             fields = submission.spec_fields({**submission.job_arguments(self), "engine": engine})
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
-        key = resolve_slice_key(
-            slice_key=cast("str | None", self.slice_key),
-            partition_key=partition_key(context),
-            param=chosen_slice(run.run_type, run.conf, context["params"], dag.params),
-            data_interval_start=context.get("data_interval_start"),
-            logical_date=context.get("logical_date"),
-            partitioned=arguments.makes_partitioned_runs(dag.timetable),
-            timezone=timezone,
-            slice_format=fields.get("slice_format") or SLICE_FORMAT,
+        key = slice_of_run(
+            context, cast("str | None", self.slice_key), fields.get("slice_format") or SLICE_FORMAT
         )
         scheduled = run.run_type in ("scheduled", "backfill")
         run_fields = {

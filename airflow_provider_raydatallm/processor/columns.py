@@ -17,7 +17,7 @@ ROW_ID_FIELDS = [pa.field("__unit", pa.int32()), pa.field("__offset", pa.int64()
 #: A request, as JSON; and its input row, as JSON, where postprocess needs it.
 REQUEST_FIELDS = [*ROW_ID_FIELDS, pa.field("__request", pa.string())]
 CARRIED_ROW_FIELD = pa.field("__row", pa.string())
-#: Its images, where rows have any: their content, or where it is.
+#: Its images, or recordings, where rows have any: their content, or where it is.
 FILES_FIELD = pa.field(
     "__files",
     pa.list_(pa.struct([pa.field("data", pa.large_binary()), pa.field("address", pa.string())])),

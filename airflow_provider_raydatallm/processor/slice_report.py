@@ -38,12 +38,11 @@ def published_report(
     """
 
     def total(counter: Counter) -> int | None:
-        """Its total plus that of the rows taken over; None when either is unknown."""
+        """Its total plus that of the rows taken over."""
         value = totals.counters[counter.name]
-        if carried_over is None or value is None:
+        if carried_over is None:
             return value
-        carried = carried_over[counter.section].get(counter.report_field)
-        return None if carried is None else carried + value
+        return counter.add(carried_over[counter.section].get(counter.report_field), value)
 
     def totals_of(section: Section) -> dict[str, int | None]:
         return {c.report_field: total(c) for c in counters_of(section)}
@@ -64,6 +63,7 @@ def published_report(
     speculates = SPECULATIVE & job.engine_kwargs.keys()
     run = RunFacts(
         counts,
+        task=job.task,
         seconds=sections["seconds"],
         utilisation=sections["utilisation"],
         balance=sections["balance"],

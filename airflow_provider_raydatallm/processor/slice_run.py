@@ -31,6 +31,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
+from airflow_provider_raydatallm.processor.publish.vector_column import check_vectors
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
@@ -189,14 +190,15 @@ def _plan_inference(
     if not plan.rows:
         return None
     check_columns(job, plan, shape.known_fields)
+    check_vectors(job, shape.known_fields)
     if job.messages is not None:
         check_conversation_column(job.messages, plan.schema)
-    if job.image_column is not None:
-        check_media_column(job.image_column, plan.source_schema)
+    if job.media is not None:
+        check_media_column(job.media, plan.source_schema)
     digests = {name: adapter.digest for name, adapter in adapters.by_name.items()}
     builder = RequestBuilder(
         plan.columns,
-        prompt=job.prompt,
+        prompt=job.prompt if job.prompt is not None or job.task != "transcribe" or job.preprocess else "",
         messages=job.messages,
         system_prompt=job.system_prompt,
         query=job.query,
@@ -208,7 +210,7 @@ def _plan_inference(
         },
         structured_outputs=structured_outputs(job),
         preprocess=preprocess,
-        images=job.image_column,
+        media=job.media,
         adapter=AdapterChoice.of_job(job, digests, plan.columns),
     )
     engine = load_engine(job)(job, plan.rows)

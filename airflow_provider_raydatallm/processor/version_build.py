@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.processor.publish.parts import Totals
 from airflow_provider_raydatallm.processor.publish.publication import Publication
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
+from airflow_provider_raydatallm.processor.publish.vector_column import check_vectors, with_known_size
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
@@ -279,6 +280,7 @@ class _Run:
                 for schema in set(summary.column("schema").to_pylist()) - checked_schemas - {None}:
                     fields = list(pa.ipc.read_schema(pa.BufferReader(schema)))
                     check_columns(build.job, build.plan, fields)
+                    check_vectors(build.job, fields)
                     checked_schemas.add(schema)
             meter.add(update)
             meter.failed_rows += update.failed
@@ -363,7 +365,7 @@ class _Run:
             store, folder = build.checkpoint.store, build.checkpoint.folder
             answered = fragment_fields(store, folder, state.ledger.rows) if build.plan.rows else []
             # Without an answer: readers of the table expect the same columns in all of its files.
-            fields = answered or build.shape.known_fields
+            fields = answered or with_known_size(build.job, build.shape.known_fields)
         return Publication(
             build.folders,
             build.job,

@@ -23,7 +23,7 @@ from benchmarks.gpu.compare import GpuBusy, engine_kwargs, figures, start_ray, t
 from benchmarks.prompts import ASK, rows_of
 
 LABELS = (
-    "Law Firm", "Healthcare", "Software", "Retail", "Bank", "Construction", "Education", "Restaurant",
+    "Law Firm", "Healthcare", "Software", "Retail", "Bank", "Construction", "Education", "Dining",
     "Transport", "Other",
 )  # fmt: skip
 _CHOOSE = {"prompt": ASK + "{text}", "choices": LABELS, "sampling_params": {"temperature": 0}}

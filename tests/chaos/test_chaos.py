@@ -26,6 +26,7 @@ from tests.chaos.trials import (
     Trial,
     stop_at,
 )
+from tests.support.marks import long
 
 SEED = 20260131
 
@@ -203,14 +204,16 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
     assert runner.close() == []
 
 
-@pytest.mark.parametrize("target", ["driver", "fragment writer", "engine actor"])
+@pytest.mark.parametrize("target", ["driver", long("fragment writer"), "engine actor"])
 def test_kill_on_a_cluster_loses_no_row(on_ray: OnRay, target: str) -> None:
     [outcome] = on_ray.run(RayTrial((target.replace(" ", "-"),), "stub", ((target, "answering"),)))
     assert outcome.kills == 1
     assert_clean(outcome)
 
 
-@pytest.mark.parametrize(("target", "engine"), [("fragment writer", "stub"), ("slice process", "workers")])
+@pytest.mark.parametrize(
+    ("target", "engine"), [("fragment writer", "stub"), long("slice process", "workers")]
+)
 def test_pause_on_a_cluster_loses_no_row(on_ray: OnRay, target: str, engine: Engine) -> None:
     trial = RayTrial((f"paused-{engine}",), engine, ((target, "answering"),), "pause")
     [outcome] = on_ray.run(trial)

@@ -55,7 +55,7 @@ def test_scheduler_runs_past_days_by_itself(
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
-        ("backfill", "waiting"), long("backfill", "deferred"), ("backfill_partitioned", "deferred"),
+        ("backfill", "waiting"), long("backfill", "deferred"), long("backfill_partitioned", "deferred"),
         long("backfill_partitioned", "waiting"),
     ],
     indirect=["mode"],

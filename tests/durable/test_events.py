@@ -145,7 +145,7 @@ def test_triggerer_that_was_thought_dead_stops_nothing(scene: Scene) -> None:
         scene.airflow.kill("triggerer-2")
 
 
-@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
+@pytest.mark.long
 def test_restarted_scheduler(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
     # LocalExecutor's workers are the scheduler's children and die with its machine.

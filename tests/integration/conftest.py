@@ -119,7 +119,7 @@ def ask(ray_head: LocalHead, tmp_path: Path) -> Ask:
 def run_example(
     ray_head: LocalHead, airflow_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Path]:
-    """Runs an example DAG of one task for the day 2026-01-01, and returns its table."""
+    """Runs an example DAG for the day 2026-01-01, and returns its first task's table."""
 
     def run(dag_id: str, **environment: Any) -> Path:
         for name, value in environment.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
-from demo.customers import LABELS, industry_of, write_customers
+from demo.customers import industry_of, write_customers
 from tests.support.adapters import RANK, forcing_adapter, write_adapter
+from tests.support.hostile import CELLS, texts
 from tests.support.own_process import in_own_process
 from tests.support.slices import Ask
 
 pytestmark = pytest.mark.usefixtures("no_engines")
 
 PROMPT = "What industry is this company in: {company}"
+#: The example's labels.
+INDUSTRIES = {"Law Firm", "Healthcare", "Technology", "Retail", "Other"}
 #: Fits the model by its shapes, and has no such module.
 UNKNOWN_MODULE = {
     f"base_model.model.model.layers.0.mlp.other_proj.lora_{matrix}.weight": np.zeros(shape, np.float32)
@@ -27,63 +31,71 @@ UNKNOWN_MODULE = {
 
 
 def test_each_row_is_answered_by_the_adapter_that_it_names_and_by_no_other(
-    ask: Ask, tiny_model: Path, tmp_path: Path, s3: dict[str, str]
+    run_example: Callable[..., Path], tiny_model: Path, tmp_path: Path
 ) -> None:
+    """And a hostile row by none: of one row in ten, the cell or the adapter is no good."""
     (customers,) = write_customers(tmp_path / "customers", ["2026-01-01"], 30)
     with open(customers, newline="") as file:
         companies = [row["Company"] for row in csv.DictReader(file)]
     questions = [PROMPT.format(company=company) for company in companies]
-    retail = in_own_process(forcing_adapter, tmp_path / "retail", tiny_model, "Retail", questions)
-    law_firm = in_own_process(forcing_adapter, tmp_path / "law_firm", tiny_model, "Law Firm", questions)
-    fs = s3fs.S3FileSystem(
-        key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
-    )
-    fs.mkdir("models")
-    fs.put(str(law_firm), "models/law_firm", recursive=True)
-    paths = {
-        "shop": str(retail),
-        "court": "s3://models/law_firm",
-        "broken": str(write_adapter(tmp_path / "broken", UNKNOWN_MODULE)),
-    }
-    tenants = ["shop", "court", None, "nobody", "broken"]
-    rows = [(c, t) for c in companies for t in tenants[:3]] + [(companies[0], t) for t in tenants[3:]]
-    columns = dict(zip(("company", "tenant"), map(list, zip(*rows, strict=True)), strict=True))
-    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+    models = tmp_path / "models"
+    in_own_process(forcing_adapter, models / "brazil-lora", tiny_model, "Retail", questions)
+    in_own_process(forcing_adapter, models / "japan-lora", tiny_model, "Law Firm", questions)
+    write_adapter(models / "germany-lora", UNKNOWN_MODULE)
+    good = [(company.encode(), country) for company in companies for country in ("Brazil", "Japan", None)]
+    bad = {"Atlantis": "adapter.paths has no adapter of that name", "Germany": "other_proj"}
+    rows = [
+        *good,
+        *((cell.text, "Japan") for cell in CELLS),
+        *((companies[0].encode(), name) for name in bad),
+    ]
+    names, countries = map(list, zip(*rows, strict=True))
+    (tmp_path / "in" / "ds=2026-01-01").mkdir(parents=True)
+    table = pa.table({"n": range(len(rows)), "Company": texts(names), "Country": countries})
+    pq.write_table(table, tmp_path / "in" / "ds=2026-01-01" / "in.parquet")
 
-    result = ask(
-        input_path=f"{tmp_path}/in.parquet", prompt=PROMPT, model_source=str(tiny_model),
-        choices=list(LABELS), output_column="industry", poll_interval=1.0,
-        adapter={"paths": paths, "column": "tenant", "on_null": "base"},
-        engine_kwargs={"max_model_len": 256}, runtime_env={"env_vars": s3},
+    out = run_example(
+        "customers_adapters", RAY_LLM_DEMO_INPUT=tmp_path / "in", RAY_LLM_DEMO_OUTPUT=tmp_path / "out",
+        RAY_LLM_DEMO_MODEL=tiny_model, RAY_LLM_EXAMPLE_ADAPTERS=models,
     )  # fmt: skip
 
-    counts = result["counts"]
-    assert (counts["succeeded"], counts["quarantined"], counts["deduplicated"]) == (90, 2, 0)
-    table = pq.read_table(result["output_path"], partitioning=None)
-    by_tenant: dict[str | None, list[str]] = {}
-    for row in table.to_pylist():
-        by_tenant.setdefault(row["tenant"], []).append(row["industry"])
-    assert set(by_tenant["shop"]) == {"Retail"}
-    assert set(by_tenant["court"]) == {"Law Firm"}
-    right = sum(label == industry_of(c) for label, c in zip(by_tenant[None], companies, strict=True))
-    assert right >= 28
-    failed = pq.read_table(f"{tmp_path}/out.quarantine/ds=2026-01-31").to_pylist()
-    errors = {row["tenant"]: row["__error"] for row in failed}
-    assert "adapter.paths has no adapter of that name" in errors["nobody"]
-    assert "vLLM cannot load adapter 'broken'" in errors["broken"]
-    assert "other_proj" in errors["broken"]
+    published = pq.read_table(out / "ds=2026-01-01", columns=["n", "industry"], partitioning=None)
+    answers = {row["n"]: row["industry"] for row in published.to_pylist()}
+    assert {answers[n] for n in range(0, len(good), 3)} == {"Retail"}
+    assert {answers[n] for n in range(1, len(good), 3)} == {"Law Firm"}
+    of_base = [(answers[3 * i + 2], industry_of(company)) for i, company in enumerate(companies)]
+    known = [(answer, industry) for answer, industry in of_base if industry in INDUSTRIES]
+    assert sum(answer == industry for answer, industry in known) >= 0.9 * len(known)
+
+    columns = ["n", "__error_type", "__error"]
+    failed = pq.read_table(f"{out}.quarantine/ds=2026-01-01", columns=columns, partitioning=None).to_pylist()
+    of_cells = {
+        len(good) + i: cell.fails_as for i, cell in enumerate(CELLS) if cell.fails_as is not None
+    }  # fmt: skip
+    errors = {row["n"]: row["__error"] for row in failed if row["n"] not in of_cells}
+    assert {row["n"]: row["__error_type"] for row in failed if row["n"] in of_cells} == of_cells
+    assert len(errors) == len(bad)
+    for (name, why), error in zip(bad.items(), (errors[n] for n in sorted(errors)), strict=True):
+        assert why in error, name
+    assert answers.keys() | {row["n"] for row in failed} == set(range(len(rows)))
 
 
 @pytest.mark.long
 def test_adapter_of_a_whole_slice_writes_its_answers_also_where_vllm_speculates(
-    ask: Ask, tiny_model: Path, tmp_path: Path
+    ask: Ask, tiny_model: Path, tmp_path: Path, s3: dict[str, str]
 ) -> None:
     companies = ["Miller & Sons LLP", "Sunrise Dental Group", "Quantum Software"]
     questions = [PROMPT.format(company=company) for company in companies]
     pq.write_table(pa.table({"company": companies}), tmp_path / "in.parquet")
+    adapter = in_own_process(forcing_adapter, tmp_path / "retail", tiny_model, "Retail", questions)
+    fs = s3fs.S3FileSystem(
+        key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
+    )
+    fs.mkdir("models")
+    fs.put(str(adapter), "models/retail", recursive=True)
     result = ask(
         input_path=f"{tmp_path}/in.parquet", prompt=PROMPT, model_source=str(tiny_model), poll_interval=1.0,
-        adapter=str(in_own_process(forcing_adapter, tmp_path / "retail", tiny_model, "Retail", questions)),
+        adapter="s3://models/retail", runtime_env={"env_vars": s3},
         sampling_params={"temperature": 0, "max_tokens": 8},
         engine_kwargs={"max_model_len": 256, "speculative_config": "ngram"},
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
+from demo.customers import LABELS, industry_of, write_customers
 from tests.support.slices import WARM_ENGINE, Ask
 
 pytestmark = pytest.mark.warm_engine
@@ -64,3 +66,41 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
     )  # nobody waits for an engine
     assert last == said | later
     assert len(fs.ls("lake/kept", refresh=True)) == 1  # whatever their scopes, the engines are alike
+
+
+def test_corrected_answers_are_cached_and_invalid_ones_are_asked_for_again(
+    ask: Ask, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Half of the companies are of an industry that the schema refuses, which the engine cannot."""
+    (customers,) = write_customers(tmp_path / "customers", ["2026-01-01"], 600)
+    with open(customers, newline="") as file:
+        companies = [row["Company"] for row in csv.DictReader(file)]
+    refused = [name for name in companies if industry_of(name) == "Law Firm"][:20]
+    names = [*refused, *[name for name in companies if industry_of(name) != "Law Firm"][:20]]
+    pq.write_table(pa.table({"company": names}), tmp_path / "in.parquet")
+    industry = {"enum": list(LABELS), "not": {"const": "Law Firm"}}
+    schema = {
+        "type": "object", "properties": {"industry": industry}, "required": ["industry"],
+        "additionalProperties": False,
+    }  # fmt: skip
+
+    def answered(key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The report, and the answer of each company that has one."""
+        result = ask(
+            slice_key=key, input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model),
+            prompt="What industry is this company in: {company}", output_schema=schema, repair=1,
+            engine_kwargs=WARM_ENGINE, answer_cache=f"{tmp_path}/kept", max_quarantine_fraction=1.0,
+            sampling_params={"temperature": 0, "max_tokens": 24}, poll_interval=1.0,
+        )  # fmt: skip
+        rows = pq.read_table(result["output_path"], partitioning=None).to_pylist()
+        return result, {row["company"]: row["answer"]["industry"] for row in rows}
+
+    first, answers = answered("2026-01-01")
+    counts = first["counts"]
+    assert counts["succeeded"] + counts["invalid_output"] == len(names)
+    assert "Law Firm" not in answers.values()
+    again, later = answered("2026-01-02")
+    assert later.items() >= answers.items()
+    assert (counts["cached"], again["counts"]["cached"]) == (0, len(answers))
+    # Those without one were asked twice, in each slice.
+    assert 0 < again["tokens"]["input"] < first["tokens"]["input"]

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support import real_models
 from tests.support.bert import write_bert
+from tests.support.hostile import CELLS, texts
 from tests.support.own_process import in_own_process
 
 RunDag = Callable[..., Path]
@@ -92,9 +93,15 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def write_slice(folder: Path, rows: list[dict[str, Any]]) -> None:
+def quarantined(folder: Path) -> list[dict[str, Any]]:
+    """Without cells that Python cannot read."""
+    rows: list[dict[str, Any]] = pq.read_table(folder, columns=["n", "__error_type"]).to_pylist()
+    return rows
+
+
+def write_slice(folder: Path, rows: pa.Table) -> None:
     (folder / "ds=2026-01-01").mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(rows), folder / "ds=2026-01-01" / "rows.parquet")
+    pq.write_table(rows, folder / "ds=2026-01-01" / "rows.parquet")
 
 
 def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: RunDag, tmp_path: Path) -> None:
@@ -111,8 +118,9 @@ def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: Ru
     pq.write_table(pa.Table.from_pylist(known), tmp_path / "known.parquet")
     model = tmp_path / "model"
     run_python(_FIT, real_models.minilm(), tmp_path / "known.parquet", model)
-    hostile = ["[SEP] [CLS] free money [PAD]", "", None, "\x00\u202e\U0001f600", "spam " * 5000]
-    write_slice(tmp_path / "in", [*asked, *({"text": text, "is_spam": True} for text in hostile)])
+    cells = [mail["text"].encode() for mail in asked] + [cell.text for cell in CELLS]
+    is_spam = [mail["is_spam"] for mail in asked] + [True] * len(CELLS)
+    write_slice(tmp_path / "in", pa.table({"n": range(len(cells)), "text": texts(cells), "is_spam": is_spam}))
 
     out = run_example(
         "mails_classify",
@@ -121,7 +129,11 @@ def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: Ru
         RAY_LLM_EXAMPLE_MAILS_MODEL=model,
     )
     rows = rows_of(out)
-    assert [row["text"] for row in rows] == [*(mail["text"] for mail in asked), *hostile]
+    # What is too long is cut.
+    unreadable = [n for n, cell in enumerate(CELLS, len(asked)) if cell.fails_as == "InvalidCell"]
+    assert [row["n"] for row in rows] == [n for n in range(len(cells)) if n not in unreadable]
+    failed = quarantined(tmp_path / "out.quarantine")
+    assert [(row["n"], row["__error_type"]) for row in failed] == [(n, "InvalidCell") for n in unreadable]
     expected = transformers_says(model, [[mail["text"]] for mail in asked], tmp_path / "numbers.json")
     of_label = [{"ham": p[0], "spam": p[1]}[row["kind"]] for row, p in zip(rows, expected, strict=False)]
     answered = [row["kind_probability"] for row in rows[: len(asked)]]
@@ -131,7 +143,7 @@ def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: Ru
     sure = rows[0]
     assert sure["kind_probability"] + sure["kind_runner_up_probability"] == pytest.approx(1, abs=1e-3)
     report = json.loads(next((tmp_path / "out.ray_llm").rglob("report*.json")).read_text())
-    assert report["counts"] | {"planned": 125, "succeeded": 125, "shortened": 1} == report["counts"]
+    assert report["counts"] | {"planned": len(cells), "shortened": 2} == report["counts"]
     assert report["tokens"]["output"] == 0
 
 
@@ -139,8 +151,16 @@ def test_scores_are_those_of_transformers(run_example: RunDag, tmp_path: Path) -
     model = in_own_process(write_bert, tmp_path / "model", ["fit"])
     words = ["a", "bank", "law firm", "sells cars online", "makes large cars", "and", ""]
     pairs = [[query, f"{text} {i}"] for i, query in enumerate(words * 4) for text in words]
-    hostile = [["[SEP] law", "[CLS] bank"], ["law " * 300, "bank"], ["bank", "law " * 300]]
-    write_slice(tmp_path / "in", [{"query": q, "result": r} for q, r in [*pairs, *hostile]])
+    hostile = [cell.text for cell in CELLS]
+    queries, results = (
+        [pair[i].encode() for pair in pairs]
+        + [b"law"] * i * len(hostile)
+        + hostile
+        + [b"law"] * (1 - i) * len(hostile)
+        for i in (0, 1)
+    )
+    table = pa.table({"n": range(len(queries)), "query": texts(queries), "result": texts(results)})
+    write_slice(tmp_path / "in", table)
     out = run_example(
         "search_score",
         RAY_LLM_EXAMPLE_SEARCHES=tmp_path / "in",
@@ -148,12 +168,14 @@ def test_scores_are_those_of_transformers(run_example: RunDag, tmp_path: Path) -
         RAY_LLM_EXAMPLE_RERANKER=model,
     )
     rows = rows_of(out)
-    assert [[row["query"], row["result"]] for row in rows] == [*pairs, hostile[0]]
+    kinds = dict(enumerate([cell.fails_as for cell in CELLS] * 2, len(pairs)))
+    assert [row["n"] for row in rows] == [n for n in range(len(queries)) if kinds.get(n) is None]
     scores = np.array([row["score"] for row in rows[: len(pairs)]])
     expected = transformers_says(model, pairs, tmp_path / "numbers.json")[:, 0]
     assert scores.std() > 0.05
     # A random model of bfloat16; with a pair's types left out, the correlation is 0.2.
     assert np.median(np.abs(scores - expected)) < 0.02
     assert np.corrcoef(scores, expected)[0, 1] > 0.98
-    failed = pq.read_table(tmp_path / "out.quarantine").to_pylist()
-    assert [row["__error_type"] for row in failed] == ["PromptTooLong"] * 2
+    failed = quarantined(tmp_path / "out.quarantine")
+    wanted = {n: kind for n, kind in kinds.items() if kind is not None}
+    assert {row["n"]: row["__error_type"] for row in failed} == wanted

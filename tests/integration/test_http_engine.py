@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
-from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
+from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError, RayModelNotFoundError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import LABELS
 from tests.support.certificates import Authority
 from tests.support.endpoint import Endpoint, Trickle, completion, endpoint, error, proxy, text_of
 from tests.support.engine_processes import processes
+from tests.support.hostile import CELLS, texts
 from tests.support.slices import Ask, fragments, rows_in
 from tests.support.vllm_server import NAME, vllm_server
 
@@ -41,7 +42,7 @@ def _connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_ENDPOINT", f"http://:{KEY}@127.0.0.1")
 
 
-def arguments(served: Endpoint, folder: Path, names: list[str], **engine: Any) -> dict[str, Any]:
+def arguments(served: Endpoint, folder: Path, names: Any, **engine: Any) -> dict[str, Any]:
     pq.write_table(pa.table({"name": names}), folder / "in.parquet")
     return {
         "input_path": f"{folder}/in.parquet",
@@ -81,20 +82,25 @@ def test_faults_lose_no_row_and_bad_rows_stop_no_other(ask: Ask, server: str, tm
                 return web.Response(text="<html>busy</html>", content_type="text/html")
         return Trickle(seconds=20)
 
-    names = [*(f"Dental {i % 250}" for i in range(ROWS - 2)), "far too long " * 200, "another " * 2000]
+    cells = [*CELLS, *CELLS]
+    good = [f"Dental {i % 250}" for i in range(ROWS)]
     limits = {"in_flight": 32, "request_timeout": "15s", "requests_per_minute": 6000}
     with proxy(server, fault) as served:
+        names = texts([*(name.encode() for name in good), *(cell.text for cell in cells)])
         given = arguments(served, tmp_path, names, **limits)
         result = ask(**given, choices=list(LABELS))
     counts = result["counts"]
-    assert (counts["succeeded"], counts["quarantined"]) == (ROWS - 2, 2)
+    fails_as = [cell.fails_as for cell in cells if cell.fails_as]
+    assert (counts["succeeded"], counts["quarantined"]) == (len(names) - len(fails_as), len(fails_as))
     rows = rows_of(result)
-    assert [row["name"] for row in rows] == names[:-2]
+    assert [row["name"] for row in rows[:ROWS]] == good
     assert {row["answer"] for row in rows} <= set(LABELS)
-    assert counts["deduplicated"] == len(names) - len(set(names))
+    asked = [row["name"] or "" for row in rows]
+    assert counts["deduplicated"] == len(asked) - len(set(asked))
     assert (result["tokens"]["input"] > 10 * ROWS, result["tokens"]["output"] > ROWS) == (True, True)
-    bad = pq.read_table(f"{tmp_path}/out.quarantine", partitioning=None).to_pylist()
-    assert {row["__error_type"] for row in bad} == {"PromptTooLong"}
+    columns = ["__row", "__error_type"]
+    bad = pq.read_table(f"{tmp_path}/out.quarantine", columns=columns, partitioning=None).to_pylist()
+    assert [row["__error_type"] for row in sorted(bad, key=lambda row: row["__row"])] == fails_as
     assert max(seen.values()) == 2  # the rows with a fault were asked once more, and no others
     assert {headers.get("Authorization") for headers, _ in served.requests} == {f"Bearer {KEY}"}
     for file in (tmp_path / "out.ray_llm").rglob("*"):
@@ -218,6 +224,17 @@ def test_process_that_asks_is_killed_and_no_row_is_lost_or_published_twice(
     assert [row["answer"] for row in published] == [PROMPT.format(name=n).upper() for n in names]
     lost = asked + in_flight - (kept if process == "ray::SliceProcess" else 0)
     assert len(served.requests) <= rows + lost
+
+
+def test_limit_that_never_ends_ends_the_slice_and_is_named(ask: Ask, tmp_path: Path) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion("x") if number < 3 else error(429, "quota of the day", **{"Retry-After": "1"})
+
+    with endpoint(respond) as served:
+        given = arguments(served, tmp_path, [f"n{i}" for i in range(40)], in_flight=4)
+        with pytest.raises(RayLLMJobError, match=r"^the endpoint answered 429: quota of the day, and to"):
+            ask(**given, stall_timeout="12s")
+    assert rows_in(fragments(tmp_path / "out")) == 3
 
 
 def test_private_authority_is_trusted_where_the_nodes_know_it(ask: Ask, tmp_path: Path) -> None:

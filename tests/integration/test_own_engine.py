@@ -1,8 +1,9 @@
-"""The engine that docs/architecture.md shows: its text, shipped as users ship theirs, answers a slice."""
+"""The engine that docs/architecture.md shows answers a slice, by its example DAG."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,35 +15,41 @@ from tests.support.paths import ROOT
 from tests.support.slices import Ask
 
 PAGE = ROOT / "docs" / "architecture.md"
+ENGINE = ROOT / "dags" / "engines" / "keywords.py"
 NAMES = [*(f"{kind} No. {i}" for i in range(60) for kind in ("Smith Law", "Dental Clinic")), "Acme"]
 
 
-@pytest.fixture
-def keywords(tmp_path: Path) -> Path:
-    found = re.search(r"^## A new engine$.*?^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-    assert found
-    assert len(found[1].splitlines()) <= 45
-    file = tmp_path / "keywords.py"
-    file.write_text(found[1])
-    return file
+def test_engine_of_the_docs_is_that_of_the_example() -> None:
+    shown = re.search(r"^## A new engine$.*?^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+    assert shown
+    assert shown[1] == ENGINE.read_text("utf-8")
+    assert len(shown[1].splitlines()) <= 45
 
 
-def test_engine_of_the_docs_answers_a_slice(ask: Ask, keywords: Path, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"name": NAMES}), tmp_path / "in.parquet")
-    arguments = {
-        "engine": "keywords:Keywords", "code_paths": [str(keywords)], "model_source": "keywords",
-        "input_path": f"{tmp_path}/in.parquet", "choices": ["Law", "Dental"], "poll_interval": 1.0,
-    }  # fmt: skip
-    result = ask(**arguments)
-    counts = result["counts"]
-    assert (counts["succeeded"], counts["quarantined"]) == (len(NAMES) - 1, 1)
-    rows = pq.read_table(result["output_path"], partitioning=None).to_pylist()
-    assert [row["name"] for row in rows] == NAMES[:-1]
-    assert all(row["answer"] in row["name"] for row in rows)
-    [failed] = pq.read_table(tmp_path / "out.quarantine").to_pylist()
-    assert (failed["name"], failed["__error_type"]) == ("Acme", "NoKeyword")
+def test_own_engine_answers_a_slice(ask: Ask, run_example: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "ds=2026-01-01"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"Company": NAMES}), folder / "in.parquet")
+    out = tmp_path / "out"
+    table = run_example(
+        "customers_keywords", RAY_LLM_DEMO_INPUT=tmp_path / "in", RAY_LLM_DEMO_OUTPUT=out
+    )  # fmt: skip
+    rows = pq.read_table(table / folder.name, partitioning=None).to_pylist()
+    assert [row["Company"] for row in rows] == NAMES[:-1]
+    assert all(row["industry"] in row["Company"] for row in rows)
+    [failed] = pq.read_table(f"{table}.quarantine").to_pylist()
+    assert (failed["Company"], failed["__error_type"]) == ("Acme", "NoKeyword")
 
     # Its code is part of the question.
-    keywords.write_text(keywords.read_text().replace("NoKeyword", "Nothing"))
+    copy = tmp_path / "keywords.py"
+    copy.write_text(ENGINE.read_text())
+    arguments = {
+        "engine": "keywords:Keywords", "code_paths": [str(copy)], "model_source": "keywords",
+        "input_path": f"{folder}/", "output_path": str(table), "slice_key": "2026-01-01",
+        "prompt": "{Company}", "choices": ["Law", "Dental", "Software", "Bank"],
+        "output_column": "industry", "poll_interval": 1.0,
+    }  # fmt: skip
+    assert ask(**arguments)["outcome"] == "unchanged"
+    copy.write_text(copy.read_text().replace("NoKeyword", "Nothing"))
     with pytest.raises(RayLLMInputError, match="on_config_change"):
         ask(**arguments)

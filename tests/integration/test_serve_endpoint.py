@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,6 @@ import pytest
 
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.support.paths import ROOT
-from tests.support.slices import Ask
 
 NAMES = [f"Dental {i}" for i in range(300)]
 
@@ -31,12 +31,18 @@ def serve_port(ray_head: LocalHead, no_engines: None) -> Iterator[int]:
     subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True, timeout=300)
 
 
-def test_deployment_of_ray_serve_answers_a_slice(ask: Ask, serve_port: int, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"name": NAMES}), tmp_path / "in.parquet")
-    result = ask(
-        input_path=f"{tmp_path}/in.parquet", model_source="chat", prompt="{name}", poll_interval=1.0,
-        engine={"kind": "http", "url": f"http://127.0.0.1:{serve_port}/v1"},
+def test_deployment_of_ray_serve_answers_a_slice(
+    run_example: Callable[..., Path], serve_port: int, tmp_path: Path
+) -> None:
+    (tmp_path / "in" / "ds=2026-01-01").mkdir(parents=True)
+    pq.write_table(pa.table({"Company": NAMES}), tmp_path / "in" / "ds=2026-01-01" / "in.parquet")
+    table = run_example(
+        "customers_serve", RAY_LLM_DEMO_INPUT=tmp_path / "in", RAY_LLM_DEMO_OUTPUT=tmp_path / "out",
+        RAY_LLM_EXAMPLE_SERVE=f"http://127.0.0.1:{serve_port}/v1",
     )  # fmt: skip
-    assert (result["counts"]["succeeded"], result["tokens"]["output"]) == (len(NAMES), len(NAMES))
-    rows = pq.read_table(result["output_path"], partitioning=None).to_pylist()
-    assert [row["answer"] for row in rows] == [name.upper() for name in NAMES]
+    rows = pq.read_table(table / "ds=2026-01-01", partitioning=None).to_pylist()
+    assert [row["industry"] for row in rows] == [
+        f"What industry is this company in: {name}".upper() for name in NAMES
+    ]
+    report = json.loads(next(table.with_name("out_by_serve.ray_llm").rglob("report*.json")).read_text())
+    assert report["tokens"]["output"] == len(NAMES)

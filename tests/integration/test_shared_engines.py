@@ -85,6 +85,10 @@ def test_slices_at_once_and_after_each_other_have_one_engine(
         thread.join(300)
     [engine] = processes(ray_head, "VLLM::EngineCore")
     results.append(asked("c", [8] * 40))
+    labels = asked(
+        "labels", [8] * 40, choices=["Retail", "Law Firm"], label_confidence=True, sampling_params={}
+    )
+    assert (labels["counts"]["succeeded"], labels["tokens"]["output"]) == (40, 40)  # one token each
     assert [p.pid for p in processes(ray_head, "VLLM::EngineCore")] == [engine.pid]
     for result in results:
         assert result["counts"]["succeeded"] == 40, result

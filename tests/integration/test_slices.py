@@ -91,6 +91,7 @@ def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> N
     assert result["counts"] == {
         "planned": N, "succeeded": N, "resumed": 0, "quarantined": 0, "invalid_output": 0,
         "truncated": None, "shortened": None, "deduplicated": None, "cached": None, "asked_again": None,
+        "uncounted": 0,
     }  # fmt: skip
     assert result["tokens"] == {
         "input": 7 * N, "output": 3 * N, "cached": None, "reasoning": None, "saved": None,
@@ -178,7 +179,7 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
     assert 1 <= result["counts"].pop("resumed") <= 100  # what was answered before the job was ended
     assert result["counts"] == {
         "planned": 100, "succeeded": 99, "quarantined": 1, "invalid_output": 0, "truncated": None,
-        "shortened": None, "deduplicated": None, "cached": None, "asked_again": None,
+        "shortened": None, "deduplicated": None, "cached": None, "asked_again": None, "uncounted": 0,
     }  # fmt: skip
     assert published(result).num_rows == 99
     assert pq.read_table(tmp_path / "out.quarantine", partitioning=None).column("__row").to_pylist() == [71]

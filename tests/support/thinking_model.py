@@ -1,5 +1,5 @@
 """The demo's model, made to think before it answers: its chat template begins an answer with `<think>`, which
-the model has not learnt to end. vLLM ends it, by a budget."""
+the model has not learnt to end, nor any answer. vLLM ends thoughts by a budget, and answers by a grammar."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from demo.examples import ANSWER, CHAT_TEMPLATE
 
-MARKS = ("<think>", "</think>")
+MARKS = ("<think>", "</think>", "<|stop|>")
 
 
 def make_thinking(model: Path, out: Path) -> Path:
-    """Copies a model of `demo.tiny_model`, and names the last two tokens of its vocabulary anew."""
+    """Copies a model of `demo.tiny_model`, and names the last tokens of its vocabulary anew."""
     shutil.copytree(model, out)
     tokenizer = json.loads((out / "tokenizer.json").read_text())
     vocabulary, added = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
@@ -26,5 +26,9 @@ def make_thinking(model: Path, out: Path) -> Path:
     (out / "tokenizer.json").write_text(json.dumps(tokenizer))
     config = json.loads((out / "tokenizer_config.json").read_text())
     config["chat_template"] = CHAT_TEMPLATE.replace(ANSWER, ANSWER + MARKS[0])
+    config["eos_token"] = MARKS[-1]
     (out / "tokenizer_config.json").write_text(json.dumps(config))
+    for name in ("config.json", "generation_config.json"):
+        settings = json.loads((out / name).read_text())
+        (out / name).write_text(json.dumps({**settings, "eos_token_id": vocabulary[MARKS[-1]]}))
     return out

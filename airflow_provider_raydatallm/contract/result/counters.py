@@ -5,8 +5,9 @@ published and the report derive from this table: a new counter is a line here, a
 makes one.
 
 A counter adds up over rows: numbers ("int") by their sum, yes or no ("bool") by the number of rows that say
-yes. Null means that the engine does not report it: then the total of what is published is null, too. While a
-slice runs, the rows that are known count.
+yes. Null means that the engine does not report it. A count of what is published is null then, too. Tokens are
+those of the rows that are known, for an endpoint may leave some out: `uncounted` says how many. While a slice
+runs, the rows that are known count.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ class Counter:
     def report_field(self) -> str:
         return self.name.removesuffix("_tokens") if self.section == "tokens" else self.name
 
+    def add(self, one: int | None, other: int | None) -> int | None:
+        if one is None or other is None:
+            known = one if other is None else other
+            return known if self.section == "tokens" else None
+        return one + other
+
 
 #: Workers return rows by position, so the order of their counters stays. Dashboards and alerts depend on the
 #: names of metrics, so they stay, too.
@@ -70,6 +77,7 @@ COUNTERS: tuple[Counter, ...] = (
         "asked_again", "bool", "counts", "engine",
         "Rows asked of another worker because the first was silent", "llm_rows_asked_again",
     ),
+    Counter("uncounted", "bool", "counts", "parser", "Rows whose tokens the engine did not report"),
 )  # fmt: skip
 
 

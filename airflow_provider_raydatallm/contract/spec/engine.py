@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from airflow_provider_raydatallm.contract.base import FOLDER, Seconds
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds
-from airflow_provider_raydatallm.contract.groups import KINDS, is_profile
+from airflow_provider_raydatallm.contract.groups import KINDS, is_profile, label
 from airflow_provider_raydatallm.contract.spec.engine_arguments import (
     SPECULATIVE,
     with_scalars,
@@ -36,7 +36,7 @@ class EngineSpec(RequestSpec):
     concurrency: Concurrency = 1
     #: Percentage of the rows that fit into a max_model_len of "auto".
     max_model_len_percentile: float = Field(default=99.0, gt=0, le=100)
-    on_too_long: Literal["quarantine", "truncate", "raise_limit"] = "quarantine"
+    on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] = "quarantine"
     deduplicate: bool | None = None
     #: Folder in which slices of the same model share answers, its size, and their age.
     answer_cache: str | None = None
@@ -109,7 +109,13 @@ class EngineSpec(RequestSpec):
     @model_validator(mode="after")
     def _check_on_too_long(self) -> EngineSpec:
         length = self.engine_kwargs.get("max_model_len", -1)
-        if self.on_too_long != "quarantine" and length == -1:
+        if self.on_too_long == "chunk":  # a worker knows its limit
+            if self.task != "embed":
+                raise ValueError(
+                    f"quality.on_too_long='chunk' is for task='embed', and task is {self.task!r}: use "
+                    "'truncate' or 'raise_limit'"
+                )
+        elif self.on_too_long != "quarantine" and length == -1:
             raise ValueError(
                 f"quality.on_too_long={self.on_too_long!r} needs engine.kwargs['max_model_len']: a number of "
                 "tokens, or 'auto'"
@@ -186,30 +192,32 @@ class EngineSpec(RequestSpec):
     def _check_labels(self) -> EngineSpec:
         if self.task != "generate":  # the model knows the labels
             return self
-        for name, is_set in [("confidence", self.label_confidence), ("exact", self.exact_labels)]:
-            if is_set and self.choices is None:
-                raise ValueError(f"labels.{name}=True needs choices, which are the labels")
-        if self.label_confidence and (reason := self._writes_labels_reason):
-            raise ValueError(f"labels.confidence=True is not possible: {reason}")
+        for field in ("exact_labels", "label_confidence", "multi_label"):
+            if getattr(self, field) and self.choices is None:
+                raise ValueError(f"{label(field)}=True needs choices, which are the labels")
+        for field in ("label_confidence", "multi_label"):  # which need probabilities
+            if getattr(self, field) and (reason := self._writes_labels_reason):
+                raise ValueError(f"{label(field)}=True is not possible: {reason}")
         return self
 
     @model_validator(mode="after")
-    def _check_images_of_engine(self) -> EngineSpec:
-        if self.image_column is None:
+    def _check_media_of_engine(self) -> EngineSpec:
+        if self.media is None:
             return self
+        argument, many = self.media.argument, f"{self.media.noun}s"
         if self.resolved_engine in KINDS and self.resolved_engine != "vllm":
             raise ValueError(
-                f"images is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it out"
+                f"{argument} is for engine 'vllm', and this slice's is {self.resolved_engine!r}: leave it out"
             )
-        # An image's tokens are known to vLLM only.
+        # Their tokens are known to vLLM only.
         if self.on_too_long != "quarantine":
             raise ValueError(
-                f"quality.on_too_long={self.on_too_long!r} counts a prompt's tokens, and those of images are "
+                f"quality.on_too_long={self.on_too_long!r} counts a prompt's tokens, and those of {many} are "
                 "not known before the engine sees them: leave it out"
             )
         if self.engine_kwargs.get("max_model_len") == "auto":
             raise ValueError(
-                "engine.kwargs['max_model_len']='auto' counts tokens, and those of images are not known "
+                f"engine.kwargs['max_model_len']='auto' counts tokens, and those of {many} are not known "
                 "before the engine sees them: give a number"
             )
         return self

@@ -18,8 +18,9 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class MediaSources:
-    def __init__(self, sources: Sequence[str]) -> None:
+    def __init__(self, sources: Sequence[str], argument: str = "images") -> None:
         """:raises ValueError: naming the source that is neither a folder nor a site nor an address."""
+        self.argument = argument
         self._folders: list[str] = []
         self._sites: list[tuple[tuple[str, str, int], str]] = []
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
@@ -46,7 +47,7 @@ class MediaSources:
             path = check_address(address).removeprefix(_DISK)
             held = any(_is_below(path, folder) for folder in self._folders)
         if not held:
-            raise ValueError(f"{address!r:.200} is below none of images.sources")
+            raise ValueError(f"{address!r:.200} is below none of {self.argument}.sources")
 
     def check_machine(self, host: str, address: str) -> None:
         """:param address: of the host, as it was resolved.
@@ -58,7 +59,8 @@ class MediaSources:
         is_listed = any(ip.version == network.version and ip in network for network in self._networks)
         if not is_listed and (not ip.is_global or ip.is_multicast):
             raise ValueError(
-                f"{host} has the address {ip}, which is not public: if it is yours, list it in images.sources"
+                f"{host} has the address {ip}, which is not public: if it is yours, list it in "
+                f"{self.argument}.sources"
             )
 
 

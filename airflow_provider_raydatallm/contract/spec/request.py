@@ -8,17 +8,21 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_raydatallm.contract.groups import label
+from airflow_provider_raydatallm.contract.spec.audio import AudioSpec
 from airflow_provider_raydatallm.contract.spec.engine_arguments import with_booleans, with_scalars
-from airflow_provider_raydatallm.contract.spec.images import ImageSpec
 from airflow_provider_raydatallm.contract.spec.json_schema import check_is_self_contained
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS, Task, fields_of_other_tasks, tasks_with
+
+#: What follows the last message of a row, for each label, where it may have several. A change is one of
+#: answers: it is in the fingerprint.
+LABEL_QUESTION = '\n\nDoes the label "{label}" apply? Answer yes or no.'
 
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 
-class RequestSpec(ImageSpec):
+class RequestSpec(AudioSpec):
     #: What is asked of the model (`tasks`).
-    task: Literal["generate", "classify", "embed", "score"] = "generate"
+    task: Literal["generate", "classify", "embed", "score", "transcribe"] = "generate"
     system_prompt: str | None = None
     prompt: str | None = None
     #: Column of conversations, each of which the model is to continue.
@@ -30,6 +34,8 @@ class RequestSpec(ImageSpec):
     exact_labels: bool = False
     #: Whether to publish how probable the label is, and the next one.
     label_confidence: bool = False
+    #: Whether a row may have several of the choices, or none: each is asked about by itself.
+    multi_label: bool = False
     #: Numbers of a vector, for models trained to have it cut; the model's own without it.
     embedding_dimensions: int | None = Field(default=None, ge=1)
     embedding_dtype: Literal["float32", "float16", "int8"] = "float32"
@@ -122,12 +128,14 @@ class RequestSpec(ImageSpec):
             raise ValueError(
                 "task='score' compares two texts of a row: give query and prompt, both with {column} fields"
             )
+        if self.task == "transcribe" and self.audio_column is None:
+            raise ValueError("task='transcribe' writes down recordings: give audio, the column with them")
         return self
 
     @model_validator(mode="after")
     def _check_request_and_answer_shape(self) -> RequestSpec:
         given = [n for n in ("prompt", "messages", "preprocess") if getattr(self, n) is not None]
-        if not given:
+        if not given and self.task != "transcribe":
             raise ValueError(
                 "prompt is missing: give a prompt with {column} fields, messages (a column of conversations) "
                 "or a preprocess function"

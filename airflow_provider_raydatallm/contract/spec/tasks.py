@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from airflow_provider_raydatallm.contract.spec.audio import AudioSpec
 from airflow_provider_raydatallm.contract.spec.images import ImageSpec
 
 _SHAPES = frozenset({"output_schema", "regex", "grammar"})
@@ -16,6 +17,7 @@ _ADAPTER = frozenset({
     "adapter_path", "adapter_paths", "adapter_column", "adapter_on_null", "adapter_base_model",
 })  # fmt: skip
 _IMAGES = frozenset(ImageSpec.model_fields)
+_AUDIO = frozenset(AudioSpec.model_fields) - _IMAGES
 _EMBEDDING = frozenset({"embedding_dimensions", "embedding_dtype", "embedding_normalize"})
 
 
@@ -40,7 +42,7 @@ TASKS: Mapping[str, Task] = {
         | _ADAPTER
         | _IMAGES
         | {
-            "system_prompt", "choices", "exact_labels", "label_confidence", "sampling_params",
+            "system_prompt", "choices", "exact_labels", "label_confidence", "multi_label", "sampling_params",
             "chat_template_kwargs", "postprocess", "repair", "messages", "chat_template", "tools",
             "reasoning_parser", "logprobs",
         },
@@ -54,6 +56,8 @@ TASKS: Mapping[str, Task] = {
     "embed": Task(engines=frozenset({"vllm", "http"}), fields=_EMBEDDING),
     # How well a text answers a query.
     "score": Task(engines=frozenset({"vllm"}), fields=frozenset({"query"})),
+    # What is said in a recording.
+    "transcribe": Task(engines=frozenset({"vllm"}), fields=_AUDIO | {"postprocess"}),
 }  # fmt: skip
 _OWN = frozenset().union(*(task.fields for task in TASKS.values()))
 

@@ -90,8 +90,8 @@ class Engine(ABC):
 
     #: Whether it supports `on_too_long` and `deduplicate`.
     supports_dedup = False
-    #: Whether it shows models the images of rows (`__files`).
-    supports_images = False
+    #: Whether it shows models the images, or recordings, of rows (`__files`).
+    supports_media = False
     #: Seconds that parts of its first worker's start took, by the names of `StartupSeconds`, where known.
     startup_seconds: Mapping[str, float] = {}
     #: Share of the answers' tokens that their prompts have in the same order: once it stopped, where known.
@@ -108,9 +108,10 @@ class Engine(ABC):
             raise SliceError(
                 f"{names} needs engine 'vllm', and this slice's engine is {type(self).__name__}", kind="input"
             )
-        if job.image_column is not None and not self.supports_images:
+        if job.media is not None and not self.supports_media:
             raise SliceError(
-                f"images needs engine 'vllm', and this slice's engine is {type(self).__name__}", kind="input"
+                f"{job.media.argument} needs engine 'vllm', and this slice's engine is {type(self).__name__}",
+                kind="input",
             )
         #: What `choose_sizes` chose by, once it has.
         self.sizing_inputs: SizingInputs | None = None

@@ -19,7 +19,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokenSet
-from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR, sampling_defaults
+from airflow_provider_raydatallm.processor.engines.vllm.arguments import CPU_ARGUMENTS, sampling_defaults
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
 from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
 from airflow_provider_raydatallm.processor.sizing.sizes import engine_batch_size
@@ -92,7 +92,7 @@ class RayDataLLM(VllmEngineBase):
             options["placement_group_config"] = {"bundles": [{"CPU": 1}]}
             options["runtime_env"] = {"env_vars": self.env}
             if self.gpus_per_worker == 1:  # for more, Ray Data LLM uses Ray's executor
-                kwargs.setdefault("distributed_executor_backend", SLEEPING_EXECUTOR)
+                kwargs = {**CPU_ARGUMENTS, **kwargs}
         else:
             options["accelerator_type"] = job.accelerator_type
             # One actor per stage, one output object per token and the small steps of vLLM's server would

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.audio import MediaColumn
 from airflow_provider_raydatallm.processor.columns import FILES_FIELD
 
 #: A row's prompt has to hold them all.
@@ -26,27 +27,29 @@ class MediaFile(NamedTuple):
     address: str | None = None
 
 
-def check_media_column(column: str, schema: pa.Schema) -> None:
+def check_media_column(media: MediaColumn, schema: pa.Schema) -> None:
     """:raises SliceError: when the input lacks the column, or it cannot hold files."""
+    column, name = media.column, f"{media.argument}.column"
     if column not in schema.names:
         raise SliceError(
-            f"images.column names {column!r}, which the input does not have. Columns: "
+            f"{name} names {column!r}, which the input does not have. Columns: "
             f"{', '.join(map(repr, schema.names))}",
             kind="input",
         )
     kind = schema.field(column).type
     if not _holds_files(_element(kind)):
-        raise SliceError(f"images.column names {column!r}, of type {kind}: images are {_FORMS}", kind="input")
+        raise SliceError(f"{name} names {column!r}, of type {kind}: {media.noun}s are {_FORMS}", kind="input")
 
 
-def files_of_cell(column: str, cell: Any) -> list[MediaFile]:
+def files_of_cell(media: MediaColumn, cell: Any) -> list[MediaFile]:
     """:raises SliceError: for a cell without a file."""
     files = [_file(value) for value in (cell if isinstance(cell, list) else [cell])]
     if not files or None in files:
-        raise SliceError(f"column {column!r} holds no image: {cell!r:.100}", kind="input")
+        raise SliceError(f"column {media.column!r} holds no {media.noun}: {cell!r:.100}", kind="input")
     if len(files) > _MOST_FILES:
         raise SliceError(
-            f"column {column!r} holds {len(files):,} images, and a row takes at most {_MOST_FILES}",
+            f"column {media.column!r} holds {len(files):,} {media.noun}s, and a row takes at most "
+            f"{_MOST_FILES}",
             kind="input",
         )
     return [file for file in files if file is not None]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium
+from airflow_provider_raydatallm.processor.media.shrink import shrink
 
 if TYPE_CHECKING:
     from PIL.Image import Image, Transpose
@@ -52,7 +53,7 @@ def decode_image(data: bytes, max_pixels: int) -> Medium:
 
 
 def _decode(image: Image, max_pixels: int) -> Medium:
-    from PIL.Image import Resampling
+    from PIL import Image as images
 
     width, height = image.size
     if width * height > _MOST_PIXELS:
@@ -62,11 +63,12 @@ def _decode(image: Image, max_pixels: int) -> Medium:
     if size != image.size and image.format in ("JPEG", "MPO"):
         image.draft(None, size)  # its decoder halves an image for less than nothing, and not below the size
     rgb = _to_rgb(image)
-    if rgb.size != size:  # as sharp as bicubic where images get smaller, in two thirds of the time
-        rgb = rgb.resize(size, Resampling.HAMMING)
+    pixels = np.asarray(rgb)
+    if rgb.size != size:
+        pixels = shrink(pixels, size)
     if orientation is not None:
-        rgb = rgb.transpose(orientation)
-    return Medium("image", (rgb.height, rgb.width, 3), rgb.tobytes())
+        pixels = np.asarray(images.fromarray(pixels).transpose(orientation))
+    return Medium("image", pixels.shape, pixels.tobytes())
 
 
 def _fitting(width: int, height: int, max_pixels: int) -> tuple[int, int]:

@@ -27,9 +27,9 @@ class MediaUnavailable(Exception):
 @dataclass(frozen=True)
 class Medium:
     """
-    :param kind: by vLLM's name, such as `image`.
-    :param shape: of the array: height, width and channels of an image.
-    :param data: its numbers, 8 bits each for an image, in C order.
+    :param kind: by vLLM's name: `image` or `audio`.
+    :param shape: of the array: height, width and channels of an image, the samples of a recording.
+    :param data: its numbers, 8 bits each for an image and 16 for a recording, in C order.
     """
 
     kind: str

@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TypeVar
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources, is_url
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error
+from airflow_provider_raydatallm.processor.media.audio import decode_audio
 from airflow_provider_raydatallm.processor.media.cells import MediaFile
 from airflow_provider_raydatallm.processor.media.images import decode_image
 from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, MediaUnavailable, Medium
@@ -33,8 +35,9 @@ class MediaReader:
     """Thread-safe."""
 
     def __init__(self, job: SliceJob) -> None:
-        self._job = job
-        self._sources = MediaSources(job.image_sources)
+        assert job.media is not None
+        self._job, self._media = job, job.media
+        self._sources = MediaSources(self._media.sources, self._media.argument)
         self._reading = ThreadPoolExecutor(_READING_THREADS, "ray-llm-media-read")
         self._decoding = ThreadPoolExecutor(_DECODING_THREADS, "ray-llm-media-decode")
 
@@ -44,11 +47,19 @@ class MediaReader:
 
     def decode(self, rows: Sequence[Sequence[bytes]]) -> list[list[Medium] | Exception]:
         """Returns each row's media, or why they cannot be shown to a model."""
-        return _map_nested(self._decoding, lambda data: decode_image(data, self._job.image_max_pixels), rows)
+        return [
+            list(chain.from_iterable(row)) if isinstance(row, list) else row
+            for row in _map_nested(self._decoding, self._decode_file, rows)
+        ]
+
+    def _decode_file(self, data: bytes) -> list[Medium]:
+        if self._job.audio_column is not None:
+            return decode_audio(data, self._job.audio_max_seconds)
+        return [decode_image(data, self._job.image_max_pixels)]
 
     def _read_file(self, file: MediaFile) -> bytes:
         if file.data is not None:
-            self._check_size(file.data, "the image")
+            self._check_size(file.data, f"the {self._media.noun}")
             return file.data
         for wait in (*_RETRY_WAITS_SECONDS, None):
             try:
@@ -64,8 +75,8 @@ class MediaReader:
             return read_url(
                 address,
                 self._sources,
-                max_bytes=self._job.image_max_bytes,
-                timeout_s=self._job.image_timeout,
+                max_bytes=self._media.max_bytes,
+                timeout_s=self._media.timeout_s,
             )
         try:
             self._sources.check(address)
@@ -73,7 +84,7 @@ class MediaReader:
             raise InvalidMedia(str(e)) from None
         folder, _, name = address.removeprefix("file://").rpartition("/")
         try:
-            data = Store(folder or "/").read_start(name, self._job.image_max_bytes + 1)
+            data = Store(folder or "/").read_start(name, self._media.max_bytes + 1)
         except FileNotFoundError:
             raise InvalidMedia(f"{address!r:.200} does not exist") from None
         except SliceError as e:
@@ -83,8 +94,9 @@ class MediaReader:
         return data
 
     def _check_size(self, data: bytes, name: str) -> None:
-        if len(data) > self._job.image_max_bytes:
-            raise InvalidMedia(f"{name} has more than images.max_bytes, {self._job.image_max_bytes:,} bytes")
+        if len(data) > self._media.max_bytes:
+            limit = f"{self._media.argument}.max_bytes, {self._media.max_bytes:,} bytes"
+            raise InvalidMedia(f"{name} has more than {limit}")
 
 
 def _map_nested(

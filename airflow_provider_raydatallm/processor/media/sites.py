@@ -18,7 +18,7 @@ _MOST_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
 #: Of answers that may be others a moment later.
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-_HEADERS = {"User-Agent": "airflow-provider-raydatallm", "Accept": "image/*, */*;q=0.1"}
+_HEADERS = {"User-Agent": "airflow-provider-raydatallm", "Accept": "image/*, audio/*, */*;q=0.1"}
 
 
 def read_url(url: str, sources: MediaSources, *, max_bytes: int, timeout_s: float) -> bytes:
@@ -36,7 +36,8 @@ def read_url(url: str, sources: MediaSources, *, max_bytes: int, timeout_s: floa
         try:
             target = _read_or_redirect(url, sources, max_bytes, deadline)
         except TimeoutError:
-            raise MediaUnavailable(f"{url!r:.200} took over images.timeout, {timeout_s:g} s") from None
+            limit = f"{sources.argument}.timeout, {timeout_s:g} s"
+            raise MediaUnavailable(f"{url!r:.200} took over {limit}") from None
         except (OSError, http.client.HTTPException) as e:
             raise MediaUnavailable(f"{url!r:.200} could not be read: {e or type(e).__name__}") from e
         if isinstance(target, bytes):
@@ -68,7 +69,7 @@ def _read_or_redirect(url: str, sources: MediaSources, max_bytes: int, deadline:
         connection.close()
         _seconds_until(deadline)
     if len(content) > max_bytes:
-        raise InvalidMedia(f"{url!r:.200} has more than images.max_bytes, {max_bytes:,} bytes")
+        raise InvalidMedia(f"{url!r:.200} has more than {sources.argument}.max_bytes, {max_bytes:,} bytes")
     if response.length:
         raise MediaUnavailable(f"{url!r:.200} could not be read: it ended {response.length:,} bytes early")
     return content

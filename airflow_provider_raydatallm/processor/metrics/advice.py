@@ -30,6 +30,19 @@ _TRUNCATED = 0.01
 _LONG_START = 3.0
 
 
+#: What to change, by the task.
+_FOR_CUT_ANSWERS = {
+    "generate": "raise max_tokens in sampling_params (and max_model_len with it), or ask for less text",
+    "transcribe": "listen to some of them: where nothing is said, or another language than audio.language, "
+    "models repeat themselves",
+}
+_FOR_LONG_PROMPTS = {
+    "generate": "raise max_model_len in engine.kwargs, or set quality.on_too_long='raise_limit'",
+    "embed": "set quality.on_too_long='chunk', or raise max_model_len in engine.kwargs",
+    "transcribe": "shorten prompt, which shares the model's positions with the transcript",
+}
+
+
 @dataclass(frozen=True)
 class RunFacts:
     """Parts of the report, and:
@@ -41,6 +54,7 @@ class RunFacts:
     """
 
     counts: Counts
+    task: str = "generate"
     seconds: Seconds = field(default_factory=Seconds)
     utilisation: Utilisation = field(default_factory=Utilisation)
     balance: Balance = field(default_factory=Balance)
@@ -127,11 +141,11 @@ def _check_lengths(run: RunFacts) -> Iterator[Advice]:
     rows, truncated, too_long = run.counts.planned, run.counts.truncated, run.too_long_rows
     if truncated is not None and rows and truncated / rows > _TRUNCATED:
         evidence = f"{truncated:,} of {rows:,} answers ({truncated / rows:.1%}) ended at max_tokens"
-        change = "raise max_tokens in sampling_params (and max_model_len with it), or ask for less text"
+        change = _FOR_CUT_ANSWERS.get(run.task, _FOR_CUT_ANSWERS["generate"])
         yield Advice(code="answers_cut", evidence=evidence, change=change)
     if too_long and rows and too_long / rows > _TRUNCATED:
         evidence = f"{too_long:,} of {rows:,} prompts ({too_long / rows:.1%}) were longer than max_model_len"
-        change = "raise max_model_len in engine.kwargs, or set quality.on_too_long='raise_limit'"
+        change = _FOR_LONG_PROMPTS.get(run.task, _FOR_LONG_PROMPTS["generate"])
         yield Advice(code="prompts_too_long", evidence=evidence, change=change)
 
 

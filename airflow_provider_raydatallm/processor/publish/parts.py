@@ -32,7 +32,6 @@ from airflow_provider_raydatallm.processor.columns import (
     ERROR_FIELDS,
     QUARANTINE_FIELDS,
     SPENT_FIELDS,
-    TOKEN_FIELDS,
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
 from airflow_provider_raydatallm.processor.publish.label_counts import count_labels
@@ -49,13 +48,15 @@ _ROW_GROUP_BYTES = 64 << 20
 
 @dataclass
 class Totals:
-    """Counts of parts. `counters`: by name; None where the engine does not report it."""
+    """Counts of parts. `counters`: by name; None where the engine does not report it, or of no row yet."""
 
     rows: int = 0
     quarantined: int = 0
     invalid: int = 0
     too_long: int = 0
-    counters: dict[str, int | None] = field(default_factory=lambda: {c.name: 0 for c in COUNTERS})
+    counters: dict[str, int | None] = field(
+        default_factory=lambda: {c.name: None if c.section == "tokens" else 0 for c in COUNTERS}
+    )
     labels: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def __add__(self, other: Totals) -> Totals:
@@ -64,7 +65,7 @@ class Totals:
             self.quarantined + other.quarantined,
             self.invalid + other.invalid,
             self.too_long + other.too_long,
-            {name: _sum(count, other.counters[name]) for name, count in self.counters.items()},
+            {c.name: c.add(self.counters[c.name], other.counters[c.name]) for c in COUNTERS},
             self.labels + other.labels,
         )
 
@@ -189,16 +190,15 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, l
     :param failures: of rows in quarantine.
     :param failed_attempts: of all rows, which took tokens, too.
     """
-    tokens = {f.name for f in TOKEN_FIELDS}
 
     def failed_as(kind: str) -> int:
         return int(pc.sum(pc.equal(failures.column("error_type"), kind), min_count=0).as_py())
 
     def total(counter: Counter) -> int | None:
-        failed = failed_as(counter.failed_as) if counter.failed_as is not None else 0
         column = answered.column(name := f"__{counter.name}")
-        if name in tokens:
-            failed += int(pc.sum(failed_attempts.column(name), min_count=0).as_py())
+        if counter.section == "tokens":
+            return counter.add(pc.sum(column).as_py(), pc.sum(failed_attempts.column(name)).as_py())
+        failed = failed_as(counter.failed_as) if counter.failed_as is not None else 0
         return None if column.null_count else int(pc.sum(column, min_count=0).as_py()) + failed
 
     return Totals(
@@ -254,7 +254,3 @@ class _ParquetFile:
                 self._put(self._schema.empty_table())
         finally:
             self._writer.close()
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.audio import MediaColumn
 from airflow_provider_raydatallm.processor.columns import (
     CARRIED_ROW_FIELD,
     FILES_FIELD,
@@ -57,14 +58,14 @@ class RequestBuilder:
         sampling_params: Mapping[str, Any] | None = None,
         structured_outputs: Mapping[str, Any] | None = None,
         preprocess: Callable[[dict[str, Any]], Any] | None = None,
-        images: str | None = None,
+        media: MediaColumn | None = None,
         adapter: AdapterChoice | None = None,
     ) -> None:
         """
         :param messages: column of conversations.
-        :param images: column of images, which the input has beside `columns`, or among them.
+        :param media: its column is one that the input has beside `columns`, or among them.
         """
-        self.image_column = images
+        self.media = media
         self._adapter = adapter
         self._all_columns = list(columns)
         self._conversation = messages
@@ -95,14 +96,18 @@ class RequestBuilder:
     def columns(self) -> list[str]:
         """Input columns that requests need: only these enter the pipeline."""
         parameters = self._preprocess.columns if isinstance(self._preprocess, RowFunction) else None
-        images = [self.image_column] if self.image_column is not None else []
+        files = self.file_columns
         if self._preprocess is not None and parameters is None:
-            return list(dict.fromkeys(chain(self._all_columns, images)))
+            return list(dict.fromkeys(chain(self._all_columns, files)))
         templates = [t.columns for t in (*self._before.values(), self._prompt) if t is not None]
         conversation = [] if self._conversation is None else [self._conversation]
         named = [self._adapter.column] if self._adapter is not None and self._adapter.column else []
-        used = chain(parameters or (), conversation, *templates, self._column_params.values(), named, images)
+        used = chain(parameters or (), conversation, *templates, self._column_params.values(), named, files)
         return list(dict.fromkeys(used))
+
+    @property
+    def file_columns(self) -> list[str]:
+        return [self.media.column] if self.media is not None else []
 
     def build(self, row: Row) -> dict[str, Any]:
         """:raises SliceError: when `preprocess` returns no request, a column holds no conversation, or the
@@ -142,11 +147,11 @@ class RequestBuilder:
         return {**request, "sampling_params": {**params, **(result.get("sampling_params") or {})}}
 
     def files(self, row: Row) -> list[MediaFile] | None:
-        """A row's images; None where rows have none.
+        """A row's images, or recordings; None where rows have none.
 
         :raises SliceError: for a row without any.
         """
-        return None if self.image_column is None else files_of_cell(self.image_column, row[self.image_column])
+        return None if self.media is None else files_of_cell(self.media, row[self.media.column])
 
     def _messages(
         self,
@@ -177,7 +182,7 @@ class RequestReader:
         self._feedback = feedback
         self._builder = builder
         self._carry_row = carry_row
-        has_files = builder.image_column is not None
+        has_files = builder.media is not None
         self._schema = pa.schema(
             [*REQUEST_FIELDS, *[CARRIED_ROW_FIELD] * carry_row, *[FILES_FIELD] * has_files]
         )
@@ -213,7 +218,7 @@ class RequestReader:
                 if i in unreadable:
                     raise SliceError(unreadable[i], kind="input")
                 if self._carry_row:  # before preprocess, which may change what the row holds
-                    carried = _to_json({n: v for n, v in row.items() if n != self._builder.image_column})
+                    carried = _to_json({n: v for n, v in row.items() if n not in self._builder.file_columns})
                 row_files = self._builder.files(row)
                 built_request = self._builder.build(row)
                 if (offset := int(offsets[i])) in invalid:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
+
+logger = logging.getLogger(__name__)
 
 #: Bytes per value.
 _BYTES = {"float32": 4.0, "float": 4.0, "float16": 2.0, "half": 2.0, "bfloat16": 2.0, "fp8": 1.0, "auto": 2.0}
@@ -115,6 +118,22 @@ def load_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> dict[str
         return None
     overrides = engine_kwargs.get("hf_overrides")
     return config | (overrides if isinstance(overrides, dict) else {}) if isinstance(config, dict) else None
+
+
+def fetch_config(model_source: str, engine_kwargs: Mapping[str, Any]) -> None:
+    """Copies the configuration of a hub's model, without its weights, into the hub cache, if it can."""
+    if "/" not in model_source or model_source.startswith(("/", ".", "~")) or "://" in model_source:
+        return
+    try:
+        from huggingface_hub import snapshot_download
+
+        snapshot_download(
+            model_source,
+            revision=engine_kwargs.get("revision"),
+            allow_patterns=["config.json", "modules.json", "*/config.json"],
+        )
+    except Exception as e:  # the hub raises any type
+        logger.info("the configuration of model %r cannot be read from the hub: %s", model_source, e)
 
 
 def config_file(model_source: str) -> Path | None:

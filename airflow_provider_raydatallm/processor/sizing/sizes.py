@@ -30,8 +30,10 @@ _BLOCK = 2048
 #: Blocks that a feeder holds at once, at most: rows that take long keep theirs open. The feeders that start
 #: first take what they can hold: in a slice of few blocks the others would get none.
 _MOST_BLOCKS, _FEWEST_BLOCKS = 32, 4
-#: The same for rows with images, whose files a feeder holds: half a gigabyte of 1 MB each.
-IMAGE_BLOCK, IMAGE_BLOCKS = 32, 16
+#: The same for rows with files, which a feeder holds, by the argument that names them: half a gigabyte of
+#: images of 1 MB each, or of recordings of 8 MB.
+MEDIA_BLOCK = {"images": 32, "audio": 8}
+MEDIA_BLOCKS = {"images": 16, "audio": 8}
 #: On an H200 a start with cached compilations took 66 s, an eager one 47 s; eager inference is a third
 #: slower, so that compiling pays off after a minute.
 _COMPILING_SECONDS = 60.0

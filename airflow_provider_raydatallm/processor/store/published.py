@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.slice_paths import slice_paths
+from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -75,6 +75,15 @@ def is_shown(folders: SliceFolders, version: Version) -> bool:
         return Shown.list(folders, version, folders.quarantine).is_right
     except DamagedVersionError:
         return False
+
+
+def published_report(paths: SlicePaths) -> Report | None:
+    """Returns the report of a slice's newest version, whatever it was made of, once its folder shows it."""
+    folders = SliceFolders.open(paths)
+    version = versions.newest_version(folders.metadata)
+    if version is None or not is_shown(folders, version):
+        return None
+    return version.to_report(version.body["report"]["outcome"])
 
 
 def slice_progress(job: SliceJob) -> dict[str, Any] | None:

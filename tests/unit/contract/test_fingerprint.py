@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from airflow_provider_raydatallm import contract
 from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key, fingerprint
 from tests.support.slice_jobs import slice_job
 
@@ -35,6 +38,7 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"csv_options": {"encoding": "latin-1"}}, {"column_types": {"a": "int64"}},
     ):  # fmt: skip
         assert fingerprint(slice_job(**other)) != base, other
+    assert len({fingerprint(slice_job(task="embed", **m)) for m in ({}, {"on_too_long": "chunk"})}) == 2
     regex = fingerprint(slice_job(regex="x"))
     assert regex == fingerprint(slice_job(regex="x", max_invalid_fraction=0.1))
     assert regex != fingerprint(slice_job(regex="x", repair=1))
@@ -42,6 +46,21 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
     assert len({fingerprint(slice_job(**schema, output_mode=m)) for m in ("struct", "json", "columns")}) == 3
     with_code = [fingerprint(slice_job(postprocess="m:f", code_hash=h)) for h in "ab"]
     assert with_code[0] != with_code[1]
+
+
+def test_way_in_which_labels_are_found_is_part_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: tuple[dict[str, Any], ...] = (
+        {}, {"label_confidence": True}, {"exact_labels": True}, {"multi_label": True},
+    )  # fmt: skip
+    jobs = [slice_job(choices=["a", "b"], engine="vllm", **way) for way in ways]
+    assert len(set(map(fingerprint, jobs))) == len(ways)
+    # Without confidence, a probability that is cached may not be exact.
+    assert len({answer_cache_key(job, {}, None) for job in jobs}) == len(ways)
+    before = [(fingerprint(job), answer_cache_key(job, {}, None)) for job in jobs]
+    monkeypatch.setattr(contract.fingerprint, "LABEL_QUESTION", "Is it {label}?")
+    after = [(fingerprint(job), answer_cache_key(job, {}, None)) for job in jobs]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, True, False]
+    assert all(x != y for x, y in zip(before[-1], after[-1], strict=True))
 
 
 def test_cache_changes_the_fingerprint_only_where_answers_are_random_and_shared() -> None:
@@ -66,7 +85,7 @@ def test_cache_is_shared_by_jobs_whose_engines_answer_a_request_the_same() -> No
 
     base = key()
     for same in (
-        {"prompt": "{b}"}, {"sampling_params": {"temperature": 0}}, {"choices": ["a", "b"]},
+        {"prompt": "{b}"}, {"sampling_params": {"temperature": 0}},
         {"columns": ["x"]}, {"deduplicate": True}, {"engine_kwargs": {"max_num_seqs": 4}},
         {"engine_kwargs": {"gpu_memory_utilization": 0.5, "enforce_eager": True}},
         {"prompt": None, "preprocess": "m:f"}, {"postprocess": "m:f"}, {"output_path": "/b"},

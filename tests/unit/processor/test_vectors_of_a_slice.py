@@ -69,19 +69,68 @@ def test_slice_is_extended_by_new_files(tmp_path: Path) -> None:
     assert (published.type, published.to_pylist()) == (VECTOR, [[1.0] * 3, [2.0] * 3])
 
 
-@pytest.mark.parametrize("names", [[], ["fail", "fail"]])
-def test_day_without_a_vector_has_the_column_that_other_days_have(tmp_path: Path, names: list[str]) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps({"hidden_size": SIZE}))
-    of_all = {"model_source": str(tmp_path / "model"), "on_empty": "publish"}
-    for key, rows in (("2026-01-30", names), ("2026-01-31", ["a", "bb"]), ("2026-02-01", names)):
-        run_with(job_in(tmp_path, rows, key, **of_all))
-    files = f"{tmp_path}/out/**/*.parquet"
-    expected = [[1.0] * 3, [2.0] * 3]
+def read_as_one_table(table: Path) -> None:
+    """Readers of others find the vectors of "a" and "bb"."""
+    files, expected = f"{table}/**/*.parquet", [[1.0] * SIZE, [2.0] * SIZE]
     assert duckdb.sql(f"select answer from '{files}' order by name").fetchall() == [(v,) for v in expected]
     assert pl.read_parquet(files).get_column("answer").to_list() == expected
-    read = ds.dataset(f"{tmp_path}/out", partitioning="hive").to_table().column("answer")
+    read = ds.dataset(table, partitioning="hive").to_table().column("answer")
     assert (read.type, read.to_pylist()) == (VECTOR, expected)
+
+
+def model_folder(folder: Path) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"hidden_size": SIZE}))
+    return str(folder)
+
+
+@pytest.mark.parametrize("names", [[], ["fail", "fail"]])
+def test_day_without_a_vector_has_the_column_that_other_days_have(tmp_path: Path, names: list[str]) -> None:
+    of_all = {"model_source": model_folder(tmp_path / "model"), "on_empty": "publish"}
+    for key, rows in (("2026-01-30", names), ("2026-01-31", ["a", "bb"]), ("2026-02-01", names)):
+        run_with(job_in(tmp_path, rows, key, **of_all))
+    read_as_one_table(tmp_path / "out")
+
+
+@pytest.mark.parametrize("names", [[], ["fail", "fail"]])
+def test_day_without_a_vector_of_a_hub_model_has_the_column_of_earlier_days(
+    tmp_path: Path, names: list[str]
+) -> None:
+    of_all = {"model_source": "nobody/knows", "on_empty": "publish"}
+    for key, rows in (("2026-01-31", ["a", "bb"]), ("2026-01-30", names), ("2026-02-01", names)):
+        run_with(job_in(tmp_path, rows, key, **of_all))
+    read_as_one_table(tmp_path / "out")
+
+
+def test_first_day_without_a_vector_is_told_and_right_once_it_is_run_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_all = {"model_source": "nobody/knows", "on_empty": "publish"}
+    first = job_in(tmp_path, [], "2026-01-30", **of_all)
+    run_with(first)
+    assert "no slice of the table says how long its vectors are" in caplog.text
+    run_with(job_in(tmp_path, ["a", "bb"], **of_all))
+    run_with(changed(first, force_rerun=True))
+    read_as_one_table(tmp_path / "out")
+
+
+def test_other_type_of_vectors_is_refused_before_a_row_is_paid_for_unless_all_days_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = [job_in(tmp_path, ["a"], "2026-01-30"), job_in(tmp_path, ["bb"])]
+    run_with(days[0])
+    cluster = InProcess(answer=embed)
+    with pytest.raises(SliceError, match=r"'ds=2026-01-30' .*3 float.*Set embedding.dtype='float32', choose"):
+        run(changed(days[1], embedding_dtype="float16"), cluster)
+    assert cluster.answered == 0
+    of_all = {"embedding_dtype": "float16", "force_rerun": True, "on_config_change": "recompute"}
+    for job in days:
+        run_with(changed(job, **of_all))
+    shown = pl.read_parquet(f"{tmp_path}/out/**/*.parquet").get_column("answer")
+    assert (shown.dtype, shown.to_list()) == (pl.Array(pl.Float16, SIZE), [[1.0] * SIZE, [2.0] * SIZE])
+    monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
+    with pytest.raises(SliceError, match=r"would be 4 .*embedding.dimensions, that makes vectors of 3"):
+        run_with(job_in(tmp_path, ["ccc"], "2026-02-01", embedding_dtype="float16"))
 
 
 def test_model_that_was_replaced_half_way_is_noticed_and_said(

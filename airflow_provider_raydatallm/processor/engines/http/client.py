@@ -49,6 +49,8 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 #: Expected of an answer to another text.
 _FEW_TOKENS = 16
+#: Of `limits.stall`, for which a limit may refuse all rows: the run's own watch cannot name it.
+_STALL_SHARE = 0.9
 _CONNECT_S = 30.0
 _MAX_REPLY_BYTES = 64 << 20
 #: Between two warnings that say why rows wait.
@@ -79,6 +81,7 @@ class EndpointClient:
         self._places = asyncio.Semaphore(job.requests_in_flight)
         #: Requests that got what they ask for: a gateway refuses some while what is behind it is away.
         self._answered = 0
+        self._settled_at = time.monotonic()
         self._warned_at = -_WARN_EVERY_S
         self._session: aiohttp.ClientSession | None = None
         #: What ended it: no row is asked from then on.
@@ -92,6 +95,7 @@ class EndpointClient:
         except SliceError as e:
             self.failure = self.failure or SliceError(storable(self._redact(str(e))), kind=e.kind)
             self._has_failed.set()
+            self._requests.end_pause()
             return None
         if error := columns.get("error"):
             columns["error"] = storable(self._redact(error))
@@ -143,7 +147,7 @@ class EndpointClient:
             try:
                 return await self._ask(data, max_tokens)
             except PassingError as e:
-                failed += not e.is_limit  # the endpoint answers: limits.stall ends a wait without end
+                failed += not e.is_limit  # `_pause` ends a wait without end
                 if failed == tries:
                     raise
                 await self._pause(e, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**pauses))
@@ -171,6 +175,7 @@ class EndpointClient:
                 else:
                     spent = self._learn(columns, len(data)) or expected
                 self._answered += "error" not in columns
+                self._settled_at = time.monotonic()
                 return {**columns, "engine_seconds": time.time() - began, "finished_at": time.time()}
             finally:
                 self._tokens.correct(spent - expected)
@@ -242,17 +247,36 @@ class EndpointClient:
         )
 
     async def _pause(self, error: PassingError, longest_s: float) -> None:
-        """Waits before another try: as long as the endpoint asks, and a random time."""
+        """Waits before another try: as long as the endpoint asks, and a random time.
+
+        :raises SliceError: when the endpoint's limit has refused all rows for too long.
+        """
         asked_s = error.pause_s or 0.0
+        ends_at = time.monotonic() + asked_s + longest_s * random.uniform(0.5, 1)
         if error.is_limit:
             self._requests.pause(asked_s)  # the limit is for all rows
         if time.monotonic() - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = time.monotonic()
             advice = ". Lower engine.requests_per_minute or engine.in_flight" if error.is_limit else ""
             logger.warning("%s: rows wait, and are asked again%s", self._redact(str(error)), advice)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(asked_s + longest_s * random.uniform(0.5, 1)):
-                await self._has_failed.wait()
+        longest_limit_s = _STALL_SHARE * self._job.stall_timeout
+        while not self._has_failed.is_set():
+            wait_s = ends_at - time.monotonic()
+            if error.is_limit:
+                left_s = self._settled_at + longest_limit_s - time.monotonic()
+                if left_s <= 0:
+                    raise SliceError(
+                        f"{error}, and to every row for {longest_limit_s:g} s. The answered rows are kept, "
+                        "and a retry continues with the others. Have the endpoint's limit raised, lower "
+                        "engine.requests_per_minute, or raise limits.stall to wait longer",
+                        kind="transient",
+                    )
+                wait_s = min(wait_s, left_s)
+            if wait_s <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._has_failed.wait()
 
 
 def _failed(error_type: str, error: str) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 _MADE_UP_S = 0.6
 #: Bytes of a request for each token of its prompt, before the endpoint has counted any.
 _BYTES_PER_TOKEN = 4
+#: Between two looks whether a pause is over.
+_LOOK_S = 1.0
 
 
 class Pace:
@@ -33,7 +35,7 @@ class Pace:
         """Waits until everything before it has had its time."""
         async with self._turn:
             while (wait_s := self._free_at - self._clock()) > 0:
-                await asyncio.sleep(wait_s)
+                await asyncio.sleep(min(wait_s, _LOOK_S))
             self._free_at = max(self._free_at, self._clock() - _MADE_UP_S) + amount * self._seconds_each
 
     def correct(self, amount: float) -> None:
@@ -42,6 +44,9 @@ class Pace:
 
     def pause(self, seconds: float) -> None:
         self._free_at = max(self._free_at, self._clock() + seconds)
+
+    def end_pause(self) -> None:
+        self._free_at = self._clock()
 
 
 class TokenEstimate:

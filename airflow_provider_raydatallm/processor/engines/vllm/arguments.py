@@ -21,8 +21,12 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 
-#: The executor for CPUs, by the name under which vLLM imports it.
-SLEEPING_EXECUTOR = "airflow_provider_raydatallm.processor.engines.cpu_executor.SleepingExecutor"
+_ENGINES = "airflow_provider_raydatallm.processor.engines"
+#: On CPUs, with classes by the names under which vLLM imports them.
+CPU_ARGUMENTS = {
+    "distributed_executor_backend": f"{_ENGINES}.cpu_executor.SleepingExecutor",
+    "worker_cls": f"{_ENGINES}.cpu_worker.SeededCPUWorker",
+}
 #: Set by these other arguments of the operator.
 _RESERVED = {"model": "model_source", "runner": "task_type", "convert": "task_type"}
 _RAY_DATA_LLM_OWN = {"task_type"}

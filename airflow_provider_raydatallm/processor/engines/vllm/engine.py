@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class VllmEngine(VllmEngineBase):
     worker = VllmWorker
     supports_dedup = True
-    supports_images = True
+    supports_media = True
     #: Without a sign of life, after which a worker's rows are asked elsewhere.
     silent_after_s = SILENT_SECONDS
 
@@ -107,7 +107,8 @@ class VllmEngine(VllmEngineBase):
 
     def default_batch_size(self) -> int:
         rows = sizing.block_rows(self.rows, self.cpu_actors[1])
-        return rows if self.job.image_column is None else min(rows, sizing.IMAGE_BLOCK)
+        media = self.job.media
+        return rows if media is None else min(rows, sizing.MEDIA_BLOCK[media.argument])
 
     @property
     def batches(self) -> int | None:
@@ -125,7 +126,8 @@ class VllmEngine(VllmEngineBase):
         if self._isolates:
             return 1
         blocks = sizing.blocks_in_work(self.rows, self.block_rows, self.cpu_actors[1])
-        return blocks if self.job.image_column is None else min(blocks, sizing.IMAGE_BLOCKS)
+        media = self.job.media
+        return blocks if media is None else min(blocks, sizing.MEDIA_BLOCKS[media.argument])
 
     def gpus_held(self, workers: int | None) -> float | None:
         return None if self.on_cpu or workers is None else workers * self.gpus_per_worker

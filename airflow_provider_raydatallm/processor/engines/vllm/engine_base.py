@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.chat_template import che
 from airflow_provider_raydatallm.processor.engines.vllm.image_models import check_image_model
 from airflow_provider_raydatallm.processor.engines.vllm.pooling_models import check_pooling_model
 from airflow_provider_raydatallm.processor.engines.vllm.reasoning import check_reasoning_parser
+from airflow_provider_raydatallm.processor.engines.vllm.speech_models import check_speech_model
 from airflow_provider_raydatallm.processor.request.answers.grammar import check_compiles
 from airflow_provider_raydatallm.processor.sizing import model_config
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
@@ -61,6 +62,7 @@ class VllmEngineBase(Engine):
         check_chat_template(job)
         check_pooling_model(job)
         check_image_model(job)
+        check_speech_model(job)
         max_model_len = job.engine_kwargs.get("max_model_len")
         #: Tokens of a prompt plus its answer; None: the model's own limit.
         self.max_model_len: int | None = None if max_model_len in ("auto", -1) else max_model_len
@@ -91,9 +93,9 @@ class VllmEngineBase(Engine):
         kwargs: dict[str, Any] = {"enforce_eager": True} if self._eager else {}
         if self.on_cpu:
             kwargs["dtype"] = self._cpu_dtype
-        if self.job.task != "generate":
+        if self.job.task not in ("generate", "transcribe"):
             kwargs["runner"] = "pooling"
-        if self.job.image_column is not None:
+        if self.job.media is not None:
             # The cache has a half in each of vLLM's processes. A row that is refused after it entered one of
             # them (its prompt is too long) would fail the next row with the same image.
             kwargs["mm_processor_cache_gb"] = 0

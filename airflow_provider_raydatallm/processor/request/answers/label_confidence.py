@@ -1,4 +1,5 @@
-"""Columns that say how sure the model is of a label, from the probabilities of all of them."""
+"""From the probabilities of labels to the published label, or labels, and to columns that say how sure the
+model is."""
 
 from __future__ import annotations
 
@@ -18,6 +19,9 @@ def fields(job: SliceJob) -> list[pa.Field]:
     if not job.label_confidence:
         return []
     name = job.output_column
+    if job.multi_label:
+        of_each = pa.struct([pa.field(label, pa.float32()) for label in job.choices or ()])
+        return [pa.field(f"{name}_probability", of_each)]
     return [
         pa.field(f"{name}_probability", pa.float32()),
         pa.field(f"{name}_runner_up", pa.string()),
@@ -26,10 +30,13 @@ def fields(job: SliceJob) -> list[pa.Field]:
     ]
 
 
-def most_probable(labels: Sequence[str], probabilities: Sequence[float]) -> tuple[str, list[Any]]:
-    """Returns the label, and the values of `fields`.
+def read_labels(
+    labels: Sequence[str], probabilities: Sequence[float], *, are_several: bool
+) -> tuple[Any, list[Any]]:
+    """Returns a row's label, or several, and the values of `fields`.
 
     :param probabilities: of the labels, in their order.
+    :param are_several: whether each applies, or does not, by itself.
     :raises InvalidOutput: when they are no numbers.
     :raises SliceError: when they are of other labels.
     """
@@ -39,6 +46,9 @@ def most_probable(labels: Sequence[str], probabilities: Sequence[float]) -> tupl
         )
     if not all(map(math.isfinite, probabilities)):
         raise InvalidOutput("holds probabilities that are no numbers")
+    if are_several:
+        of_each = dict(zip(labels, probabilities, strict=True))
+        return [label for label, probability in of_each.items() if probability > 0.5], [of_each]
     first, second = sorted(range(len(labels)), key=lambda i: -probabilities[i])[:2]
     entropy = -sum(p * math.log2(p) for p in probabilities if p > 0)
     return labels[first], [probabilities[first], labels[second], probabilities[second], entropy]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.request.answers.time_limit import TimeLimit
 
-#: Seconds that all patterns of a row may take. Each row that takes them halves the limit of later ones, down
-#: to the second figure: many such rows take seconds in all.
+#: Seconds that all patterns of a row may take, at first and at least.
 _PATTERN_SECONDS = (0.5, 0.02)
 
 
@@ -19,11 +18,10 @@ class LimitedPatterns:
     """:raises TimeoutError: from its methods, when a row's patterns take too long."""
 
     def __init__(self) -> None:
-        self._limit_s = _PATTERN_SECONDS[0]
-        self._row = threading.local()
+        self._time = TimeLimit(*_PATTERN_SECONDS)
 
     def start_row(self) -> None:
-        self._row.left_s = self._limit_s
+        self._time.start_row()
 
     def occurs(self, pattern: str, text: str) -> bool:
         return self._is_match(compile_pattern(pattern).search, text)
@@ -38,14 +36,12 @@ class LimitedPatterns:
     def _is_match(self, match: Callable[..., Any], text: str) -> bool:
         started = time.thread_time()
         try:
-            if self._row.left_s <= 0:
-                raise TimeoutError
-            return match(text, timeout=self._row.left_s) is not None
+            is_match = match(text, timeout=self._time.left_s) is not None
+            spent_s = time.thread_time() - started
         except TimeoutError:
-            self._limit_s = max(_PATTERN_SECONDS[1], self._limit_s / 2)
-            raise
-        finally:
-            self._row.left_s -= time.thread_time() - started
+            is_match, spent_s = False, self._time.left_s
+        self._time.take(spent_s)
+        return is_match
 
 
 def check_pattern(argument: str, pattern: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,10 +21,8 @@ import referencing
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.json_schema import resolve_pointer, subschemas
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.request.answers.limited_patterns import (
-    LimitedPatterns,
-    check_pattern,
-)
+from airflow_provider_raydatallm.processor.request.answers.limited_keywords import LimitedKeywords
+from airflow_provider_raydatallm.processor.request.answers.limited_patterns import check_pattern
 from airflow_provider_raydatallm.processor.value_types import MAX_DEPTH
 
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
@@ -94,45 +92,45 @@ class AnswerSchema:
             if not self._is_valid(value):
                 raise InvalidOutput(f"is not valid by output_schema: {self._find_problem(value)}")
         except TimeoutError as e:
-            raise InvalidOutput("takes too long to match a pattern of output_schema") from e
+            raise InvalidOutput("takes too long to check by output_schema") from e
         except RecursionError as e:
             raise InvalidOutput("is nested too deeply") from e
         return text if self.type == pa.string() else _fit(value, self.type, "")
 
     def _takes_null(self) -> bool:
-        """:raises SliceError: when the schema is a circle."""
+        """:raises SliceError: when the schema is a circle, or nothing can be checked by it."""
         try:
             return self._is_valid(None)
+        except TimeoutError as e:
+            raise SliceError(
+                "output_schema takes too long to check any answer: it refers to itself too often",
+                kind="input",
+            ) from e
         except RecursionError as e:
             raise SliceError(
                 "output_schema has a $ref that leads back to itself, and so describes nothing", kind="input"
             ) from e
 
     def _is_valid(self, value: Any) -> bool:
-        self._patterns.start_row()
+        self._keywords.start_row()
         return bool(self._validator.is_valid(value))
 
     def _find_problem(self, value: Any) -> str:
         """Such as "$.age: 200 is greater than the maximum of 120"."""
-        self._patterns.start_row()
+        self._keywords.start_row()
         error: Any = jsonschema.exceptions.best_match(self._validator.iter_errors(value))
         return f"{error.json_path}: {error.message}"[:_MAX_PROBLEM]
 
     @cached_property
-    def _patterns(self) -> _SchemaPatterns:
-        return _SchemaPatterns()
+    def _keywords(self) -> LimitedKeywords:
+        return LimitedKeywords()
 
     @cached_property
     def _validator(self) -> Any:
         dialect = jsonschema.validators.validator_for(self._schema)
-        keywords = {
-            "pattern": self._patterns.check_pattern,
-            "patternProperties": self._patterns.check_pattern_properties,
-            "additionalProperties": self._patterns.check_additional_properties,
-        }
         extend: Any = jsonschema.validators.extend
         registry: Any = referencing.Registry()  # retrieves nothing
-        return extend(dialect, keywords)(self._schema, registry=registry)
+        return extend(dialect, self._keywords.of(dialect))(self._schema, registry=registry)
 
 
 def _check(schema: Mapping[str, Any]) -> None:
@@ -180,30 +178,6 @@ def _check_columns(kind: pa.DataType) -> None:
             "one name: rename one, or leave output_mode='columns' out",
             kind="input",
         )
-
-
-class _SchemaPatterns(LimitedPatterns):
-    """Keywords of JSON Schema that match patterns."""
-
-    def check_pattern(self, validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
-        if isinstance(value, str) and not self.occurs(pattern, value):
-            yield jsonschema.ValidationError(f"{value!r:.200} does not match {pattern!r}")
-
-    def check_pattern_properties(
-        self, validator: Any, by_pattern: Mapping[str, Any], value: Any, schema: Any
-    ) -> Iterator[Any]:
-        for name, item in value.items() if isinstance(value, dict) else ():
-            for pattern, subschema in by_pattern.items():
-                if self.occurs(pattern, name):
-                    yield from validator.descend(item, subschema, path=name, schema_path=pattern)
-
-    def check_additional_properties(
-        self, validator: Any, subschema: Any, value: Any, schema: Mapping[str, Any]
-    ) -> Iterator[Any]:
-        by_pattern = schema.get("patternProperties", {})
-        for name, item in value.items() if isinstance(value, dict) else ():
-            if name not in schema.get("properties", {}) and not any(self.occurs(p, name) for p in by_pattern):
-                yield from validator.descend(item, subschema, path=name)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

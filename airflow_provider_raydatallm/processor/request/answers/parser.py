@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
@@ -77,7 +78,8 @@ class AnswerParser(ABC):
         parsed = self._parse(answers, answered)
         rows = answers.take(pa.array(parsed.rows, pa.int64()))
         table = {f.name: rows.column(f.name).cast(f.type) for f in ROW_ID_FIELDS} | parsed.columns
-        rows = rows.append_column("truncated", self._truncated(rows))
+        is_uncounted = pc.or_(*(rows.column(name).is_null() for name in ("input_tokens", "output_tokens")))
+        rows = rows.append_column("truncated", self._truncated(rows)).append_column("uncounted", is_uncounted)
         for field in COUNT_FIELDS:
             table[field.name] = rows.column(field.name.removeprefix("__")).cast(field.type)
         return pa.table(table), _failed_attempts(answers, failures + parsed.failures, parsed.problems)

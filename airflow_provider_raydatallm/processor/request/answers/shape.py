@@ -25,7 +25,7 @@ from airflow_provider_raydatallm.processor.columns import (
 )
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.request.answers import label_confidence
-from airflow_provider_raydatallm.processor.request.answers.details import AnswerDetails, Said
+from airflow_provider_raydatallm.processor.request.answers.details import AnswerDetails
 from airflow_provider_raydatallm.processor.request.answers.grammar import AnswerGrammar
 from airflow_provider_raydatallm.processor.request.answers.head_labels import head_labels
 from airflow_provider_raydatallm.processor.request.answers.output_schema import AnswerSchema, InvalidOutput
@@ -74,6 +74,7 @@ class TextParser(AnswerParser):
         """
         self._column = job.output_column
         self._choices = head_labels(job) if job.task == "classify" else job.choices
+        self._is_multi_label = job.multi_label
         self._details = AnswerDetails(job)
         #: Columns beside the answer.
         self._beside = [*label_confidence.fields(job), *self._details.fields]
@@ -108,6 +109,8 @@ class TextParser(AnswerParser):
             assert self._schema is not None
             return [*self._schema.type, *self._beside]
         kind = self._schema.type if self._schema else pa.string()
+        if self._is_multi_label:
+            kind = pa.list_(kind)
         return [self._details.answer_field(self._column, kind), *self._beside]
 
     @property
@@ -133,11 +136,13 @@ class TextParser(AnswerParser):
             try:
                 if numbers is not None:
                     assert self._choices is not None
-                    label, details = label_confidence.most_probable(self._choices, numbers)
-                    said = [Said(label)]
-                for answer in said:
-                    of_texts.append(self._parse_text(answer.text, was_cut=answer.was_cut))
-                value = self._details.join(of_texts)
+                    value, details = label_confidence.read_labels(
+                        self._choices, numbers, are_several=self._is_multi_label
+                    )
+                else:
+                    for answer in said:
+                        of_texts.append(self._parse_text(answer.text, was_cut=answer.was_cut))
+                    value = self._details.join(of_texts)
             except InvalidOutput as e:
                 which = f" {len(of_texts) + 1} of {len(said)}" if len(said) > 1 else ""
                 cut = " (max_tokens cut it)" if answer.was_cut else ""

@@ -50,6 +50,7 @@ from tests.support.slice_jobs import slice_job
         ({"sampling_params": {"top_k": "None"}}, "'top_k' rendered to 'None': check the"),
         ({"engine_kwargs": {"max_model_len": 0}}, "is 0: a number of tokens"),
         ({"on_too_long": "truncate"}, "needs engine.kwargs['max_model_len']"),
+        ({"on_too_long": "chunk"}, "'chunk' is for task='embed', and task is 'generate'"),
         (
             {"on_too_long": "truncate", "engine_kwargs": {"max_model_len": 64},
              "sampling_params": {"max_tokens": 64}},

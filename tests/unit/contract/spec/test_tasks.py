@@ -44,6 +44,20 @@ LABELS = ("a", "b")
         ({"choices": LABELS, "label_confidence": True, "engine": "ray_data_llm"}, "is for engine 'vllm'"),
         ({"choices": LABELS, "label_confidence": True, "sampling_params": {"temperature": 1}}, "at random"),
         ({"choices": LABELS, "label_confidence": True, "sampling_params": {"top_p": 0.5}}, r"\['top_p'\]"),
+        ({"multi_label": True}, r"labels\.multi=True needs choices"),
+        ({"choices": LABELS, "multi_label": True, "exact_labels": True}, "has the model write them"),
+        (
+            {"choices": LABELS, "multi_label": True, "engine": "http", "endpoint_url": "https://h/v1"},
+            r"labels\.multi=True is not possible: it is for engine 'vllm'",
+        ),
+        ({"choices": LABELS, "multi_label": True, "engine": "m:Mine"}, "is for engine 'vllm'"),
+        ({"choices": LABELS, "multi_label": True, "sampling_params": {"n": 2}}, "with choices a row has one"),
+        ({"choices": LABELS, "multi_label": True, "output_schema": {"type": "object"}}, "exclude each other"),
+        (
+            {"choices": LABELS, "multi_label": True, "task": "classify"},
+            r"labels\.multi is for task='generate'",
+        ),
+        ({"choices": LABELS, "multi_label": True, "logprobs": True}, r"set labels\.confidence=True"),
     ],
 )
 def test_arguments_that_exclude_each_other(given: dict[str, Any], says: str) -> None:

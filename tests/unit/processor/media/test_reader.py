@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.audio import MediaColumn
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.media import cells, medium, reader
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, check_media_column, files_of_cell
@@ -15,11 +16,19 @@ from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Med
 from airflow_provider_raydatallm.processor.media.reader import MediaReader
 from tests.support.http_server import http_server
 from tests.support.images import BAD_IMAGES, image_file
+from tests.support.recordings import recording
+from tests.support.slice_jobs import slice_job
 
 
 def media_reader(**fields: Any) -> MediaReader:
     required = dict.fromkeys(("slice_key", "input_path", "output_path", "model_source", "prompt"), "x")
     return MediaReader(SliceJob(**required, image_column="photo", **fields))
+
+
+def photos(column: str = "photo") -> MediaColumn:
+    media = slice_job(image_column=column).media
+    assert media is not None
+    return media
 
 
 @pytest.mark.parametrize(("cell", "files"), [
@@ -30,7 +39,7 @@ def media_reader(**fields: Any) -> MediaReader:
     ([{"path": "/a"}, {"path": "/b"}], [MediaFile(None, "/a"), MediaFile(None, "/b")]),
 ])  # fmt: skip
 def test_cell_becomes_files(cell: Any, files: list[MediaFile]) -> None:
-    assert files_of_cell("photo", cell) == files
+    assert files_of_cell(photos(), cell) == files
     column = pa.chunked_array([cells.to_array([files, files])])
     assert cells.from_array(column) == [files, files]
 
@@ -38,12 +47,12 @@ def test_cell_becomes_files(cell: Any, files: list[MediaFile]) -> None:
 @pytest.mark.parametrize("cell", [None, "", [], [None], [b"a", None], {"bytes": None, "path": None}])
 def test_row_without_an_image_is_refused(cell: Any) -> None:
     with pytest.raises(SliceError, match="'photo' holds no image"):
-        files_of_cell("photo", cell)
+        files_of_cell(photos(), cell)
 
 
 def test_row_with_too_many_images_is_refused() -> None:
     with pytest.raises(SliceError, match="holds 65 images, and a row takes at most 64"):
-        files_of_cell("photo", [b"a"] * 65)
+        files_of_cell(photos(), [b"a"] * 65)
 
 
 @pytest.mark.parametrize("kind", [
@@ -51,7 +60,7 @@ def test_row_with_too_many_images_is_refused() -> None:
     pa.struct({"bytes": pa.binary(), "path": pa.string()}), pa.list_(pa.struct({"path": pa.string()})),
 ])  # fmt: skip
 def test_columns_that_hold_files_are_accepted(kind: pa.DataType) -> None:
-    check_media_column("photo", pa.schema({"photo": kind}))
+    check_media_column(photos(), pa.schema({"photo": kind}))
 
 
 @pytest.mark.parametrize(
@@ -59,10 +68,10 @@ def test_columns_that_hold_files_are_accepted(kind: pa.DataType) -> None:
 )
 def test_columns_of_other_kinds_are_refused(kind: pa.DataType) -> None:
     with pytest.raises(SliceError, match=r"'photo', of type .*: images are bytes, an address") as refused:
-        check_media_column("photo", pa.schema({"photo": kind}))
+        check_media_column(photos(), pa.schema({"photo": kind}))
     assert refused.value.kind == "input"
     with pytest.raises(SliceError, match=r"does not have\. Columns: 'photo'"):
-        check_media_column("image", pa.schema({"photo": kind}))
+        check_media_column(photos("image"), pa.schema({"photo": kind}))
 
 
 def test_files_are_read_from_wherever_they_are(tmp_path: Path) -> None:
@@ -144,3 +153,17 @@ def test_media_travel_without_a_copy_of_their_pixels() -> None:
     again = medium.from_array(table.column("media"))
     assert pa.total_allocated_bytes() == before
     assert [[m.size for m in row] for row in again] == [[6], [], [3, 3]]
+
+
+def test_recordings_are_decoded_into_pieces_one_after_the_other() -> None:
+    job = slice_job(task="transcribe", audio_column="call", audio_max_seconds=40, audio_max_bytes=2_000_000)
+    of_calls = MediaReader(job)
+    files = [[recording(31), recording(1)], [recording(41)], [recording(1), b"broken"]]
+    contents = of_calls.read([[MediaFile(file) for file in row] for row in files])
+    good, long, broken = of_calls.decode([row for row in contents if isinstance(row, list)])
+    assert isinstance(good, list)
+    assert [round(piece.shape[0] / 16_000) for piece in good] == [30, 1, 1]
+    assert "longer than audio.max_seconds, 40 s" in str(long)
+    assert isinstance(broken, InvalidMedia)
+    [large] = of_calls.read([[MediaFile(b"x" * 2_000_001)]])
+    assert str(large) == "the recording has more than audio.max_bytes, 2,000,000 bytes"

@@ -64,6 +64,7 @@ def test_unmeasured_run_gets_no_advice() -> None:
         ),
         ({"late_s": 601.0}, "finished_late", "finished 601 s after", "start the run earlier"),
         ({"too_long_rows": 500}, "prompts_too_long", "500 of 10,000 prompts (5.0%)", "raise max_model_len"),
+        ({"too_long_rows": 500, "task": "embed"}, "prompts_too_long", "500 of 10,000", "on_too_long='chunk'"),
         (
             {"seconds": Seconds(engine_start=66.0, inference=10.0)},
             "start_longer_than_work", "4 engines took 66 s to start for 10 s", "lower engine.workers",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,7 +21,7 @@ from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
 
 #: What a row adds to each counter: another number to each, or one row.
-OF_A_ROW = {c.name: i + 2 if c.type == "int" else 1 for i, c in enumerate(COUNTERS)}
+OF_A_ROW = {c.name: i + 2 if c.type == "int" else 1 for i, c in enumerate(COUNTERS)} | {"uncounted": 0}
 REPORTED = [c for c in COUNTERS if c.source != "parser"]
 
 
@@ -68,7 +69,29 @@ def test_counter_that_one_row_does_not_have_is_unknown_and_the_others_are_not(jo
 
 def test_counter_that_the_engine_does_not_report_is_null(job: SliceJob) -> None:
     nothing = dict.fromkeys(["finish_reason", *(c.name for c in REPORTED)])
-    assert run(job, **nothing) == dict.fromkeys(OF_A_ROW)
+    assert run(job, **nothing) == dict.fromkeys(OF_A_ROW) | {"uncounted": 3}
+
+
+def test_tokens_are_those_of_the_rows_that_are_known(job: SliceJob) -> None:
+    """Of an endpoint that leaves a reply's usage out; the same in a version that takes the rows over."""
+    answer = answer_with(input_tokens=7, output_tokens=2, saved_tokens=None)
+
+    def leave_out(requests: pa.Table) -> pa.Table:
+        answers = answer(requests)
+        is_known = pc.not_equal(answers.column("text"), "b")
+        for name in ("input_tokens", "output_tokens"):
+            values = pc.if_else(is_known, answers.column(name), None)
+            answers = answers.set_column(answers.column_names.index(name), name, values)
+        return answers
+
+    report = run_in_process(job, InProcess(batch=2, answer=leave_out))
+    tokens = report.tokens
+    assert (tokens.input, tokens.output, tokens.saved) == (14, 4, None)  # type: ignore[attr-defined]
+    assert report.counts.uncounted == 1  # type: ignore[attr-defined]
+    pq.write_table(pa.table({"name": ["d"]}), f"{job.input_path}/b.parquet")
+    extended = changed(job, on_input_change="extend")
+    report = run_in_process(extended, InProcess(batch=2, answer=leave_out))
+    assert (report.tokens.input, report.counts.uncounted) == (21, 1)  # type: ignore[attr-defined]
 
 
 def test_rows_that_failed_for_being_truncated_count_as_truncated(job: SliceJob) -> None:

@@ -17,7 +17,9 @@ from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, from_array
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from tests.support.in_process import job_of, run_in_process
+from tests.support.slice_jobs import slice_job
 
+OF_PHOTOS = slice_job(image_column="photo").media
 PHOTOS = [b"a" * 500, None, b"c" * 500, b"d" * 500]
 
 
@@ -32,7 +34,7 @@ def test_rows_bring_their_images_whether_the_table_keeps_them_or_not(
     tmp_path: Path, columns: tuple[str, ...] | None
 ) -> None:
     plan = plan_of(tmp_path, columns=columns)
-    builder = RequestBuilder(plan.columns, prompt="Row {n}", images="photo")
+    builder = RequestBuilder(plan.columns, prompt="Row {n}", media=OF_PHOTOS)
     assert builder.columns == ["n", "photo"]
     reader = RequestReader(plan, builder, carry_row=True)
     [(requests, failed)] = reader(0, np.array([[0, 4]], np.int32))
@@ -46,7 +48,7 @@ def test_rows_bring_their_images_whether_the_table_keeps_them_or_not(
 def test_preprocess_writes_the_prompt_and_the_column_brings_the_images(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, columns=("n",))
     builder = RequestBuilder(
-        plan.columns, prompt=None, preprocess=lambda row: f"no. {row['n']}", images="photo"
+        plan.columns, prompt=None, preprocess=lambda row: f"no. {row['n']}", media=OF_PHOTOS
     )
     [(requests, _)] = RequestReader(plan, builder, carry_row=False)(0, np.array([[2, 3]], np.int32))
     [request] = map(json.loads, requests.column("__request").to_pylist())

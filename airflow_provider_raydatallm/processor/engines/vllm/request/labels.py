@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +22,10 @@ logger = logging.getLogger(__name__)
 #: A label's tokens depend on so many of the prompt's last ones, which the chat template mostly writes.
 _TAIL_TOKENS = 2
 _KNOWN_TAILS = 1000
-_PROMPT = ({"role": "user", "content": "x"},)
+#: Above it a grammar costs less (docs/benchmarks.md).
+_MOST_MEAN_REQUESTS = 1.5
+#: A prompt that is like any other.
+PROMPT = ({"role": "user", "content": "x"},)
 #: An answer that no template changes, and that occurs in none: a label may be part of a control token.
 _ANSWER = "a5f0c2d7e"
 #: A prompt's end that has the model think: <think>, [THINK], <seed:think>, <|begin_of_thought|>.
@@ -38,25 +43,33 @@ class Labels:
     """Thread-safe."""
 
     def __init__(
-        self, labels: Sequence[str], render: Render, tokenize: Callable[[Sequence[str]], list[list[int]]]
+        self,
+        wordings: Sequence[Sequence[str]],
+        render: Render,
+        tokenize: Callable[[Sequence[str]], list[list[int]]],
+        *,
+        is_exact: bool,
     ) -> None:
         """
+        :param wordings: the labels; and in the same order, other texts that mean the same.
+        :param is_exact: whether each one's probability is wanted, and not only which is the largest.
         :raises LabelsNotToldApart: when the model would have to write them.
         :raises SliceError: when the chat template has the model think first.
         """
-        self._labels, self._render, self._tokenize = labels, render, tokenize
+        self._wordings, self._render, self._tokenize = wordings, render, tokenize
+        self._is_exact = is_exact
         self._trees: dict[tuple[int, ...], LabelTree] = {}
-        prompt = render(_PROMPT)
+        prompt = render(PROMPT)
         if _THINKS.search(prompt.rstrip()):
             raise SliceError(
                 "choices are compared by the first token of an answer, and this model's chat template begins "
                 "it with its thinking: turn that off in chat_template_kwargs, or use another model",
                 kind="input",
             )
-        self._end_tokens = self._find_end_tokens()
+        self._lead, self._end_tokens = self._find_surroundings(prompt)
         [tokens] = tokenize([prompt])
-        #: That a row takes after most prompts.
-        self.requests = len(self._tree_after(prompt, tokens).requests)
+        #: Of a row, after most prompts.
+        self.mean_requests = self.tree_after(prompt, tokens).mean_requests
 
     @classmethod
     def of_job(
@@ -70,10 +83,10 @@ class Labels:
             return None
         assert job.choices is not None
         try:
-            labels = cls(job.choices, render, tokenize)
-            if labels.requests > 1 and not job.label_confidence:
+            labels = cls([job.choices], render, tokenize, is_exact=job.label_confidence)
+            if not job.label_confidence and labels.mean_requests > _MOST_MEAN_REQUESTS:
                 raise LabelsNotToldApart(
-                    f"their first tokens are shared, and {labels.requests} requests a row cost more"
+                    f"their first tokens are shared, and {labels.mean_requests:.1f} requests a row cost more"
                 )
             return labels
         except LabelsNotToldApart as e:
@@ -94,38 +107,81 @@ class Labels:
         :raises ValueError: when they decide how an answer is drawn, or the labels cannot be told apart after
             this prompt.
         """
-        names = sampling_params.keys() - _IGNORED
-        if names or sampling_params.get("temperature") not in (None, 0):
-            name = min(names, default="temperature")
-            raise ValueError(
-                f"the row sets sampling_params[{name!r}], and the most probable of the choices is "
-                "published without drawing one: set labels.exact=True"
-            )
-        return self._tree_after(prompt, tokens)
+        check_draws_nothing(sampling_params)
+        return self.tree_after(prompt, tokens)
 
-    def _tree_after(self, prompt: str, tokens: Sequence[int]) -> LabelTree:
+    def tree_after(self, prompt: str, tokens: Sequence[int]) -> LabelTree:
         tail = tuple(tokens[-_TAIL_TOKENS:])
         tree = self._trees.get(tail)
         if tree is None:
             if len(self._trees) >= _KNOWN_TAILS:
                 self._trees.clear()
-            tree = self._trees[tail] = LabelTree.of_labels(self._tokens_after(prompt), self._end_tokens)
+            tree = self._trees[tail] = self._build_tree(prompt)
         return tree
 
-    def _tokens_after(self, prompt: str) -> list[list[int]]:
-        before, *texts = self._tokenize([prompt, *(prompt + label for label in self._labels)])
-        for label, tokens in zip(self._labels, texts, strict=True):
-            if tokens[: len(before)] != before or len(tokens) == len(before):
-                raise LabelsNotToldApart(f"the choice {label!r} merges into the prompt's last token")
-        return [tokens[len(before) :] for tokens in texts]
+    def _build_tree(self, prompt: str) -> LabelTree:
+        """Other ways to write the labels count where they take no further request."""
+        first, *others = self._tokens_after(prompt)
+        ways, tree = [first], self._tree_of([first])
+        for other in others:
+            with contextlib.suppress(LabelsNotToldApart):
+                with_other = self._tree_of([*ways, other])
+                if len(with_other.requests) == len(tree.requests):
+                    ways, tree = [*ways, other], with_other
+        return tree
 
-    def _find_end_tokens(self) -> list[int]:
-        """The token by which the chat template ends an answer."""
+    def _tree_of(self, ways: Sequence[Sequence[Sequence[int]]]) -> LabelTree:
+        """:param ways: the tokens of all labels, each time in another way."""
+        of_labels = list(zip(*ways, strict=True))
+        return LabelTree.of_labels(of_labels, self._end_tokens, is_exact=self._is_exact)
+
+    def _tokens_after(self, prompt: str) -> list[list[list[int]]]:
+        """The tokens of all labels, in each way that the model may write them; first as it would."""
+        texts = [
+            [lead + text for text in wording] for lead in self._leads(prompt) for wording in self._wordings
+        ]
+        before, *wholes = self._tokenize([prompt, *(prompt + text for wording in texts for text in wording)])
+        of_texts = iter(wholes)
+        ways: list[list[list[int]]] = []
+        for wording in texts:
+            way = list(itertools.islice(of_texts, len(wording)))
+            for text, tokens in zip(wording, way, strict=True):
+                if tokens[: len(before)] != before or len(tokens) == len(before):
+                    if not ways:
+                        raise LabelsNotToldApart(f"the choice {text!r} merges into the prompt's last token")
+                    break
+            else:
+                ways.append([tokens[len(before) :] for tokens in way])
+        return ways
+
+    def _leads(self, prompt: str) -> list[str]:
+        """What may stand before an answer: first what the chat template puts there; and a space, or none,
+        unless the prompt ends with white space."""
+        if prompt[-1:].isspace() or self._lead not in ("", " "):
+            return [self._lead]
+        return [self._lead, " " if self._lead == "" else ""]
+
+    def _find_surroundings(self, prompt: str) -> tuple[str, list[int]]:
+        """The white space between a prompt and an answer, as the chat template writes it, and the token by
+        which it ends an answer."""
         said = {"role": "assistant", "content": _ANSWER}
         try:
-            text = self._render([*_PROMPT, said], add_generation_prompt=False)
+            text = self._render([*PROMPT, said], add_generation_prompt=False)
         except Exception:  # templates raise any type
-            return []
+            return "", []
         before, answer, _ = text.rpartition(_ANSWER)
+        lead = before.removeprefix(prompt)
         without, whole = self._tokenize([before + answer, text])
-        return whole[len(without) :][:1] if answer and whole[: len(without)] == without else []
+        ends = whole[len(without) :][:1] if answer and whole[: len(without)] == without else []
+        return lead if lead.isspace() else "", ends
+
+
+def check_draws_nothing(sampling_params: Mapping[str, Any]) -> None:
+    """:raises ValueError: when a row's parameters decide how an answer is drawn."""
+    names = sampling_params.keys() - _IGNORED
+    if names or sampling_params.get("temperature") not in (None, 0):
+        name = min(names, default="temperature")
+        raise ValueError(
+            f"the row sets sampling_params[{name!r}], and the most probable of the choices is "
+            "published without drawing one: set labels.exact=True"
+        )

@@ -12,10 +12,12 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.engines.control_tokens import Spans
+from airflow_provider_raydatallm.processor.engines.vllm.request.label_questions import LabelQuestions
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels import Labels
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import pooling_params
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import reasoning_params
 from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import Messages, TextTokenizer
+from airflow_provider_raydatallm.processor.engines.vllm.request.transcript import transcript_of_job
 
 #: vLLM's default.
 _MAX_TOKENS = 16
@@ -85,13 +87,17 @@ class ChatPrompts(Prompts):
         self._reasoning = reasoning_params(job)
         if job.image_column is not None:
             self._check_shows_images()
-        self._labels = Labels.of_job(job, self.render, tokenizer)
+        self._labels: Labels | LabelQuestions | None
+        if job.multi_label:
+            self._labels = LabelQuestions(job.choices or (), self._apply_template, tokenizer)
+        else:
+            self._labels = Labels.of_job(job, self._apply_template, tokenizer)
 
     def _check_shows_images(self) -> None:
         """:raises SliceError: when the template leaves no place for an image."""
         why = "it has no place for an image"
         try:
-            texts = [self.render([{"role": "user", "content": "x", "media": n}]) for n in (0, 1)]
+            texts = [self._apply_template([{"role": "user", "content": "x", "media": n}]) for n in (0, 1)]
             if self._tokenizer.count_control_tokens(texts[1]) > self._tokenizer.count_control_tokens(
                 texts[0]
             ):
@@ -104,7 +110,12 @@ class ChatPrompts(Prompts):
             kind="input",
         )
 
-    def render(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
+    def render(self, messages: Messages) -> str:
+        if isinstance(self._labels, LabelQuestions):
+            return self._labels.text_before(messages)
+        return self._apply_template(messages)
+
+    def _apply_template(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
         return self._tokenizer.apply_chat_template(
             _as_parts(messages), add_generation_prompt=add_generation_prompt, **self._template
         )
@@ -153,7 +164,8 @@ class PlainPrompts(Prompts):
     def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
         super().__init__(job, tokenizer)
         self._around = _find_around(tokenizer, "x")[0]
-        self._params = pooling_params(job)
+        before, after = self._around
+        self._params = pooling_params(job, around=(len(before), len(after)))
 
     def render(self, messages: Messages) -> str:
         return _join(messages)
@@ -202,7 +214,7 @@ class PairPrompts(Prompts):
         types_from = None
         if self._of_query is not None:
             types_from = len(self._before) + len(query) + self._of_query
-        return Prompt(ids, pooling_params(self._job, types_from), 0)
+        return Prompt(ids, pooling_params(self._job, types_from=types_from), 0)
 
     def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
         """Cuts the text, and keeps the query."""
@@ -211,12 +223,35 @@ class PairPrompts(Prompts):
         return _cut_text(prompt.tokens, self._after, limit, least=around)
 
 
+class TranscriptPrompts(Prompts):
+    """What stands before a transcript: the row's text, as if it had been said before, and Whisper's tokens of
+    what to do."""
+
+    def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
+        """:raises SliceError: when the model does not know the language."""
+        super().__init__(job, tokenizer)
+        self._transcript = transcript_of_job(job, tokenizer)
+
+    def render(self, messages: Messages) -> str:
+        return _join(messages)
+
+    def prompt(
+        self, texts: Sequence[str], tokens: Sequence[list[int]], sampling_params: Mapping[str, Any]
+    ) -> Prompt:
+        _check_sampling(self._job, sampling_params)
+        return Prompt(self._transcript.prompt(tokens[0]), self._transcript.params, 0)
+
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
+        raise AssertionError("the spec refuses to shorten them")
+
+
 #: By the names of the tasks.
 PROMPTS: Mapping[str, type[Prompts]] = {
     "generate": ChatPrompts,
     "classify": PlainPrompts,
     "embed": PlainPrompts,
     "score": PairPrompts,
+    "transcribe": TranscriptPrompts,
 }
 
 

@@ -10,9 +10,10 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokens, ControlTokenSet, Spans
@@ -74,6 +75,24 @@ class TextTokenizer:
     def apply_chat_template(self, messages: Messages, **kwargs: Any) -> str:
         text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
         return text
+
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Those beside the vocabulary of texts, such as control tokens."""
+        tokens: Mapping[str, int] = self._tokenizer.get_added_vocab()
+        return tokens
+
+    def read_json(self, name: str) -> Any:
+        """A file beside the model's; None where there is none."""
+        from transformers.utils import cached_file
+
+        file = cached_file(
+            os.path.expanduser(self._job.model_source),
+            name,
+            revision=self._job.engine_kwargs.get("revision"),
+            _raise_exceptions_for_missing_entries=False,
+        )
+        return from_json(Path(file).read_bytes()) if file is not None else None
 
     def count_control_tokens(self, text: str) -> int:
         [tokens] = self([text])

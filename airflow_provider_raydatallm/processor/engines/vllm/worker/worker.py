@@ -23,7 +23,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
-from airflow_provider_raydatallm.processor.engines.vllm.arguments import SLEEPING_EXECUTOR
+from airflow_provider_raydatallm.processor.engines.vllm.arguments import CPU_ARGUMENTS
 from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapters
 from airflow_provider_raydatallm.processor.engines.vllm.reasoning import ReasoningSplitter
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
@@ -31,19 +31,22 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import A
 from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import REASONING
+from airflow_provider_raydatallm.processor.engines.vllm.request.transcript import TRANSCRIPT, Transcript
 from airflow_provider_raydatallm.processor.engines.vllm.worker.engine_prompt import Prompt
+from airflow_provider_raydatallm.processor.engines.vllm.worker.pooled import PoolingRequest
 from airflow_provider_raydatallm.processor.engines.vllm.worker.startup_log import (
     parse_startup_seconds,
     read_process_log,
 )
 from airflow_provider_raydatallm.processor.engines.vllm.worker.streams import RowStreams
 from airflow_provider_raydatallm.processor.engines.vllm.worker.texts import text_columns
+from airflow_provider_raydatallm.processor.engines.vllm.worker.transcripts import transcribe
 from airflow_provider_raydatallm.processor.media.medium import Medium, from_array
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import held_gpus
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
 if TYPE_CHECKING:
-    from vllm import PoolingParams, RequestOutput, SamplingParams
+    from vllm import PoolingParams, PoolingRequestOutput, RequestOutput, SamplingParams
     from vllm.lora.request import LoRARequest
 
 logger = logging.getLogger(__name__)
@@ -67,7 +70,7 @@ class VllmWorker:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if current_platform.is_cpu():
-            arguments = {"distributed_executor_backend": SLEEPING_EXECUTOR, **arguments}
+            arguments = {**CPU_ARGUMENTS, **arguments}
         self._dead_error = EngineDeadError
         imported = time.monotonic()
         self._streams = RowStreams()
@@ -139,10 +142,14 @@ class VllmWorker:
             lora = await self._adapters.load(self._engine, adapter)
             async with self._slot(user):
                 began = time.time()
-                if isinstance(request, _Pooling):
-                    answer = await self._pool(tokens, request.params)
+                if isinstance(request, PoolingRequest):
+                    answer = await request.answer(
+                        tokens, self._encode, self._engine.model_config.max_model_len
+                    )
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(prompt, request, lora)
+                elif isinstance(request, Transcript):
+                    answer = await transcribe(prompt, request, partial(self._final_output, lora=lora))
                 else:
                     answer = await self._generate_texts(prompt, request, lora)
             return {**answer, "engine_seconds": time.time() - began, "finished_at": time.time()}
@@ -193,29 +200,28 @@ class VllmWorker:
         def ask(request: Branching) -> Coroutine[Any, Any, RequestOutput]:
             return self._final_output(prompt.then(request.prefix), _compare_tokens(request.tokens), lora)
 
-        outputs = [await ask(tree.requests[0])]  # its prompt is in the prefix cache then
-        outputs += await asyncio.gather(*map(ask, tree.requests[1:]))
-        logprobs = [
-            [output.outputs[0].logprobs[0][token].logprob for token in request.tokens]
-            for output, request in zip(outputs, tree.requests, strict=True)
-        ]
+        outputs: dict[int, RequestOutput] = {}
+        logprobs: dict[int, list[float]] = {}
+        while numbers := tree.next_requests(logprobs):
+            asked = await asyncio.gather(*(ask(tree.requests[number]) for number in numbers))
+            for number, output in zip(numbers, asked, strict=True):
+                [of_tokens] = output.outputs[0].logprobs
+                outputs[number] = output
+                logprobs[number] = [of_tokens[token].logprob for token in tree.requests[number].tokens]
         return {
             "numbers": tree.probabilities(logprobs), "finish_reason": "stop",
-            "input_tokens": len(outputs[0].prompt_token_ids or ()), "output_tokens": len(outputs),
-            "cached_tokens": outputs[0].num_cached_tokens,
+            "input_tokens": sum(len(output.prompt_token_ids or ()) for output in outputs.values()),
+            "output_tokens": len(outputs),
+            "cached_tokens": sum(output.num_cached_tokens or 0 for output in outputs.values()),
         }  # fmt: skip
 
-    async def _pool(self, tokens: list[int], params: PoolingParams) -> dict[str, Any]:
-        """The answer's numbers are a vector, or what a head says."""
+    async def _encode(self, tokens: list[int], params: PoolingParams) -> PoolingRequestOutput:
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.encode(prompt, params, uuid.uuid4().hex):
             last = output
         if not last.finished:  # only an engine that was told to end aborts rows
             raise self._dead_error
-        return {
-            "numbers": last.outputs.data.float().flatten().numpy(), "finish_reason": "stop",
-            "input_tokens": len(tokens), "output_tokens": 0, "cached_tokens": last.num_cached_tokens,
-        }  # fmt: skip
+        return last
 
     async def _final_output(
         self, prompt: Prompt, params: SamplingParams, lora: LoRARequest | None, **options: Any
@@ -246,11 +252,6 @@ class VllmWorker:
 
 
 @dataclass(frozen=True)
-class _Pooling:
-    params: PoolingParams
-
-
-@dataclass(frozen=True)
 class _Generate:
     """
     :param template: arguments of the chat template, where the reasoning is to be told from the answer.
@@ -269,27 +270,38 @@ class _Generate:
 @lru_cache(1024)
 def _parse_request(
     text: str, shows_control_tokens: bool
-) -> tuple[_Generate | LabelTree | _Pooling, str | None]:
+) -> tuple[_Generate | LabelTree | PoolingRequest | Transcript, str | None]:
     """Returns also the digest of its adapter, if it has one.
 
     :param shows_control_tokens: whether texts that a model writes hold them.
     """
-    from vllm import PoolingParams, SamplingParams
+    from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     params = json.loads(text)
     adapter = params.pop(ADAPTER, None)
     if POOLING in params:
-        return _Pooling(PoolingParams(**params[POOLING])), adapter
+        return PoolingRequest.from_json(params), adapter
     if LABELS in params:
         return LabelTree.from_json(params[LABELS]), adapter
+    if TRANSCRIPT in params:
+        return Transcript(**params[TRANSCRIPT]), adapter
     template = params.pop(REASONING, None)
-    if shape := params.pop("structured_outputs", None):
-        params["structured_outputs"] = StructuredOutputsParams(**shape)
+    shape = params.pop("structured_outputs", None)
     if shows_control_tokens:
         params["skip_special_tokens"] = False
-    sampling = SamplingParams(**params, output_kind=RequestOutputKind.FINAL_ONLY)
+    try:
+        structured = StructuredOutputsParams(**shape) if shape else None
+        sampling = SamplingParams(
+            **params, structured_outputs=structured, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+    except Exception as e:  # its own and Python's, of a row's own values
+        raise InvalidSamplingParams(f"sampling_params {params}: {e}") from None
     return _Generate(sampling, template), adapter
+
+
+class InvalidSamplingParams(ValueError):
+    """A row's own parameters are none of vLLM's."""
 
 
 @lru_cache(1024)

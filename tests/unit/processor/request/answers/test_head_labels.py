@@ -97,6 +97,10 @@ def answers(numbers: list[list[float] | None]) -> pa.Table:
     )
 
 
+def answers_of_rows(numbers: list[list[float] | None]) -> pa.Table:
+    return answers(numbers).append_column("__row", pa.array(["{}"] * len(numbers)))
+
+
 def test_label_is_the_most_probable_one_and_says_how_sure_the_head_is(tmp_path: Path) -> None:
     parser = open_parser(job(tmp_path, NAMED, label_confidence=True), None, [])
     rows, failed = parser(answers([[0.25, 0.7, 0.05], None, [np.nan, 0.5, 0.5], [1.0, 0.0, 0.0]]))
@@ -106,6 +110,25 @@ def test_label_is_the_most_probable_one_and_says_how_sure_the_head_is(tmp_path: 
     assert failed.column("error_type").to_pylist() == ["EngineError", "InvalidOutput"]
     with pytest.raises(SliceError, match="has 2 labels, and choices has 3"):
         parser(answers([[0.5, 0.5]]))
+
+
+def test_several_labels_are_those_that_apply_and_may_be_none(tmp_path: Path) -> None:
+    several = {"task": "generate", "engine": "vllm", "choices": ["ham", "spam", "bill"], "multi_label": True}
+    parser = open_parser(job(tmp_path, None, **several, label_confidence=True), None, [])
+    numbers: list[list[float] | None] = [[0.6, 0.5, 0.9], [0.1, 0.2, 0.3], None, [np.nan, 0.6, 0.6]]
+    rows, failed = parser(answers(numbers))
+    assert rows.column("answer").to_pylist() == [["ham", "bill"], []]
+    assert rows.column("answer_probability").to_pylist() == [
+        pytest.approx({"ham": 0.6, "spam": 0.5, "bill": 0.9}),
+        pytest.approx({"ham": 0.1, "spam": 0.2, "bill": 0.3}),
+    ]
+    assert failed.column("error_type").to_pylist() == ["EngineError", "InvalidOutput"]
+    alone, _ = open_parser(job(tmp_path, None, **several), None, [])(answers(numbers))
+    assert alone.column("answer").to_pylist() == [["ham", "bill"], []]
+    assert "answer_probability" not in alone.column_names
+    said = open_parser(job(tmp_path, None, **several), lambda row: {"all": len(row["answer"])}, [])
+    rows, _ = said(answers_of_rows(numbers[:2]))
+    assert rows.column("all").to_pylist() == [2, 0]
 
 
 def test_score_that_is_no_number_fails_alone(tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""`airflow ray-llm ...`: the same commands in Airflow's own command line. Imported by each start of that."""
+
+from __future__ import annotations
+
+import argparse
+
+from airflow.cli.cli_config import ActionCommand, Arg
+
+_ALL = Arg(  # type: ignore[no-untyped-call]
+    ("arguments",),
+    nargs=argparse.REMAINDER,
+    help="a command of airflow-ray-llm with its arguments; without any, they are listed",
+)
+
+
+def get_cli_commands() -> list[ActionCommand]:
+    what = "Slices of tables that RayLLMBatchOperator answers, shared engines, the embedded Ray head"
+    return [ActionCommand(name="ray-llm", help=what, func=_run, args=[_ALL])]
+
+
+def _run(args: argparse.Namespace) -> None:
+    from airflow_provider_raydatallm.cli.main import main
+
+    raise SystemExit(main(args.arguments or ["--help"], prog="airflow ray-llm"))

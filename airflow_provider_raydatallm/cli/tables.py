@@ -1,0 +1,226 @@
+"""`airflow-ray-llm slices`, `show`, `sample`, `watch`, `diff`, `missing`: a table's slices, by its
+`output_path`, without a spec."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.slice_paths import slice_folder, slice_paths
+from airflow_provider_raydatallm.processor.__main__ import add_command
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+    from airflow_provider_raydatallm.processor.tables.slice_state import SliceState
+
+_WATCH_SECONDS = 2.0
+_CELL_CHARACTERS = 200
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def add(name: str, run: Callable[[argparse.Namespace], int], what: str) -> argparse.ArgumentParser:
+        command = add_command(commands, name, partial(_run, run), what)
+        command.add_argument(
+            "output", metavar="OUTPUT", help="the operator's output_path: the table's folder, or with {slice}"
+        )
+        command.add_argument("--metadata-path", help="the operator's publish.metadata_path, where it was set")
+        return command
+
+    add("slices", _slices, "list the slices of a table: what is published of each, and what its run does")
+    show = add("show", _show, "show the report of a slice and its versions")
+    sample = add("sample", _sample, "print rows of a slice")
+    sample.add_argument("--rows", type=int, default=5, help="how many (default: 5)")
+    sample.add_argument("--quarantined", action="store_true", help="of those that failed, with why")
+    watch = add("watch", _watch, "follow the run of a slice to its end")
+    for command in (show, sample, watch):
+        command.add_argument("slice", metavar="SLICE", help="its key, such as 2026-01-31")
+    diff = add("diff", _diff, "compare two slices, or two versions of one")
+    for name in ("before", "after"):
+        diff.add_argument(name, metavar=name.upper(), help="2026-01-31, or 2026-01-31@3 for its version 3")
+    missing = add("missing", _missing, "list the days of a range of which nothing is published")
+    missing.add_argument("--from", dest="first", metavar="DATE", required=True, help="the first one")
+    missing.add_argument("--to", dest="last", metavar="DATE", required=True, help="the last one")
+    missing.add_argument("--every", choices=("day", "hour"), default="day", help="(default: day)")
+    missing.add_argument("--format", help="the operator's slice_format, where it was set")
+
+
+def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    try:
+        return command(args)
+    except (SliceError, OSError, ValueError) as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _slices(args: argparse.Namespace) -> int:
+    states = _read_table(args)
+    if args.json:
+        print(json.dumps([_as_json(state) for state in states]))
+    elif states:
+        rows = [("slice", "state", "rows", "quarantined", "rows/s", "tokens", "version", "published")]
+        print(_as_table([*rows, *map(_state_cells, states)]))
+    else:
+        print(f"no slice of {args.output} ever had a run: is this the task's output_path?")
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.store.published import kept_versions
+    from airflow_provider_raydatallm.processor.tables.slice_state import read_state
+
+    folders = _folders(args, args.slice)
+    state = read_state(args.slice, folders)
+    kept = kept_versions(folders) if state.is_published else []
+    if args.json:
+        versions = [{"version": v.number, "published_at": v.body.get("published_at")} for v in kept]
+        print(json.dumps({**_as_json(state), "versions": versions}))
+        return 0
+    if state.error or not (state.report or state.progress):
+        raise FileNotFoundError(state.error or f"no run of slice {args.slice} left anything in {args.output}")
+    if state.report is not None:
+        print("\n".join(result_lines(state.report)))
+        for section in ("counts", "tokens", "seconds", "throughput", "utilisation"):
+            values = getattr(state.report, section).model_dump(exclude_none=True, exclude={"start"})
+            print(f"{section}: " + (", ".join(f"{k} {v:,}" for k, v in values.items()) or "not measured"))
+        print("versions: " + ", ".join(f"{v.number} ({v.body.get('published_at')})" for v in kept))
+    if state.progress is not None:
+        print(f"{state.run}, {state.progress['when']}: {progress_text(state.progress)}")
+    return 0
+
+
+def _sample(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.tables.comparison import find_version
+    from airflow_provider_raydatallm.processor.tables.samples import sample_rows
+
+    folders = _folders(args, args.slice)
+    rows = sample_rows(folders, find_version(folders, None), args.rows, quarantined=args.quarantined)
+    if args.json:
+        print(json.dumps(rows, default=str))
+        return 0
+    for number, row in enumerate(rows, 1):
+        print(f"--- row {number} of {len(rows)}")
+        for name, value in row.items():
+            print(f"{name}: {_printable(value)}")
+    if not rows:
+        print("no row " + ("is in quarantine" if args.quarantined else "is published"))
+    return 0
+
+
+def _watch(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.tables.slice_state import read_state
+
+    folders, shown = _folders(args, args.slice), None
+    while True:
+        state = read_state(args.slice, folders)
+        if state.run != "running":
+            return _show(args)
+        assert state.progress is not None
+        if state.progress["when"] != shown:
+            shown = state.progress["when"]
+            print(json.dumps(state.progress) if args.json else progress_text(state.progress), flush=True)
+        time.sleep(_WATCH_SECONDS)
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.tables.comparison import compare_labels, compare_settings
+
+    before, after = _version_of(args, args.before), _version_of(args, args.after)
+    figures, labels = compare_settings(before[1], after[1]), compare_labels(before, after)
+    if args.json:
+        print(json.dumps({"figures": [asdict(d) for d in figures], "labels": [asdict(d) for d in labels]}))
+        return 0
+    rows = [("", args.before, args.after)]
+    rows += [(d.name, _number(d.before), _number(d.after)) for d in figures]
+    rows += [(f"share of {_printable(d.name)}", f"{d.before:.1%}", f"{d.after:.1%}") for d in labels]
+    print(_as_table(rows))
+    return 0
+
+
+def _missing(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.tables.gaps import expected_keys, missing_keys
+
+    expected = list(expected_keys(args.first, args.last, args.every, args.format))
+    keys = missing_keys({state.key for state in _read_table(args) if state.is_published}, expected)
+    if args.json:
+        print(json.dumps(keys))
+    else:
+        print("\n".join(keys) or f"all {len(expected)} slices are published")
+    return 0
+
+
+def _read_table(args: argparse.Namespace) -> list[SliceState]:
+    from airflow_provider_raydatallm.processor.tables.listing import find_slices
+    from airflow_provider_raydatallm.processor.tables.slice_state import read_states
+
+    return read_states(find_slices(args.output, args.metadata_path))
+
+
+def _folders(args: argparse.Namespace, key: str) -> SliceFolders:
+    from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+
+    return SliceFolders.open(slice_paths(slice_folder(args.output, key), args.metadata_path))
+
+
+def _version_of(args: argparse.Namespace, name: str) -> tuple[SliceFolders, Version]:
+    from airflow_provider_raydatallm.processor.tables.comparison import find_version
+
+    key, at, number = name.rpartition("@")
+    if not (at and number.isdecimal()):
+        key, number = name, ""
+    folders = _folders(args, key)
+    return folders, find_version(folders, int(number) if number else None)
+
+
+def _as_json(state: SliceState) -> dict[str, Any]:
+    value = {name: getattr(state, name) for name in ("key", "version", "published_at", "run", "progress")}
+    report = None if state.report is None else state.report.model_dump(mode="json")
+    return {**value, "report": report, "error": state.error}
+
+
+def _state_cells(state: SliceState) -> tuple[str, ...]:
+    if state.error is not None:
+        return state.key, f"unreadable: {_printable(state.error)}"
+    if state.report is None:
+        text = progress_text(state.progress) if state.progress else "nothing is published"
+        return state.key, f"{state.run or 'missing'}: {_printable(text.splitlines()[0])}"
+    report, again = state.report, f", {state.run} again" if state.run else ""
+    tokens = [n for n in (report.tokens.input, report.tokens.output) if n is not None]
+    return (
+        state.key, f"published{again}", f"{report.counts.succeeded:,}", f"{report.counts.quarantined:,}",
+        _number(report.throughput.rows_per_s), _number(sum(tokens) if tokens else None),
+        str(state.version), (state.published_at or "")[:19],
+    )  # fmt: skip
+
+
+def _as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns; a row's last cell may be longer than its column."""
+    columns = max(map(len, rows))
+    widths = [max((len(r[i]) for r in rows if len(r) > i + 1), default=0) for i in range(columns)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+        for row in rows
+    )
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+    return f"{value:,}" if isinstance(value, int) else "-" if value is None else str(value)
+
+
+def _printable(value: Any) -> str:
+    """One line without what a terminal obeys, cut."""
+    text = "".join(c if c.isprintable() else " " for c in str(value))
+    return (
+        text if len(text) <= _CELL_CHARACTERS else f"{text[:_CELL_CHARACTERS]}... ({len(text):,} characters)"
+    )

@@ -1,0 +1,85 @@
+"""Checks an audio file, decodes it and cuts it into pieces as long as a model hears at once.
+
+Only readers and decoders of common sound formats are tried, and none opens another file: FFmpeg, which PyAV
+brings, knows playlists and addresses, too. A recording that is longer than allowed is decoded no further.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from itertools import chain
+
+import numpy as np
+
+from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium
+
+#: Of all speech models: a second has so many samples.
+SAMPLE_RATE = 16_000
+#: What Whisper hears at once; a longer recording is cut where it is quietest in the last second of these.
+_PIECE = 30 * SAMPLE_RATE
+_SEARCHED = SAMPLE_RATE
+_QUIET = SAMPLE_RATE // 10
+_FORMATS = "wav,mp3,flac,ogg,aac,aiff,amr,mov,matroska"
+_CODECS = frozenset({
+    "aac", "alac", "amrnb", "amrwb", "flac", "mp3", "mp3float", "opus", "vorbis", "pcm_alaw", "pcm_f32le",
+    "pcm_f64le", "pcm_mulaw", "pcm_s16be", "pcm_s16le", "pcm_s24be", "pcm_s24le", "pcm_s32be", "pcm_s32le",
+    "pcm_s8", "pcm_u8",
+})  # fmt: skip
+
+
+def decode_audio(data: bytes, max_seconds: float) -> list[Medium]:
+    """Returns the pieces of a recording, of one channel with `SAMPLE_RATE` 16-bit samples a second.
+
+    :raises InvalidMedia: naming what is wrong with it.
+    """
+    import av
+
+    if not data:
+        raise InvalidMedia("the recording is empty: 0 bytes")
+    try:
+        samples = _decode(data, max_seconds)
+    except InvalidMedia:
+        raise
+    except av.error.InvalidDataError:
+        raise InvalidMedia(
+            f"the file is damaged, or not a recording that can be read ({_FORMATS}): it begins with "
+            f"{data[:16]!r}"
+        ) from None
+    except Exception as e:  # readers raise any type
+        raise InvalidMedia(f"the recording cannot be decoded: {e or type(e).__name__}") from e
+    return [Medium("audio", piece.shape, piece.tobytes()) for piece in _cut(samples)]
+
+
+def _decode(data: bytes, max_seconds: float) -> np.ndarray:
+    import av
+
+    options = {"format_whitelist": _FORMATS, "codec_whitelist": ",".join(_CODECS), "protocol_whitelist": ""}
+    with av.open(io.BytesIO(data), "r", options=options, metadata_errors="ignore") as container:
+        stream = next(iter(container.streams.audio), None)
+        if stream is None:
+            raise InvalidMedia("the file holds no sound")
+        if stream.codec_context.name not in _CODECS:
+            raise InvalidMedia(f"its sound is {stream.codec_context.name!r}, which is not decoded")
+        resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
+        pieces, count = [], 0
+        for frame in chain(container.decode(stream), [None]):
+            for resampled in resampler.resample(frame):
+                pieces.append(resampled.to_ndarray()[0])
+                count += len(pieces[-1])
+            if count > max_seconds * SAMPLE_RATE:
+                raise InvalidMedia(f"the recording is longer than audio.max_seconds, {max_seconds:g} s")
+        if not count:
+            raise InvalidMedia("the recording is empty: it has no sample")
+        return np.concatenate(pieces)
+
+
+def _cut(samples: np.ndarray) -> Iterator[np.ndarray]:
+    start = 0
+    while len(samples) - start > _PIECE:
+        last_second = samples[start + _PIECE - _SEARCHED : start + _PIECE].astype(np.float32)
+        loudness = np.square(last_second).reshape(-1, _QUIET).sum(axis=1)
+        end = start + _PIECE - _SEARCHED + int(loudness.argmin()) * _QUIET + _QUIET // 2
+        yield samples[start:end]
+        start = end
+    yield samples[start:]

@@ -1,0 +1,71 @@
+"""What differs between two published slices, or two versions of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raydatallm.processor.store.published import kept_versions
+from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+from airflow_provider_raydatallm.processor.tables.samples import label_counts
+
+#: Of a report, what people compare, by where it stands.
+_FIGURES = (
+    "counts.planned", "counts.succeeded", "counts.quarantined", "counts.truncated", "tokens.input",
+    "tokens.output", "throughput.rows_per_s", "throughput.tokens_per_s_per_gpu", "utilisation.gpu_mean",
+    "seconds.engine_start", "seconds.inference", "seconds.publish",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two values of one figure; None where it was not measured."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+def find_version(folders: SliceFolders, number: int | None) -> Version:
+    """Returns a version whose files exist; the newest without a number.
+
+    :raises FileNotFoundError: when there is none.
+    """
+    versions = kept_versions(folders)
+    if not versions:
+        raise FileNotFoundError(f"nothing is published in {folders.table.url}")
+    for version in versions:
+        if number in (None, version.number):
+            return version
+    numbers = ", ".join(str(v.number) for v in reversed(versions))
+    raise FileNotFoundError(f"version {number} of {folders.table.url} is not kept; there are: {numbers}")
+
+
+def compare_settings(before: Version, after: Version) -> list[Difference]:
+    """The settings that differ, and of the figures all that either version has."""
+    settings = [
+        Difference(name, before.body.get(name), after.body.get(name))
+        for name in ("model_source", "fingerprint", "output_column")
+    ]
+    figures = [Difference(name, _figure(before, name), _figure(after, name)) for name in _FIGURES]
+    return [d for d in settings if d.before != d.after] + [
+        d for d in figures if (d.before, d.after) != (None, None)
+    ]
+
+
+def compare_labels(
+    before: tuple[SliceFolders, Version], after: tuple[SliceFolders, Version]
+) -> list[Difference]:
+    """The share of each label among the answers, largest change first; none where answers are no labels."""
+    counts = [label_counts(*before), label_counts(*after)]
+    if counts[0] is None or counts[1] is None:
+        return []
+    shares = [{label: n / sum(c.values()) for label, n in c.items()} for c in counts if c is not None]
+    labels = dict.fromkeys([*shares[0], *shares[1]])
+    found = [Difference(label, shares[0].get(label, 0.0), shares[1].get(label, 0.0)) for label in labels]
+    return sorted(found, key=lambda d: -abs(d.after - d.before))
+
+
+def _figure(version: Version, name: str) -> Any:
+    section, _, field = name.partition(".")
+    return (version.body["report"].get(section) or {}).get(field)

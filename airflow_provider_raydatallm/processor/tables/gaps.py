@@ -1,0 +1,31 @@
+"""Which slices of a range of days or hours a table lacks."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Iterator
+from typing import Literal
+
+Every = Literal["day", "hour"]
+
+_STEPS = {"day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1)}
+
+
+def expected_keys(first: str, last: str, every: Every, key_format: str | None = None) -> Iterator[str]:
+    """Yields the keys from the first to the last day or hour, both included.
+
+    :param key_format: of `strftime`; by default `2026-01-31`, or `2026-01-31T05` for hours.
+    :raises ValueError: when they are no dates, or the last comes before the first.
+    """
+    at, end = dt.datetime.fromisoformat(first), dt.datetime.fromisoformat(last)
+    if every == "hour" and len(last) <= len("2026-01-31"):
+        end += dt.timedelta(hours=23)
+    if end < at:
+        raise ValueError(f"the last slice ({last}) comes before the first one ({first})")
+    while at <= end:
+        yield at.strftime(key_format or ("%Y-%m-%d" if every == "day" else "%Y-%m-%dT%H"))
+        at += _STEPS[every]
+
+
+def missing_keys(published: Collection[str], expected: Iterable[str]) -> list[str]:
+    return [key for key in expected if key not in published]

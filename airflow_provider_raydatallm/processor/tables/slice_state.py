@@ -1,0 +1,70 @@
+"""What is published of each slice of a table, and what its last run does."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+
+_THREADS = 16
+#: A run that is at work writes its progress every ten seconds; clocks of machines may differ.
+_SILENCE_S = 60.0
+
+Run = Literal["running", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class SliceState:
+    """
+    :param version: the newest published one; None: nothing is published.
+    :param run: what a run does that has published nothing yet; None: there is none.
+    :param progress: of that run, as it wrote it last.
+    :param error: why the published version cannot be read.
+    """
+
+    key: str
+    version: int | None = None
+    published_at: str | None = None
+    report: Report | None = None
+    run: Run | None = None
+    progress: dict[str, Any] | None = None
+    error: str | None = None
+
+    @property
+    def is_published(self) -> bool:
+        return self.version is not None
+
+
+def read_states(slices: Iterable[tuple[str, SliceFolders]]) -> list[SliceState]:
+    """Reads several slices at a time: each takes a listing and two small files."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(lambda one: read_state(*one), slices))
+
+
+def read_state(key: str, folders: SliceFolders) -> SliceState:
+    """Reads one slice. What cannot be read of it is said, and stops no other slice."""
+    progress, run = None, None
+    try:
+        progress = folders.metadata.read_json(versions.PROGRESS)
+        run = None if progress is None else _run_of(progress)
+        version = versions.newest_version(folders.metadata)
+        if version is None:
+            return SliceState(key, run=run, progress=progress)
+        report = version.to_report(version.body["report"]["outcome"])
+    except (SliceError, ValueError, KeyError, TypeError, OSError) as e:
+        return SliceState(key, run=run, progress=progress, error=f"{e}" or type(e).__name__)
+    return SliceState(key, version.number, version.body.get("published_at"), report, run, progress)
+
+
+def _run_of(progress: dict[str, Any]) -> Run:
+    if progress.get("step") == "failed":
+        return "failed"
+    since = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(progress["when"])
+    return "running" if since.total_seconds() < _SILENCE_S else "stopped"

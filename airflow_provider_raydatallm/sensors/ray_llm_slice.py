@@ -1,0 +1,94 @@
+"""`RayLLMSliceSensor`: waits until a slice is published, by whichever task, DAG or program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.configuration import conf
+from airflow.sdk import PokeReturnValue
+from airflow.sdk.bases.sensor import BaseSensorOperator
+
+from airflow_provider_raydatallm.contract.slice_paths import slice_folder
+from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.task.run_slice import slice_of_run
+from airflow_provider_raydatallm.task.wanted_slice import WantedSlice
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RayLLMSliceSensor(BaseSensorOperator):
+    """Waits until a slice is published and its folder shows it, whole. Its result is the report's JSON.
+
+    It reads the table's metadata with the identity of the machine that it runs on. Storage that is away is
+    looked at again, until `timeout`.
+
+    :param output_path: of the task that publishes the slice. Template.
+    :param slice_key: which slice; by default that of this task's run, as for `RayLLMBatchOperator`. Template.
+    :param slice_format: of the run's date, as the publishing task's `source.slice_format`.
+    :param metadata_path: as the publishing task's `publish.metadata_path`, where it was set. Template.
+    :param min_rows: published rows, at least.
+    :param max_quarantine: share of the slice's rows in quarantine, at most, from 0 to 1.
+    :param deferrable: wait in the triggerer, without a worker. Default: `[operators] default_deferrable`.
+    :param kwargs: of `BaseSensorOperator`, such as `poke_interval`, `timeout` and `soft_fail`.
+    """
+
+    template_fields: Sequence[str] = ("output_path", "slice_key", "metadata_path")
+
+    def __init__(
+        self,
+        *,
+        output_path: str,
+        slice_key: str | None = None,
+        slice_format: str = SLICE_FORMAT,
+        metadata_path: str | None = None,
+        min_rows: int = 0,
+        max_quarantine: float = 1.0,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= max_quarantine <= 1:
+            raise RayLLMInputError(f"max_quarantine is a share from 0 to 1, got {max_quarantine!r}")
+        if min_rows < 0:
+            raise RayLLMInputError(f"min_rows is a number of rows, got {min_rows!r}")
+        self.output_path, self.slice_key, self.slice_format = output_path, slice_key, slice_format
+        self.metadata_path, self.min_rows, self.max_quarantine = metadata_path, min_rows, max_quarantine
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        if not self.deferrable:
+            return super().execute(context)
+        wanted = self._wanted(context)
+        report = wanted.look(self.log)
+        if report is None:
+            from airflow_provider_raydatallm.triggers.slice_published import SlicePublishedTrigger
+
+            self.defer(
+                trigger=SlicePublishedTrigger(asdict(wanted), self.poke_interval),
+                method_name="execute_complete",
+                timeout=timedelta(seconds=self.timeout),
+            )
+        return report
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Continues `execute` after the waiting in the triggerer.
+
+        :param event: of `SlicePublishedTrigger`.
+        """
+        if "error" in event:
+            raise RayLLMInputError(event["error"])
+        return event
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        report = self._wanted(context).look(self.log)
+        return PokeReturnValue(is_done=report is not None, xcom_value=report)
+
+    def _wanted(self, context: Context) -> WantedSlice:
+        key = slice_of_run(context, self.slice_key, self.slice_format).key
+        path = slice_folder(self.output_path, key)
+        return WantedSlice(path, self.metadata_path, self.min_rows, self.max_quarantine)

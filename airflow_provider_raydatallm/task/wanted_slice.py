@@ -1,0 +1,57 @@
+"""What a sensor waits for, and whether it is there: one listing and a few small reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.slice_paths import slice_paths
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.task.job.waiter import TaskLog
+
+
+@dataclass(frozen=True)
+class WantedSlice:
+    """
+    :param slice_path: the slice's folder in its table.
+    :param metadata_path: of the table, where it is not beside it.
+    :param min_rows: published rows, at least.
+    :param max_quarantine: share of the slice's rows in quarantine, at most.
+    """
+
+    slice_path: str
+    metadata_path: str | None = None
+    min_rows: int = 0
+    max_quarantine: float = 1.0
+
+    def look(self, log: TaskLog) -> dict[str, Any] | None:
+        """Returns the report (JSON) of the published version; None while it is not there, or has not enough.
+
+        :raises SliceError: when the metadata cannot be read and waiting does not help.
+        """
+        # Parsing a DAG file must not import what opens storage.
+        from airflow_provider_raydatallm.processor.store.published import published_report
+
+        try:
+            report = published_report(slice_paths(self.slice_path, self.metadata_path))
+        except (OSError, SliceError) as e:
+            if isinstance(e, SliceError) and e.kind == "input":
+                raise
+            log.warning("Cannot look at %s now: %s", self.slice_path, e)
+            return None
+        if report is None:
+            log.info("%s is not published", self.slice_path)
+            return None
+        counts = report.counts
+        if counts.succeeded < self.min_rows:
+            log.info("%s has %d rows; %d are wanted", self.slice_path, counts.succeeded, self.min_rows)
+            return None
+        if counts.quarantined > self.max_quarantine * counts.planned:
+            log.info(
+                "%d of %d rows of %s are in quarantine, more than the share of %g",
+                counts.quarantined, counts.planned, self.slice_path, self.max_quarantine,
+            )  # fmt: skip
+            return None
+        return report.model_dump(mode="json")

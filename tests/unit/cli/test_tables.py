@@ -1,0 +1,171 @@
+"""The commands that look at a table: real slices, answered by the processor in this process."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.cli import tables
+from airflow_provider_raydatallm.cli.main import main
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import run_in_process as run
+
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    pq.write_table(pa.table({"name": [*"aaab", "fail"]}), tmp_path / "in.parquet")
+    return job_of(
+        slice_key="2026-01-01", input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
+        on_config_change="recompute", max_quarantine_fraction=0.5,
+    )  # fmt: skip
+
+
+def of_day(job: SliceJob, day: str, **fields: Any) -> SliceJob:
+    return changed(job, slice_key=day, **fields)
+
+
+def say(out: Out, *arguments: str, code: int = 0) -> str:
+    assert main(list(arguments)) == code
+    captured = out.readouterr()
+    return captured.out if code == 0 else captured.err
+
+
+def write_progress(job: SliceJob, age_s: float, **progress: Any) -> None:
+    when = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age_s)
+    folder = Path(job.paths.metadata)
+    folder.mkdir(parents=True, exist_ok=True)
+    value = {"slice_key": job.slice_key, "when": when.isoformat(timespec="seconds"), **progress}
+    (folder / "progress.json").write_text(json.dumps(value))
+
+
+ANSWERING = {"step": "answer", "rows": 1, "planned": 5, "rows_per_s": 2.0, "tokens_per_s": 8.0, "eta_s": 2}
+
+
+def test_slices_are_listed_with_what_each_has_and_does(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    run(of_day(job, "a/b c"))
+    write_progress(of_day(job, "2026-01-02"), 5, **ANSWERING)
+    write_progress(of_day(job, "2026-01-03"), 500, **ANSWERING)
+    write_progress(of_day(job, "2026-01-04"), 5, step="failed", error="no\x1b[31m room\nfor it")
+    write_progress(job, 5, **ANSWERING)
+    lines = say(capsys, "slices", job.output_path).splitlines()
+    assert lines[0].split() == [
+        "slice",
+        "state",
+        "rows",
+        "quarantined",
+        "rows/s",
+        "tokens",
+        "version",
+        "published",
+    ]
+    rows = {line[:10]: " ".join(line[10:].split()) for line in lines[1:]}
+    assert rows["2026-01-01"].startswith("published, running again 4 1 ")
+    assert rows["2026-01-02"].startswith("running: answering: 1 of 5 rows (20%)")
+    assert rows["2026-01-03"].startswith("stopped: answering: ")
+    assert rows["2026-01-04"] == "failed: failed (no [31m room"
+    assert [line.split("  ")[0] for line in lines[1:]][-1] == "a/b c"
+    states = {s["key"]: s for s in json.loads(say(capsys, "slices", job.output_path, "--json"))}
+    assert states["2026-01-01"]["report"]["counts"]["quarantined"] == 1
+    assert (states["2026-01-02"]["run"], states["2026-01-02"]["version"]) == ("running", None)
+
+
+def test_slice_that_cannot_be_read_is_said_and_hides_no_other(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    run(of_day(job, "2026-01-02"))
+    [commit] = Path(job.paths.metadata).glob("commits/commit-*.json")
+    commit.write_text(commit.read_text().replace("2026", "2027"))
+    out = say(capsys, "slices", job.output_path)
+    assert "unreadable: " in out.splitlines()[1]
+    assert "checksum" in out.splitlines()[1]
+    assert "published" in out.splitlines()[2]
+
+
+@pytest.mark.parametrize("path", ["/day={slice}", "/x/{slice}", "", "/{slice}/rows"])
+def test_any_output_path_is_the_tables(job: SliceJob, capsys: Out, path: str, tmp_path: Path) -> None:
+    output = f"{tmp_path}/tables[1]{path}"
+    run(changed(job, output_path=output))
+    assert [s["key"] for s in json.loads(say(capsys, "slices", output, "--json"))] == ["2026-01-01"]
+    assert "published: 4 rows" in say(capsys, "show", output, "2026-01-01")
+
+
+def test_report_of_a_slice_is_shown_with_its_versions(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    run(changed(job, prompt="{name} new"))
+    text = say(capsys, "show", job.output_path, "2026-01-01")
+    assert "planned 5, succeeded 4" in text
+    assert "quarantined 1" in text
+    assert text.splitlines()[-1].startswith("versions: 2 (20")
+    assert "1 (20" in text
+    error = say(capsys, "show", job.output_path, "2026-01-09", code=1)
+    assert error.startswith("error: no run of slice 2026-01-09 left anything in ")
+
+
+def test_rows_are_shown_as_one_line_a_value(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a\x1b[2Jb\nc", "x" * 5000, "fail"]}), tmp_path / "in.parquet")
+    run(job)
+    lines = say(capsys, "sample", job.output_path, "2026-01-01").splitlines()
+    assert lines[:2] == ["--- row 1 of 2", "name: a [2Jb c"]
+    assert any(line.endswith("... (5,000 characters)") for line in lines)
+    assert len(json.loads(say(capsys, "sample", job.output_path, "2026-01-01", "--rows", "1", "--json"))) == 1
+    assert "name: fail" in say(capsys, "sample", job.output_path, "2026-01-01", "--quarantined")
+
+
+def test_two_versions_and_two_slices_are_compared(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
+    run(job)
+    pq.write_table(pa.table({"name": [*"abbb", "fail", "c"]}), tmp_path / "other.parquet")
+    run(of_day(job, "2026-01-02", input_path=f"{tmp_path}/other.parquet"))
+    run(changed(job, model_source="m/other"))
+    found = json.loads(say(capsys, "diff", job.output_path, "2026-01-01@1", "2026-01-01", "--json"))
+    by_name = {d["name"]: (d["before"], d["after"]) for d in found["figures"]}
+    assert by_name["model_source"] == ("m/m", "m/other")
+    assert "output_column" not in by_name
+    text = say(capsys, "diff", job.output_path, "2026-01-01@1", "2026-01-02")
+    shares = {line.split()[2]: line.split()[3:] for line in text.splitlines() if line.startswith("share of")}
+    assert shares == {"a": ["75.0%", "20.0%"], "b": ["25.0%", "60.0%"], "c": ["0.0%", "20.0%"]}
+    error = say(capsys, "diff", job.output_path, "2026-01-01@9", "2026-01-02", code=1)
+    assert "version 9 of " in error
+    assert "there are: 1, 2" in error
+
+
+def test_run_is_watched_to_its_end(job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_progress(job, 0, **ANSWERING)
+
+    def finish(seconds: float) -> None:
+        (Path(job.paths.metadata) / "progress.json").unlink()
+        run(job, InProcess())
+
+    monkeypatch.setattr(tables, "time", SimpleNamespace(sleep=finish))
+    lines = say(capsys, "watch", job.output_path, "2026-01-01").splitlines()
+    assert lines[0].startswith("answering: 1 of 5 rows")
+    assert lines[1].startswith("published: 4 rows")
+
+
+def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, capsys: Out) -> None:
+    for key in ("2026-01-01", "2026-01-03", "2026-01-01T01", "20260104"):
+        run(of_day(job, key))
+    write_progress(of_day(job, "2026-01-02"), 5, **ANSWERING)
+    table = job.output_path
+    days = ("--from", "2026-01-01", "--to", "2026-01-04")
+    assert say(capsys, "missing", table, *days) == "2026-01-02\n2026-01-04\n"
+    assert json.loads(say(capsys, "missing", table, *days, "--format", "%Y%m%d", "--json")) == [
+        "20260101", "20260102", "20260103",
+    ]  # fmt: skip
+    hours = say(capsys, "missing", table, "--from", "2026-01-01", "--to", "2026-01-01", "--every", "hour")
+    assert len(hours.split()) == 23
+    assert "2026-01-01T01" not in hours
+    same = ("--from", "2026-01-03", "--to", "2026-01-03")
+    assert say(capsys, "missing", table, *same) == "all 1 slices are published\n"
+    assert "comes before the first" in say(
+        capsys, "missing", table, "--from", "2026-01-03", "--to", "2026-01-02", code=1
+    )

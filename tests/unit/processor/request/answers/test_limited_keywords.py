@@ -1,0 +1,71 @@
+"""Answers that take a schema's keywords time without end are invalid."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.request.answers import limited_keywords
+from airflow_provider_raydatallm.processor.request.answers.output_schema import AnswerSchema, InvalidOutput
+
+UNIQUE = {"type": "array", "uniqueItems": True}
+#: Checked twice at each level of what is no answer.
+_BRANCH = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+BRANCHES = {"anyOf": [_BRANCH, {**_BRANCH, "maxProperties": 9}, {"const": 1}]}
+
+
+def nested(value: Any, depth: int) -> str:
+    return '{"a":' * depth + json.dumps(value) + "}" * depth
+
+
+def test_many_objects_are_compared_in_linear_time() -> None:
+    """jsonschema compares each with each other: half a minute."""
+    answers, items = AnswerSchema(UNIQUE), [{"n": i, "of": {"text": str(i)}} for i in range(5000)]
+    began = time.thread_time()
+    answers.parse(json.dumps(items))
+    with pytest.raises(InvalidOutput, match=r"\$: \{'n': 7, .*occurs more than once"):
+        answers.parse(json.dumps([*items, items[7]]))
+    assert time.thread_time() - began < 5
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 1) | st.sampled_from([0.0, -0.0, 0.5, 1.0, 1e300, 10**300])
+    | st.sampled_from(["", "1", "true"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@given(st.lists(json_values, max_size=4))
+def test_unique_items_are_those_of_jsonschema(items: list[Any]) -> None:
+    try:
+        AnswerSchema(UNIQUE).parse(json.dumps(items))
+        is_valid = True
+    except InvalidOutput:
+        is_valid = False
+    assert is_valid == jsonschema.Draft202012Validator(UNIQUE).is_valid(items)
+
+
+def test_answer_whose_checks_double_with_each_level_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited_keywords, "_SECONDS", (0.4, 0.01))
+    answers = AnswerSchema(BRANCHES)
+    began = time.thread_time()
+    for _ in range(20):
+        with pytest.raises(InvalidOutput, match="takes too long to check by output_schema"):
+            answers.parse(nested(2, 40))
+    assert time.thread_time() - began < 3  # each halves the limit of later ones
+    assert answers.parse(nested(1, 40)) == nested(1, 40)
+
+
+def test_schema_by_which_nothing_can_be_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited_keywords, "_SECONDS", (0.1, 0.01))
+    twice = {str(i): {"anyOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)}
+    with pytest.raises(SliceError, match="takes too long to check any answer"):
+        AnswerSchema({"$ref": "#/$defs/0", "$defs": {**twice, "40": {"const": 1}}})

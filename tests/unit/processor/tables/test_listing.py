@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.processor.tables.listing import find_slices
+from airflow_provider_raydatallm.processor.tables.slice_state import read_states
+from tests.support.in_process import changed, job_of, run_in_process
+from tests.support.s3_dialect import Dialect
+
+
+@pytest.mark.parametrize("folder", ["", "/{slice}", "/day={slice}/rows"])
+def test_slices_of_a_table_in_an_object_store(dialect: Dialect, tmp_path: Path, folder: str) -> None:
+    pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")
+    output = f"s3://lake/{uuid.uuid4().hex}{folder}"
+    job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=output)
+    keys = ["2026-01-01", "2026-01-02T05+0100", "a b/c%"]
+    for key in keys:
+        run_in_process(changed(job, slice_key=key))
+    states = read_states(find_slices(output))
+    assert [(s.key, s.version, s.run) for s in states] == [(key, 1, None) for key in keys]
+    assert list(find_slices("s3://lake/of-nobody/at-all")) == []

@@ -109,9 +109,18 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
     confirm(page, "Fill 1 missing", f"from {gap} to {gap}")
     expect(page.get_by_text("Started a backfill of 1 runs")).to_be_visible()
     page.get_by_role("button", name="Close").first.click()
-    assert api.finish(Task(DAG_ID, new_run(airflow, before))) == "success"
+    filled = Task(DAG_ID, new_run(airflow, before))
+    assert api.finish(filled) == "success"
     expect(day(page, gap)).to_have_accessible_name(f"{gap}: Published, {ROWS} rows")
     api.end_backfills(DAG_ID)
+
+    # A run that Airflow has no more stays in the calendar: its asset keeps the figures.
+    api.delete_run(filled)
+    page.reload()
+    expect(day(page, gap)).to_have_accessible_name(f"{gap}: Published, {ROWS} rows")
+    day(page, gap).click()
+    expect(page.get_by_text("Airflow has removed this run; its figures are kept.")).to_be_visible()
+    expect(page.get_by_text(f"{ROWS} planned = {ROWS} answered + 0 in quarantine")).to_be_visible()
 
 
 def test_page_is_reached_and_left_by_the_keyboard_alone(page: Page) -> None:

@@ -141,7 +141,8 @@ for mode in MODES:
     with make("paged", mode, params=acts, schedule=nightly, **ended):
         RayLLMBatchOperator(
             **arguments(
-                mode, prompt="{name}", quality={"max_quarantine": "{{ params.max_quarantine }}"},
+                mode, prompt="{name}", outlets=[Asset(f"paged_{mode}")],
+                quality={"max_quarantine": "{{ params.max_quarantine }}"},
                 rerun={
                     "force": "{{ params.force }}", "retry_quarantined": "{{ params.retry_quarantined }}",
                 },

@@ -16,7 +16,6 @@ import os
 from collections import Counter
 from typing import Any
 
-from airflow_provider_raydatallm.contract.spec.request import LABEL_QUESTION
 from benchmarks.table import print_rows
 
 MAILS = int(os.environ.get("BENCH_MAILS", 200))
@@ -24,9 +23,9 @@ CHARS = 400
 
 
 TOPICS = ("Advertising", "Software", "News", "Finance", "Personal", "Other")
-#: Prompts, after which the model begins with a label ever less often.
+#: Prompts that ask for a label, and one that does not.
 CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Mail: {text}" + LABEL_QUESTION.format(label="advertisement"), ("Yes", "No")),
+    ("Mail: {text}\n\nIs this mail an advertisement? Answer yes or no.", ("Yes", "No")),
     (f"Mail: {{text}}\n\nWhat is this mail about? Answer with one word only: {', '.join(TOPICS)}.", TOPICS),
     ("Mail: {text}\n\nIs this mail spam or ham? Answer with one word only.", ("spam", "ham")),
     ("{text}", TOPICS),

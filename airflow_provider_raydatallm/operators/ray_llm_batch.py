@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, submission
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.run_slice import slice_of_run
+from airflow_provider_raydatallm.task.telemetry import trace_context
 
 if TYPE_CHECKING:
     import pydantic
@@ -319,7 +320,7 @@ class RayLLMBatchOperator(SliceTask):
                     session_name=f"airflow-{self.dag_id[:27]}-{self.task_id[:28]}",
                 )
             ),
-            metadata={**ids, "slice_key": job.slice_key},
+            metadata={**ids, **trace_context(), "slice_key": job.slice_key},
             finish_by=self._finish_time(context),
         )
 

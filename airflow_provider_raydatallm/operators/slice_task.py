@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
 from airflow_provider_raydatallm.links.page_address import slice_page
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.links.slice_page import SlicePageLink
-from airflow_provider_raydatallm.task import submission
+from airflow_provider_raydatallm.task import submission, telemetry
 from airflow_provider_raydatallm.task.airflow_features import partition_key
 from airflow_provider_raydatallm.task.job import verdict as job_verdict
 from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, still_waits, stop_own_job
@@ -311,6 +311,7 @@ class SliceTask(SliceLineage, BaseOperator):
         task_start = context["ti"].start_date.timestamp()
         result = build_result(report, slice_job.paths, ref, task_start=task_start, job_start=job_start)
         tracker.conclude(result)
+        telemetry.record(result, dag_id=self.dag_id, task_id=self.task_id, task_start=task_start)
         for line in result_lines(report):
             self.log.info("%s", clean(line))
         return self._finish(context, slice_job, result)

@@ -4,7 +4,7 @@
 export const UNKNOWN = "–";
 
 const NUMBER = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 });
 
 export function count(value: number | null | undefined): string {
   return value === null || value === undefined ? UNKNOWN : NUMBER.format(value);

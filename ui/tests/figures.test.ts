@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import { compareSlices, compareVersions } from "../src/compare";
-import { cost, duration, money, percent, rate } from "../src/format";
+import { compact, cost, duration, money, percent, rate } from "../src/format";
 import { phasesOf } from "../src/phases";
 import { pathOf, routeOf, taskInstancePath } from "../src/route";
 import { LOOKS, ORDER } from "../src/states";
@@ -16,6 +16,7 @@ describe("numbers", () => {
   );
   it("gives shares and rates few digits", () => {
     expect([percent(1, 5000), percent(7, 100), percent(93, 100), percent(1, 0)]).toEqual(["< 0.1%", "7.0%", "93%", "–"]);
+    expect([compact(0.125), compact(6200), compact(150_300)]).toEqual(["0.125", "6.2K", "150K"]);
     expect([rate(1234.5, "rows/s"), rate(3.456, "rows/s")]).toEqual(["1,235 rows/s", "3.5 rows/s"]);
   });
   it("charges GPU hours, in any currency", () => {

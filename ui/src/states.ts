@@ -18,7 +18,7 @@ export const LOOKS: Record<CellState, Look> = {
   running: { color: "#56B4E9", ink: "#1a1a1a", mark: "▶", words: "Running" },
   queued: { color: "#CC79A7", ink: "#1a1a1a", mark: "…", words: "Waiting" },
   failed: { color: "#B34700", ink: "#ffffff", mark: "✕", words: "Failed" },
-  empty: { color: "#9a9a9a", ink: "#1a1a1a", mark: "0", words: "Without rows" },
+  empty: { color: "#9a9a9a", ink: "#1a1a1a", mark: "0", words: "Nothing published" },
   missing: { color: "transparent", ink: "currentColor", mark: "?", words: "Missing" },
 };
 

@@ -23,7 +23,7 @@ DAG_ID = "paged_deferred"
 DAYS = ("2025-01-01", "2025-01-02", "2025-01-03")
 FAILING = 3
 #: Set it to keep the screenshots: those of the documentation are made so.
-SCREENSHOTS = "RAY_LLM_SCREENSHOTS"
+SCREENSHOTS = "PAGE_SCREENSHOTS"
 SIZES = {"phone": (390, 844), "desktop": (1280, 900), "wide": (1920, 1080)}
 
 
@@ -33,7 +33,7 @@ def page(airflow: Airflow) -> Iterator[Page]:
     if program is None:
         pytest.skip("no Chromium: install chromium, or run `playwright install chromium`")
     with browser.logged_in(airflow, program) as page:
-        expect.set_options(timeout=60_000)
+        expect.set_options(timeout=180_000)
         page.failures = []  # type: ignore[attr-defined]
         page.on("pageerror", lambda error: page.failures.append(str(error)))  # type: ignore[attr-defined]
         yield page

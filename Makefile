@@ -14,7 +14,7 @@ WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find
 TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit long matrix lint check format bench chaos clean
+.PHONY: help setup demo test unit long matrix lint check format docs bench chaos clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,11 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+# The theme tells of its successor at each build.
+docs: $(STAMP)  ## write the reference from the code, and build the documentation site into .site/
+	@$(BIN)/python -m docs_build.reference
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 bench: $(STAMP)  ## measurements, printed as tables
 	@$(BIN)/python -m benchmarks $(CASES)
 
@@ -74,4 +79,4 @@ chaos: $(STAMP)  ## kill everything at random, again and again, and audit what i
 
 clean:  ## remove what demo and tests made, and the embedded Ray
 	@test ! -x $(BIN)/airflow-ray-llm || $(BIN)/airflow-ray-llm local stop
-	@rm -rf .demo .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf .demo .site .mypy_cache .ruff_cache .pytest_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _WATCH_SECONDS = 2.0
 _CELL_CHARACTERS = 200
+#: That Arrow can count.
+_MOST_ROWS = 2**31 - 1
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,7 +40,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("slices", _slices, "list the slices of a table: what is published of each, and what its run does")
     show = add("show", _show, "show the report of a slice and its versions")
     sample = add("sample", _sample, "print rows of a slice")
-    sample.add_argument("--rows", type=int, default=5, help="how many (default: 5)")
+    sample.add_argument("--rows", type=_row_count, default=5, help="how many (default: 5)")
     sample.add_argument("--quarantined", action="store_true", help="of those that failed, with why")
     watch = add("watch", _watch, "follow the run of a slice to its end")
     for command in (show, sample, watch):
@@ -105,7 +108,7 @@ def _sample(args: argparse.Namespace) -> int:
     folders = _folders(args, args.slice)
     rows = sample_rows(folders, find_version(folders, None), args.rows, quarantined=args.quarantined)
     if args.json:
-        print(json.dumps(rows, default=str))
+        print(json.dumps(_as_json_values(rows), default=str))
         return 0
     for number, row in enumerate(rows, 1):
         print(f"--- row {number} of {len(rows)}")
@@ -179,6 +182,21 @@ def _version_of(args: argparse.Namespace, name: str) -> tuple[SliceFolders, Vers
         key, number = name, ""
     folders = _folders(args, key)
     return folders, find_version(folders, int(number) if number else None)
+
+
+def _row_count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows: give at least 1")
+    return min(int(text), _MOST_ROWS)
+
+
+def _as_json_values(value: Any) -> Any:
+    """With texts in place of numbers that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _as_json_values(of_name) for name, of_name in value.items()}
+    return [_as_json_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _as_json(state: SliceState) -> dict[str, Any]:

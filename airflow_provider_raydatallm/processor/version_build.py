@@ -187,7 +187,7 @@ class VersionBuild:
             ("max_quarantine", self.job.max_quarantine_fraction, failed),
         ]
         for name, limit, rows in limits:
-            if limit is not None and rows > limit * self.plan.rows:
+            if limit is not None and rows / max(1, self.plan.rows) > limit:
                 return name, limit
         return None
 

@@ -11,6 +11,7 @@ from airflow.configuration import conf
 from airflow.sdk import PokeReturnValue
 from airflow.sdk.bases.sensor import BaseSensorOperator
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder
 from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -52,9 +53,9 @@ class RayLLMSliceSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not 0 <= max_quarantine <= 1:
+        if not isinstance(max_quarantine, int | float) or not 0 <= max_quarantine <= 1:
             raise RayLLMInputError(f"max_quarantine is a share from 0 to 1, got {max_quarantine!r}")
-        if min_rows < 0:
+        if not isinstance(min_rows, int) or min_rows < 0:
             raise RayLLMInputError(f"min_rows is a number of rows, got {min_rows!r}")
         self.output_path, self.slice_key, self.slice_format = output_path, slice_key, slice_format
         self.metadata_path, self.min_rows, self.max_quarantine = metadata_path, min_rows, max_quarantine
@@ -64,7 +65,7 @@ class RayLLMSliceSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         wanted = self._wanted(context)
-        report = wanted.look(self.log)
+        report = self._look(wanted)
         if report is None:
             from airflow_provider_raydatallm.triggers.slice_published import SlicePublishedTrigger
 
@@ -85,10 +86,19 @@ class RayLLMSliceSensor(BaseSensorOperator):
         return event
 
     def poke(self, context: Context) -> PokeReturnValue:
-        report = self._wanted(context).look(self.log)
+        report = self._look(self._wanted(context))
         return PokeReturnValue(is_done=report is not None, xcom_value=report)
+
+    def _look(self, wanted: WantedSlice) -> dict[str, Any] | None:
+        try:
+            return wanted.look(self.log)
+        except SliceError as e:
+            raise RayLLMInputError(str(e)) from e
 
     def _wanted(self, context: Context) -> WantedSlice:
         key = slice_of_run(context, self.slice_key, self.slice_format).key
-        path = slice_folder(self.output_path, key)
+        try:
+            path = slice_folder(self.output_path, key)
+        except ValueError as e:
+            raise RayLLMInputError(str(e)) from e
         return WantedSlice(path, self.metadata_path, self.min_rows, self.max_quarantine)

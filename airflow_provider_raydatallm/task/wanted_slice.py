@@ -48,7 +48,7 @@ class WantedSlice:
         if counts.succeeded < self.min_rows:
             log.info("%s has %d rows; %d are wanted", self.slice_path, counts.succeeded, self.min_rows)
             return None
-        if counts.quarantined > self.max_quarantine * counts.planned:
+        if counts.quarantined / max(1, counts.planned) > self.max_quarantine:
             log.info(
                 "%d of %d rows of %s are in quarantine, more than the share of %g",
                 counts.quarantined, counts.planned, self.slice_path, self.max_quarantine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 
 import av
 import numpy as np
@@ -33,6 +34,24 @@ def recording(
     return file.getvalue()
 
 
+def slow_recording(seconds: int) -> bytes:
+    """One packet with a sample a second."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="matroska") as container:
+        packet = av.Packet(bytes(seconds))
+        packet.stream, packet.pts, packet.dts = container.add_stream("pcm_u8", rate=1, layout="mono"), 0, 0
+        container.mux(packet)
+    return file.getvalue()
+
+
+def float_wav(samples: np.ndarray) -> bytes:
+    data = samples.astype("<f4").tobytes()
+    header = struct.pack(
+        "<4sI8sIHHIIHH", b"RIFF", 36 + len(data), b"WAVEfmt ", 16, 3, 1, 16_000, 64_000, 4, 32
+    )
+    return header + struct.pack("<4sI", b"data", len(data)) + data
+
+
 #: Files that no model can hear, by what is wrong with them.
 BAD_RECORDINGS = {
     "empty": b"",
@@ -41,4 +60,8 @@ BAD_RECORDINGS = {
     "no_sample": recording().partition(b"data")[0] + b"data\0\0\0\0",
     "playlist": b"#EXTM3U\n#EXTINF:9,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n",
     "list_of_files": b"ffconcat version 1.0\nfile /etc/passwd\n",
+    "nan": float_wav(np.full(16_000, np.nan)),
+    "picture": b"\x89PNG\r\n\x1a\n" + bytes(1000),
+    "unknown_codec": recording().replace(b"fmt \x10\0\0\0\1\0", b"fmt \x10\0\0\0\xee\xee"),
+    "slow": slow_recording(20_000),
 }

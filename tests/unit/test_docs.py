@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.paths import ROOT
 
-PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 PATH = re.compile(
-    r"`((?:airflow_provider_raydatallm|tests|benchmarks|dags|demo|docker|constraints|grafana)/[\w/.-]*)`"
+    r"`((?:airflow_provider_raydatallm|tests|benchmarks|dags|demo|docker|docs_build|constraints|grafana)/[\w/.-]*)`"
 )
 
 

@@ -26,6 +26,8 @@ _CODECS = frozenset({
     "pcm_f64le", "pcm_mulaw", "pcm_s16be", "pcm_s16le", "pcm_s24be", "pcm_s24le", "pcm_s32be", "pcm_s32le",
     "pcm_s8", "pcm_u8",
 })  # fmt: skip
+#: Which may hold what is no number. Decoders of other codecs make none.
+_OF_FLOATS = frozenset({"pcm_f32le", "pcm_f64le"})
 
 
 def decode_audio(data: bytes, max_seconds: float) -> list[Medium]:
@@ -41,7 +43,7 @@ def decode_audio(data: bytes, max_seconds: float) -> list[Medium]:
         samples = _decode(data, max_seconds)
     except InvalidMedia:
         raise
-    except av.error.InvalidDataError:
+    except (av.error.InvalidDataError, av.error.ArgumentError, av.error.EOFError):
         raise InvalidMedia(
             f"the file is damaged, or not a recording that can be read ({_FORMATS}): it begins with "
             f"{data[:16]!r}"
@@ -59,16 +61,21 @@ def _decode(data: bytes, max_seconds: float) -> np.ndarray:
         stream = next(iter(container.streams.audio), None)
         if stream is None:
             raise InvalidMedia("the file holds no sound")
-        if stream.codec_context.name not in _CODECS:
-            raise InvalidMedia(f"its sound is {stream.codec_context.name!r}, which is not decoded")
+        codec = getattr(stream.codec_context, "name", None)  # None: FFmpeg does not know it
+        if codec not in _CODECS:
+            raise InvalidMedia(f"its sound is {codec or 'of an unknown kind'!r}, which is not decoded")
         resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
         pieces, count = [], 0
         for frame in chain(container.decode(stream), [None]):
+            if frame is not None:
+                # Before it is resampled: a few bytes at a sample a second are hours.
+                if count + frame.samples / frame.sample_rate * SAMPLE_RATE > max_seconds * SAMPLE_RATE:
+                    raise InvalidMedia(f"the recording is longer than audio.max_seconds, {max_seconds:g} s")
+                if codec in _OF_FLOATS and not np.isfinite(frame.to_ndarray()).all():
+                    raise InvalidMedia("the recording has samples that are no numbers, or infinite")
             for resampled in resampler.resample(frame):
                 pieces.append(resampled.to_ndarray()[0])
                 count += len(pieces[-1])
-            if count > max_seconds * SAMPLE_RATE:
-                raise InvalidMedia(f"the recording is longer than audio.max_seconds, {max_seconds:g} s")
         if not count:
             raise InvalidMedia("the recording is empty: it has no sample")
         return np.concatenate(pieces)

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor.store.published import kept_versions
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
-from airflow_provider_raydatallm.processor.tables.samples import label_counts
+from airflow_provider_raydatallm.processor.tables.samples import label_shares
 
 #: Of a report, what people compare, by where it stands.
 _FIGURES = (
@@ -56,13 +56,12 @@ def compare_settings(before: Version, after: Version) -> list[Difference]:
 def compare_labels(
     before: tuple[SliceFolders, Version], after: tuple[SliceFolders, Version]
 ) -> list[Difference]:
-    """The share of each label among the answers, largest change first; none where answers are no labels."""
-    counts = [label_counts(*before), label_counts(*after)]
-    if counts[0] is None or counts[1] is None:
+    """The share of rows that have each label, largest change first; none where answers are no labels."""
+    shares, later = label_shares(*before), label_shares(*after)
+    if shares is None or later is None:
         return []
-    shares = [{label: n / sum(c.values()) for label, n in c.items()} for c in counts if c is not None]
-    labels = dict.fromkeys([*shares[0], *shares[1]])
-    found = [Difference(label, shares[0].get(label, 0.0), shares[1].get(label, 0.0)) for label in labels]
+    labels = dict.fromkeys([*shares, *later])
+    found = [Difference(label, shares.get(label, 0.0), later.get(label, 0.0)) for label in labels]
     return sorted(found, key=lambda d: -abs(d.after - d.before))
 
 

@@ -14,10 +14,13 @@ _STEPS = {"day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1)}
 def expected_keys(first: str, last: str, every: Every, key_format: str | None = None) -> Iterator[str]:
     """Yields the keys from the first to the last day or hour, both included.
 
+    :param first: in UTC, unless it has an offset, which is then the last one's, too.
     :param key_format: of `strftime`; by default `2026-01-31`, or `2026-01-31T05` for hours.
     :raises ValueError: when they are no dates, or the last comes before the first.
     """
     at, end = dt.datetime.fromisoformat(first), dt.datetime.fromisoformat(last)
+    at = at.replace(tzinfo=at.tzinfo or dt.UTC)  # which `%z` of a key's format writes
+    end = end.replace(tzinfo=end.tzinfo or at.tzinfo)
     if every == "hour" and len(last) <= len("2026-01-31"):
         end += dt.timedelta(hours=23)
     if end < at:

@@ -24,8 +24,9 @@ def sample_rows(
     return [] if dataset is None else dataset.head(rows).to_pylist()
 
 
-def label_counts(folders: SliceFolders, version: Version) -> dict[str, int] | None:
-    """Counts the answers of each value; None where they are no labels."""
+def label_shares(folders: SliceFolders, version: Version) -> dict[str, float] | None:
+    """Returns the share of answered rows that have each label, one or several; None where they are no
+    labels."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -33,25 +34,31 @@ def label_counts(folders: SliceFolders, version: Version) -> dict[str, int] | No
     dataset = _dataset(folders, version, quarantined=False)
     if dataset is None or column not in dataset.schema.names:
         return None
-    if not pa.types.is_string(_value_type(dataset.schema.field(column).type)):
+    kind = dataset.schema.field(column).type
+    are_several = pa.types.is_list(kind)
+    if not pa.types.is_string(_value_type(kind)):
         return None
-    counts: Counter[str] = Counter()
+    rows, counts = 0, Counter[str]()
     for batch in dataset.to_batches(columns=[column]):
-        answers = batch.column(0)
+        answers = batch.column(0).drop_null()
+        rows += len(answers)
+        if are_several:
+            answers = pc.list_flatten(answers)
         if pa.types.is_dictionary(answers.type):
             answers = answers.dictionary_decode()
         for item in pc.value_counts(answers).to_pylist():
-            if item["values"] is not None:
-                counts[item["values"]] += item["counts"]
+            counts[item["values"]] += item["counts"]
         if len(counts) > _MOST_LABELS:
             return None
-    return dict(counts.most_common())
+    return {label: count / rows for label, count in counts.most_common()}
 
 
 def _value_type(data_type: pa.DataType) -> pa.DataType:
+    """Of a list, or a dictionary."""
     import pyarrow as pa
 
-    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+    is_nested = pa.types.is_dictionary(data_type) or pa.types.is_list(data_type)
+    return data_type.value_type if is_nested else data_type
 
 
 def _dataset(folders: SliceFolders, version: Version, *, quarantined: bool) -> pyarrow.dataset.Dataset | None:

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_raydatallm.cli import tables
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import InProcess, answer_with, changed, job_of
 from tests.support.in_process import run_in_process as run
 
 Out = pytest.CaptureFixture[str]
@@ -138,6 +138,38 @@ def test_two_versions_and_two_slices_are_compared(job: SliceJob, capsys: Out, tm
     assert "there are: 1, 2" in error
 
 
+def test_shares_of_several_labels_are_of_rows(job: SliceJob, capsys: Out) -> None:
+    several = changed(job, engine="vllm", choices=["x", "y"], multi_label=True)
+    run(several, InProcess(batch=3, answer=answer_with(numbers=[0.9, 0.1])))
+    run(of_day(several, "2026-01-02"), InProcess(answer=answer_with(numbers=[0.9, 0.8])))
+    found = json.loads(say(capsys, "diff", job.output_path, "2026-01-01", "2026-01-02", "--json"))
+    assert found["labels"] == [
+        {"name": "y", "before": 0.0, "after": 1.0}, {"name": "x", "before": 1.0, "after": 1.0},
+    ]  # fmt: skip
+
+
+def test_values_that_json_lacks_are_texts(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
+    numbers = pa.array([float("nan"), float("inf"), 1.0])
+    pq.write_table(
+        pa.table({"name": [*"abc"], "number": numbers, "of": pa.array([[float("nan")]] * 3)}),
+        tmp_path / "in.parquet",
+    )
+    run(job)
+    text = say(capsys, "sample", job.output_path, "2026-01-01", "--json")
+    rows = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert [row["number"] for row in rows] == ["nan", "inf", 1.0]
+    assert rows[0]["of"] == ["nan"]
+
+
+@pytest.mark.parametrize("rows", ["0", "-1", "many"])
+def test_number_of_rows_is_at_least_one(job: SliceJob, capsys: Out, rows: str) -> None:
+    run(job)
+    with pytest.raises(SystemExit):
+        main(["sample", job.output_path, "2026-01-01", "--rows", rows])
+    assert "at least 1" in capsys.readouterr().err
+    assert say(capsys, "sample", job.output_path, "2026-01-01", "--rows", str(10**20)).count("--- row") == 4
+
+
 def test_run_is_watched_to_its_end(job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     write_progress(job, 0, **ANSWERING)
 
@@ -164,6 +196,14 @@ def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, caps
     hours = say(capsys, "missing", table, "--from", "2026-01-01", "--to", "2026-01-01", "--every", "hour")
     assert len(hours.split()) == 23
     assert "2026-01-01T01" not in hours
+    run(of_day(job, "2026-01-05T01+0000"))
+    run(of_day(job, "2026-01-05T01+0100"))
+    for zone, first in (("", "2026-01-05"), ("+01:00", "2026-01-05T00:00+01:00")):
+        of_zone = ("--from", first, "--to", "2026-01-05", "--every", "hour", "--format", "%Y-%m-%dT%H%z")
+        offset = zone.replace(":", "") or "+0000"
+        assert say(capsys, "missing", table, *of_zone).split() == [
+            f"2026-01-05T{hour:02}{offset}" for hour in range(24) if hour != 1
+        ]
     same = ("--from", "2026-01-03", "--to", "2026-01-03")
     assert say(capsys, "missing", table, *same) == "all 1 slices are published\n"
     assert "comes before the first" in say(

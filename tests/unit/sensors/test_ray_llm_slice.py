@@ -81,7 +81,18 @@ def test_waiting_in_vain_ends_with_the_reason(job: SliceJob) -> None:
         sensor.execute_complete(context(sensor), event.payload)
 
 
-@pytest.mark.parametrize("wrong", [{"max_quarantine": 5}, {"min_rows": -1}])
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_what_no_waiting_helps_is_no_reason_for_another_try(job: SliceJob, deferrable: bool) -> None:
+    for path in ("nosuch://a/b", "/"):
+        sensor = sensor_of(job, deferrable=deferrable)
+        sensor.output_path = path
+        with pytest.raises(RayLLMInputError, match=r"nosuch|root of a bucket"):
+            sensor.execute(context(sensor))
+
+
+@pytest.mark.parametrize("wrong", [
+    {"max_quarantine": 5}, {"min_rows": -1}, {"max_quarantine": "0.1"}, {"min_rows": "{{ params.rows }}"},
+])  # fmt: skip
 def test_wrong_arguments_are_refused_with_the_dag(job: SliceJob, wrong: dict[str, Any]) -> None:
     with pytest.raises(RayLLMInputError, match=next(iter(wrong))):
         sensor_of(job, **wrong)

@@ -37,6 +37,12 @@ def test_slice_counts_once_it_is_published_with_enough(
         assert (report["counts"]["succeeded"], report["counts"]["quarantined"]) == (9, 1)
 
 
+def test_share_that_is_allowed_is_not_too_much_by_a_rounding(job: SliceJob) -> None:
+    pq.write_table(pa.table({"name": ["fail"] * 29 + ["a"] * 71}), job.input_path)
+    run_in_process(job.model_copy(update={"max_quarantine_fraction": 0.5}))
+    assert WantedSlice(job.slice_path, max_quarantine=0.29).look(LOG) is not None  # 0.29 * 100 < 29
+
+
 def test_version_that_its_folder_does_not_show_yet_is_not_there(job: SliceJob) -> None:
     run_in_process(job)
     (Path(job.slice_path) / "_SUCCESS").unlink()

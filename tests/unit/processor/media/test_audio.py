@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -56,11 +59,27 @@ def test_wav_of_a_stream_does_not_say_how_long_it_is(size: bytes) -> None:
 
 @pytest.mark.parametrize(("bad", "why"), [
     ("empty", "0 bytes"), ("text", "not a recording that can be read .*<html>"), ("truncated", "damaged"),
-    ("no_sample", "no sample"), ("playlist", "not a recording"), ("list_of_files", "cannot be decoded"),
+    ("no_sample", "no sample"), ("playlist", "not a recording"), ("list_of_files", "not a recording"),
+    ("nan", "no numbers"), ("picture", "not a recording"),
+    ("unknown_codec", "not decoded"), ("slow", "longer than audio.max_seconds"),
 ])  # fmt: skip
 def test_bad_file_is_refused_with_its_reason(bad: str, why: str) -> None:
     with pytest.raises(InvalidMedia, match=why):
         decode_audio(BAD_RECORDINGS[bad], ANY)
+
+
+def test_small_file_of_a_long_recording_takes_no_memory() -> None:
+    script = (
+        "import re, pathlib; from tests.support.recordings import BAD_RECORDINGS\n"
+        "from airflow_provider_raydatallm.processor.media.audio import decode_audio\n"
+        "status = pathlib.Path('/proc/self/status')\n"
+        "def peak(): return int(re.search(r'VmHWM:\\s+(\\d+)', status.read_text())[1]) >> 10\n"
+        "before = peak()\n"
+        "try: decode_audio(BAD_RECORDINGS['slow'], 1800)\n"
+        "except ValueError: print(peak() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100  # MiB
 
 
 def test_any_damage_is_invalid_media() -> None:

@@ -108,6 +108,12 @@ def test_too_many_failures_publish_nothing_keep_the_rows_and_say_why(job: SliceJ
         run(changed(job, slice_key="other", max_quarantine_fraction=0.0))
 
 
+def test_share_that_is_allowed_is_not_too_much_by_a_rounding(job: SliceJob) -> None:
+    names = ["fail"] * 29 + ["a"] * 71
+    pq.write_table(pa.table({"n": range(100), "name": names}), job.input_path)
+    assert run(changed(job, max_quarantine_fraction=0.29)).counts.quarantined == 29  # 0.29 * 100 < 29
+
+
 def refuse_half(row: dict[str, Any]) -> str:
     if row["n"] < 50:
         raise ValueError("no")

@@ -43,6 +43,34 @@ def get_provider_info() -> dict[str, Any]:
                         "example": None,
                         "default": "8",
                     },
+                    "show_samples": {
+                        "description": (
+                            "Whether the page in Airflow's UI shows some rows of a slice, published and in "
+                            "quarantine, to those who may read the DAG's XComs. The API server reads them "
+                            "with its own identity."
+                        ),
+                        "version_added": None,
+                        "type": "boolean",
+                        "example": None,
+                        "default": "False",
+                    },
+                    "gpu_hour_price": {
+                        "description": (
+                            "What a GPU costs an hour, by which the page shows what slices cost. 0: it does "
+                            "not."
+                        ),
+                        "version_added": None,
+                        "type": "float",
+                        "example": "2.5",
+                        "default": "0",
+                    },
+                    "currency": {
+                        "description": "Currency of gpu_hour_price: an ISO 4217 code, or any word.",
+                        "version_added": None,
+                        "type": "string",
+                        "example": "EUR",
+                        "default": "USD",
+                    },
                     "token_folder": {
                         "description": (
                             "Folder, besides ~/.ray, of token files that connections of type Ray may name "
@@ -133,7 +161,10 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "cli": ["airflow_provider_raydatallm.cli.airflow_command.get_cli_commands"],
-        "extra-links": ["airflow_provider_raydatallm.links.ray.RayJobLink"],
+        "extra-links": [
+            "airflow_provider_raydatallm.links.ray.RayJobLink",
+            "airflow_provider_raydatallm.links.slice_page.SlicePageLink",
+        ],
     }
 
 

@@ -25,7 +25,9 @@ from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import record_asset_events
 from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
+from airflow_provider_raydatallm.links.page_address import slice_page
 from airflow_provider_raydatallm.links.ray import RayJobLink
+from airflow_provider_raydatallm.links.slice_page import SlicePageLink
 from airflow_provider_raydatallm.task import submission, telemetry
 from airflow_provider_raydatallm.task.airflow_features import partition_key
 from airflow_provider_raydatallm.task.job import verdict as job_verdict
@@ -37,6 +39,7 @@ from airflow_provider_raydatallm.task.job.waiter import JobRef, wait_for_job
 from airflow_provider_raydatallm.task.outcome import build_result, error_of
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
 from airflow_provider_raydatallm.task.queue.places import QueuePlace, raise_error_of
+from airflow_provider_raydatallm.task.slice_entry import write_entry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -99,6 +102,8 @@ class SliceTask(SliceLineage, BaseOperator):
             self._name_mapped_task(context, job)
             self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
             self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
+            write_entry(context, self.outlets, job)
+            self._push_page_link(context)
             if (result := tracker.lost_result()) is not None:
                 self.log.info("An earlier try finished the slice, and ended before Airflow knew")
                 return self._finish(context, job, result)
@@ -161,6 +166,12 @@ class SliceTask(SliceLineage, BaseOperator):
         record = deferred.record if deferred is not None else None
         commits_alone = not self.cancel_on_kill
         return JobTracker(wait_options, build, context["ti"], store, self.log, commits_alone, record)
+
+    @staticmethod
+    def _push_page_link(context: Context) -> None:
+        ti: Any = context["ti"]
+        address = slice_page(ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index)
+        ti.xcom_push(SlicePageLink.xcom_key, address)
 
     @staticmethod
     def _name_mapped_task(context: Context, job: SliceJob) -> None:
@@ -307,6 +318,7 @@ class SliceTask(SliceLineage, BaseOperator):
 
     def _finish(self, context: Context, slice_job: SliceJob, result: dict[str, Any]) -> dict[str, Any]:
         self.record_run(slice_job, result=result)
+        write_entry(context, self.outlets, slice_job, result)
         if result["outcome"] == "empty" and slice_job.on_empty == "skip":
             raise AirflowSkipException(f"slice {slice_job.slice_key!r} has no rows")
         record_asset_events(

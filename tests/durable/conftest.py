@@ -52,6 +52,7 @@ def airflow(cluster: Cluster, data: Path) -> Iterator[Airflow]:
         "AIRFLOW_RAY_LLM_LOCAL_DIR": str(data / "w"),
         "DURABLE_ROOT": str(data),
         "AIRFLOW__RAY_LLM__MAX_WAITING_JOBS": str(MAX_WAITING_JOBS),
+        "AIRFLOW__RAY_LLM__SHOW_SAMPLES": "true",
         "DURABLE_ENGINES": os.pathsep.join(map(str, _ENGINES)),
     }
     airflow = Airflow(_HERE / "dags", environment)

@@ -150,6 +150,13 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     assert len(trial) == 20
     assert all(r["answer"] for r in trial)
 
+    # As the page's actions start it: its Params are templates of other types, too.
+    conf = {"slice": "2026-01-02", "force": True, "retry_quarantined": True, "max_quarantine": 1}
+    run_dag("customers_operated", "-c", json.dumps(conf), **environment)
+    (operated,) = xcom(airflow_database, "customers_operated")
+    assert (operated["outcome"], operated["slice_key"]) == ("published", "2026-01-02")
+    assert sum(operated["labels"].values()) == operated["counts"]["succeeded"] == 600
+
     # Mapped over slices: a day that is published costs nothing, and each task shows its slice.
     run_dag("customers_mapped", "-c", json.dumps({"days": ["2026-01-01"]}), **environment)
     (mapped,) = [r for r in xcom(airflow_database, "customers_mapped") if isinstance(r, dict)]

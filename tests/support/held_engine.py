@@ -4,7 +4,8 @@ Beside the output table, in `<output>.control/`:
 
 - `<slice>.journal`: a line for each batch, with the Ray job that answered it: who did work, and how far it
   is;
-- `<slice>.hold`: while this file is there, no more batches are answered than the number in it.
+- `<slice>.hold`: while this file is there, no more batches are answered than the number in it;
+- `<slice>.heals`: while this file is there, no message fails.
 
 Both are outside of what the fingerprint knows. It travels with the job and stands alone. Importing it makes
 the lease of a killed job stale within seconds: the product's half a minute would be most of a test.
@@ -53,7 +54,7 @@ def held(batch: pa.Table, *, journal: Path, job: str) -> pa.Table:
     journal.parent.mkdir(parents=True, exist_ok=True)
     with journal.open("a") as lines:
         lines.write(f"{job} {batch.num_rows}\n")
-    return answer(batch)
+    return answer(batch, heals=journal.with_suffix(".heals").exists())
 
 
 def _read(path: Path) -> str:

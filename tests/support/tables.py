@@ -23,11 +23,12 @@ class Table:
         self._control = root / name / "out.control"
         self._control.mkdir(parents=True)
 
-    def write(self, *slices: str) -> None:
+    def write(self, *slices: str, names: list[str] | None = None) -> None:
         for key in slices:
             folder = self.folder / "in" / f"ds={key}"
             folder.mkdir(parents=True)
-            pq.write_table(pa.table({"id": range(ROWS), "name": _names(key)}), folder / "rows.parquet")
+            rows = {"id": range(ROWS), "name": names or _names(key)}
+            pq.write_table(pa.table(rows), folder / "rows.parquet")
 
     def rows_right(self, key: str) -> bool:
         """Whether the slice is published, with each input row once, in order, beside its own answer."""
@@ -57,6 +58,10 @@ class Table:
 
     def release(self, key: str) -> None:
         (self._control / f"{key}.hold").unlink()
+
+    def heal(self, key: str) -> None:
+        """No row of the slice fails any more."""
+        (self._control / f"{key}.heals").touch()
 
     def answered(self, key: str) -> list[tuple[str, int]]:
         """Batches that an engine answered, in order: Ray job, rows."""

@@ -124,6 +124,8 @@ class Report(Contract):
     throughput: Throughput = Throughput()
     utilisation: Utilisation = Utilisation()
     balance: Balance = Balance()
+    #: Rows with each label, where answers are labels: the most frequent ones first.
+    labels: dict[str, int] | None = None
     advice: tuple[Advice, ...] | None = None
 
     def to_xcom(

@@ -18,6 +18,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.metrics import prometheus
+from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from airflow_provider_raydatallm.processor.store.versions import PROGRESS
@@ -87,7 +88,7 @@ class ProgressReporter:
         if self._lease.lost:
             return
         now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        run = {"slice_key": self._job.slice_key, "when": now, "epoch": self._lease.epoch}
+        run = {"slice_key": self._job.slice_key, "when": now, "epoch": self._lease.epoch, "task": own_task()}
         try:
             self._lease.check()
             self._store.put_json(PROGRESS, {**run, **self._progress})

@@ -6,6 +6,7 @@ never finished.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import tempfile
 import uuid
@@ -33,6 +34,7 @@ from airflow_provider_raydatallm.processor.columns import (
     SPENT_FIELDS,
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
+from airflow_provider_raydatallm.processor.publish.label_counts import count_labels
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
 from airflow_provider_raydatallm.processor.request.answers.parser import PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -55,6 +57,7 @@ class Totals:
     counters: dict[str, int | None] = field(
         default_factory=lambda: {c.name: None if c.section == "tokens" else 0 for c in COUNTERS}
     )
+    labels: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -63,6 +66,7 @@ class Totals:
             self.invalid + other.invalid,
             self.too_long + other.too_long,
             {c.name: c.add(self.counters[c.name], other.counters[c.name]) for c in COUNTERS},
+            self.labels + other.labels,
         )
 
 
@@ -84,6 +88,8 @@ class PartPlan:
     count: int
     #: The input file whose rows it holds, with `file_per_input`.
     input: str | None = None
+    #: The column whose values are counted.
+    labels: str | None = None
 
 
 @dataclass
@@ -163,7 +169,7 @@ def _join_answers(
             yield (
                 pa.Table.from_arrays(columns, schema=schema),
                 _quarantined(plan, unit, failed_at, failures, failed_inputs, quarantine_schema),
-                _totals(answered, failures, failed_attempts),
+                _totals(answered, failures, failed_attempts, part.labels),
             )
             offset = stop
 
@@ -179,7 +185,7 @@ def _quarantined(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table) -> Totals:
+def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, labels: str | None) -> Totals:
     """
     :param failures: of rows in quarantine.
     :param failed_attempts: of all rows, which took tokens, too.
@@ -201,6 +207,7 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table) -
         invalid=failed_as(INVALID_OUTPUT) + failed_as(TRUNCATED_ANSWER),
         too_long=failed_as(PROMPT_TOO_LONG),
         counters={c.name: total(c) for c in COUNTERS},
+        labels=count_labels(answered, labels),
     )
 
 

@@ -27,9 +27,11 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.publish.label_counts import label_column
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
+from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.lease import Lease
@@ -112,6 +114,8 @@ class Publication:
             "output_column": self.job.output_column,
             "epoch": self.lease.epoch,
             "run": self.lease.name,
+            # Who may read the task's data may read these rows; see `store.slice_view`.
+            "task": own_task(),
             "files": [asdict(p.data) for p in parts],
             "quarantine": [asdict(p.quarantine) for p in parts if p.quarantine],
             "plan": plan_name,
@@ -148,6 +152,7 @@ class Publication:
                 index=index,
                 count=len(groups),
                 input=units[group[0]].file.path if self.job.file_per_input and group else None,
+                labels=label_column(self.job),
             )
 
     def _groups(self) -> list[list[int]]:

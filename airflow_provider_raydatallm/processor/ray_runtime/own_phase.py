@@ -13,11 +13,10 @@ import threading
 
 from airflow_provider_raydatallm.contract.job.phase import ADMITTED, PHASE, WAITING
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
+from airflow_provider_raydatallm.processor.ray_runtime.own_task import CONFIG
 
 logger = logging.getLogger(__name__)
 
-#: By which Ray tells a driver the id that its job was submitted with.
-_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _RECORD, _NAMESPACE = "_ray_internal_job_info_", b"job"
 
 _said = threading.Event()
@@ -25,11 +24,11 @@ _said = threading.Event()
 
 def say_admitted() -> None:
     """Does nothing where a task did not submit this process, and after the first call."""
-    if _said.is_set() or _CONFIG not in os.environ:
+    if _said.is_set() or CONFIG not in os.environ:
         return
     _said.set()
     try:
-        _update_record(json.loads(os.environ[_CONFIG])["metadata"]["job_submission_id"])
+        _update_record(json.loads(os.environ[CONFIG])["metadata"]["job_submission_id"])
     except Exception as e:  # the slice matters more
         logger.warning(
             "the cluster does not know that this job has had its turn, so that it counts among the "

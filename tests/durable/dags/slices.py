@@ -133,6 +133,22 @@ for mode in MODES:
     with make("backfill", mode, params={"slice": day}, schedule=nightly, **ended):
         RayLLMBatchOperator(**arguments(mode))
 
+    # With the Params that the page's actions set.
+    acts = {
+        "slice": asked, "force": Param(False, type="boolean"),
+        "retry_quarantined": Param(False, type="boolean"), "max_quarantine": Param(0.5, type="number"),
+    }  # fmt: skip
+    with make("paged", mode, params=acts, schedule=nightly, **ended):
+        RayLLMBatchOperator(
+            **arguments(
+                mode, prompt="{name}", outlets=[Asset(f"paged_{mode}")],
+                quality={"max_quarantine": "{{ params.max_quarantine }}"},
+                rerun={
+                    "force": "{{ params.force }}", "retry_quarantined": "{{ params.retry_quarantined }}",
+                },
+            )
+        )  # fmt: skip
+
     with make("backfill_partitioned", mode, schedule=partitions, **ended):
         RayLLMBatchOperator(**arguments(mode))
 

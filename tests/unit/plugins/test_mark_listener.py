@@ -108,7 +108,7 @@ def test_mark_does_not_fail_with_the_listener() -> None:
 def test_airflow_finds_the_plugin_and_has_listeners_in_the_api_server_only() -> None:
     """Where DAGs are parsed, any listener makes Airflow refuse tasks with `end_from_trigger`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    [target] = project["entry-points"]["airflow.plugins"].values()
+    target = project["entry-points"]["airflow.plugins"]["ray_llm"]
     module, _, name = target.partition(":")
     plugin = getattr(import_module(module), name)
     assert is_valid_plugin(plugin)

@@ -1,0 +1,126 @@
+"""What the routes answer: the contract between the API and the page."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+State = Literal["published", "quarantined", "empty", "running", "queued", "failed"]
+
+
+class SliceLine(BaseModel):
+    """One run of one slice.
+
+    :param archived: whether Airflow has removed the run itself: the state is then the last that was known.
+    """
+
+    slice_key: str
+    slice_instant: str | None = None
+    run_id: str
+    map_index: int = -1
+    try_number: int | None = None
+    state: State
+    started: datetime | None = None
+    ended: datetime | None = None
+    archived: bool = False
+    trial: str | None = None
+    model: str | None = None
+    outcome: str | None = None
+    published_version: int | None = None
+    fingerprint: str | None = None
+    counts: dict[str, int] = {}
+    tokens: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    rows_per_s: float | None = None
+    tokens_per_s: float | None = None
+    gpu_seconds: float | None = None
+    gpu_mean: float | None = None
+    labels: dict[str, int] | None = None
+    advice: list[str] = []
+
+
+class SlicesPage(BaseModel):
+    """Runs of slices, the newest first; of several runs of a slice, the first is its state.
+
+    :param unreadable: how many entries of this page another version of the provider wrote.
+    :param next_start: of the data interval that the DAG's schedule has next: each before it should have its
+        slice. None without a schedule, and while the DAG is paused.
+    """
+
+    slices: list[SliceLine]
+    total: int
+    unreadable: int = 0
+    next_start: datetime | None = None
+
+
+class TaskLine(BaseModel):
+    dag_id: str
+    task_id: str
+    dag_name: str
+    is_paused: bool
+    runs: int
+    last: SliceLine | None
+
+
+class TasksPage(BaseModel):
+    tasks: list[TaskLine]
+    total: int
+
+
+class Try(BaseModel):
+    number: int
+    state: str | None
+    started: datetime | None
+    ended: datetime | None
+
+
+class SliceRun(BaseModel):
+    """One run of a slice, and all that Airflow knows of it.
+
+    :param history: runs of the same slice, with this one, the newest first.
+    """
+
+    line: SliceLine
+    output_path: str
+    ray_job_id: str | None
+    ray_job_url: str | None
+    tries: list[Try]
+    history: list[SliceLine]
+
+
+class Version(BaseModel):
+    number: int
+    counts: dict[str, int | None]
+    labels: dict[str, int] | None
+    fingerprint: str
+    model: str | None
+
+
+class Stored(BaseModel):
+    """What the slice's folder tells.
+
+    :param note: why something is missing here.
+    """
+
+    report: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+    versions: list[Version] = []
+    note: str | None = None
+
+
+class Sample(BaseModel):
+    """:param rows: cells as text; None for null."""
+
+    columns: list[str] = []
+    rows: list[list[str | None]] = []
+    note: str | None = None
+
+
+class Settings(BaseModel):
+    """`[ray_llm]` in Airflow's configuration. Money per hour of a GPU; None: costs are not shown."""
+
+    show_samples: bool
+    gpu_hour_price: float | None
+    currency: str

@@ -1,0 +1,259 @@
+"""Reads the index of slices (`task.slice_entry`) from Airflow's database, and never from storage."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from airflow.models.dag import DagModel
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstancehistory import TaskInstanceHistory
+from airflow.models.xcom import XComModel
+from sqlalchemy import Select, and_, exists, func, select
+from sqlalchemy.orm import Session
+
+from airflow_provider_raydatallm.page.answers import SliceLine, SlicesPage, State, TaskLine, TasksPage, Try
+from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry
+
+try:
+    from airflow.models.asset_state_store import AssetStateStoreModel
+except ImportError:  # before Airflow 3.3
+    AssetStateStoreModel = None  # type: ignore[assignment,misc]
+
+#: States of a task that waits for a worker, or to be tried again; None is that of a cleared one.
+_QUEUED = {None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting"}
+_FAILED = {"failed", "upstream_failed", "removed"}
+#: How many runs of a task are looked through for those of one slice.
+_HISTORY_RUNS = 2_000
+
+
+class RunOfSlice(NamedTuple):
+    """An entry and the task instance that wrote it."""
+
+    entry: SliceEntry
+    line: SliceLine
+
+
+def list_tasks(session: Session, dag_ids: set[str], offset: int, limit: int) -> TasksPage:
+    """Lists the tasks that ever had a slice, of these DAGs, by their names."""
+    of_dags = (XComModel.key == INDEX_KEY, XComModel.dag_id.in_(dag_ids))
+    columns = (XComModel.dag_id, XComModel.task_id)
+    grouped = select(*columns, func.count().label("runs")).where(*of_dags).group_by(*columns)
+    known = {(row.dag_id, row.task_id): row.runs for row in session.execute(grouped)}
+    if AssetStateStoreModel is not None:
+        store = AssetStateStoreModel
+        kept = select(store.last_updated_by_dag_id, store.last_updated_by_task_id).distinct()
+        kept = kept.where(store.key.startswith(f"{INDEX_KEY}/"), store.last_updated_by_dag_id.in_(dag_ids))
+        for dag_id, task_id in session.execute(kept):
+            known.setdefault((dag_id, task_id), 0)
+    page = sorted(known)[offset : offset + limit]
+    names = {
+        dag.dag_id: dag
+        for dag in session.scalars(select(DagModel).where(DagModel.dag_id.in_({d for d, _ in page})))
+    }
+    lines = []
+    for dag_id, task_id in page:
+        dag = names.get(dag_id)
+        lines.append(
+            TaskLine(
+                dag_id=dag_id,
+                task_id=task_id,
+                dag_name=dag.dag_display_name if dag is not None else dag_id,
+                is_paused=bool(dag is not None and dag.is_paused),
+                runs=known[dag_id, task_id],
+                last=_last(session, dag_id, task_id),
+            )
+        )
+    return TasksPage(tasks=lines, total=len(known))
+
+
+def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit: int) -> SlicesPage:
+    """Lists a task's runs of slices: those that Airflow has, then those that it removed."""
+    live = _live(dag_id, task_id)
+    count = _count(session, live)
+    rows = session.execute(_newest_first(live).offset(offset).limit(limit)).all() if offset < count else []
+    runs: list[RunOfSlice | None] = [_of_row(row) for row in rows]
+    total = count
+    if AssetStateStoreModel is not None:
+        kept = _kept(dag_id, task_id)
+        total += _count(session, kept)
+        if len(rows) < limit and offset + len(rows) < total:
+            later = kept.order_by(AssetStateStoreModel.updated_at.desc(), AssetStateStoreModel.key)
+            later = later.offset(max(offset - count, 0)).limit(limit - len(rows))
+            runs += [_of_kept(row) for row in session.execute(later)]
+    readable = [run.line for run in runs if run is not None]
+    dag = session.get(DagModel, dag_id)
+    return SlicesPage(
+        slices=readable,
+        total=total,
+        unreadable=len(runs) - len(readable),
+        next_start=dag.next_dagrun_data_interval_start if dag is not None and not dag.is_paused else None,
+    )
+
+
+def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> RunOfSlice | None:
+    """Finds what a task instance wrote; None when there is nothing that can be read."""
+    row = session.execute(
+        _live(dag_id, task_id).where(XComModel.run_id == run_id, XComModel.map_index == map_index)
+    ).first()
+    if row is not None:
+        return _of_row(row)
+    if AssetStateStoreModel is None:
+        return None
+    kept = _kept(dag_id, task_id).where(
+        AssetStateStoreModel.last_updated_by_run_id == run_id,
+        AssetStateStoreModel.last_updated_by_map_index == map_index,
+    )
+    return next((run for row in session.execute(kept) if (run := _of_kept(row))), None)
+
+
+def list_history(session: Session, dag_id: str, task_id: str, slice_key: str) -> list[SliceLine]:
+    """Lists the runs of one slice, the newest first."""
+    rows = session.execute(_newest_first(_live(dag_id, task_id)).limit(_HISTORY_RUNS))
+    runs = (_of_row(row) for row in rows)
+    return [run.line for run in runs if run is not None and run.line.slice_key == slice_key]
+
+
+def list_tries(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> list[Try]:
+    """Lists the tries of a task instance, the latest last."""
+    tries: dict[int, Try] = {}
+    for model in (TaskInstanceHistory, TaskInstance):
+        columns = (model.try_number, model.state, model.start_date, model.end_date)
+        of_task = select(*columns).where(
+            model.dag_id == dag_id,
+            model.task_id == task_id,
+            model.run_id == run_id,
+            model.map_index == map_index,
+        )
+        for number, state, started, ended in session.execute(of_task):
+            if number:
+                tries[number] = Try(number=number, state=state, started=started, ended=ended)
+    return [tries[number] for number in sorted(tries)]
+
+
+def read_xcom(
+    session: Session, dag_id: str, task_id: str, run_id: str, map_index: int, key: str
+) -> Any | None:
+    value = session.scalar(
+        select(XComModel.value).where(
+            XComModel.dag_id == dag_id,
+            XComModel.task_id == task_id,
+            XComModel.run_id == run_id,
+            XComModel.map_index == map_index,
+            XComModel.key == key,
+        )
+    )
+    return _parsed(value)
+
+
+def _last(session: Session, dag_id: str, task_id: str) -> SliceLine | None:
+    row = session.execute(_newest_first(_live(dag_id, task_id)).limit(1)).first()
+    run = _of_row(row) if row is not None else None
+    if row is None and AssetStateStoreModel is not None:
+        kept = _kept(dag_id, task_id).order_by(AssetStateStoreModel.updated_at.desc()).limit(1)
+        row = session.execute(kept).first()
+        run = _of_kept(row) if row is not None else None
+    return run.line if run is not None else None
+
+
+def _live(dag_id: str, task_id: str) -> Select[Any]:
+    same = (getattr(XComModel, n) == getattr(TaskInstance, n) for n in ("dag_id", "task_id", "run_id"))
+    return (
+        select(
+            XComModel.value,
+            XComModel.run_id,
+            XComModel.map_index,
+            TaskInstance.state,
+            TaskInstance.try_number,
+            TaskInstance.start_date,
+            TaskInstance.end_date,
+        )
+        .join(TaskInstance, and_(*same, XComModel.map_index == TaskInstance.map_index))
+        .where(XComModel.dag_id == dag_id, XComModel.task_id == task_id, XComModel.key == INDEX_KEY)
+    )
+
+
+def _newest_first(live: Select[Any]) -> Select[Any]:
+    return live.order_by(XComModel.timestamp.desc(), XComModel.run_id.desc(), XComModel.map_index.desc())
+
+
+def _kept(dag_id: str, task_id: str) -> Select[Any]:
+    """Finished entries of runs that Airflow has no more. Who wrote an entry, Airflow itself noted."""
+    store = AssetStateStoreModel
+    has_run = exists().where(
+        XComModel.dag_id == dag_id,
+        XComModel.task_id == task_id,
+        XComModel.run_id == store.last_updated_by_run_id,
+        XComModel.map_index == store.last_updated_by_map_index,
+        XComModel.key == INDEX_KEY,
+    )
+    columns: tuple[Any, ...] = (
+        store.value,
+        store.last_updated_by_run_id,
+        store.last_updated_by_map_index,
+        store.updated_at,
+    )
+    return select(*columns).where(
+        store.key.startswith(f"{INDEX_KEY}/"),
+        store.last_updated_by_dag_id == dag_id,
+        store.last_updated_by_task_id == task_id,
+        ~has_run,
+    )
+
+
+def _count(session: Session, statement: Select[Any]) -> int:
+    return session.scalar(select(func.count()).select_from(statement.order_by(None).subquery())) or 0
+
+
+def _of_row(row: Any) -> RunOfSlice | None:
+    entry = SliceEntry.parse(_parsed(row.value))
+    if entry is None:
+        return None
+    state = None if row.state is None else str(row.state)
+    times = {"started": row.start_date, "ended": row.end_date}
+    line = _line(entry, _state(state, entry), run_id=row.run_id, map_index=row.map_index, **times)
+    return RunOfSlice(entry, line.model_copy(update={"try_number": row.try_number}))
+
+
+def _of_kept(row: Any) -> RunOfSlice | None:
+    value, run_id, map_index, updated = row
+    entry = SliceEntry.parse(_parsed(value))
+    if entry is None:
+        return None
+    line = _line(entry, _state("success", entry), run_id=run_id, map_index=map_index, ended=updated)
+    return RunOfSlice(entry, line.model_copy(update={"archived": True}))
+
+
+def _parsed(value: Any) -> Any:
+    """Both tables keep JSON, some versions of Airflow as a text of it."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _line(
+    entry: SliceEntry,
+    state: State,
+    *,
+    run_id: str,
+    map_index: int,
+    started: datetime | None = None,
+    ended: datetime | None = None,
+) -> SliceLine:
+    figures = entry.model_dump(exclude={"format", "paths", "ray_job_id"})
+    run = {"run_id": run_id, "map_index": map_index, "started": started, "ended": ended}
+    return SliceLine.model_validate({**figures, **run, "state": state})
+
+
+def _state(state: str | None, entry: SliceEntry) -> State:
+    if state in _QUEUED:
+        return "queued"
+    if state in _FAILED:
+        return "failed"
+    if state in ("running", "deferred"):
+        return "running"
+    if entry.outcome in (None, "empty") or state == "skipped":
+        return "empty"
+    return "quarantined" if entry.counts.get("quarantined") else "published"

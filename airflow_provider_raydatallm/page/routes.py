@@ -1,0 +1,121 @@
+"""The API's routes. A client names a DAG, a task and a run; what lies where, the task's own entry says."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.configuration import conf
+from fastapi import APIRouter, HTTPException, Query, status
+
+from airflow_provider_raydatallm.links.ray import RayJobLink
+from airflow_provider_raydatallm.page import index, storage
+from airflow_provider_raydatallm.page.access import MAY_READ_SLICES, ReadableDags
+from airflow_provider_raydatallm.page.answers import (
+    Sample,
+    Settings,
+    SliceRun,
+    SlicesPage,
+    Stored,
+    TasksPage,
+)
+
+router = APIRouter(prefix="/api", tags=["Ray LLM"])
+
+Offset = Annotated[int, Query(ge=0)]
+_TASK = "/dags/{dag_id}/tasks/{task_id}"
+_RUN = _TASK + "/runs/{run_id}/{map_index}"
+
+
+@router.get("/settings")
+def get_settings(_: GetUserDep) -> Settings:
+    """What the page shows at all."""
+    price = conf.getfloat("ray_llm", "gpu_hour_price", fallback=0.0)
+    return Settings(
+        show_samples=_shows_samples(),
+        gpu_hour_price=price if price > 0 else None,
+        currency=conf.get("ray_llm", "currency", fallback="USD"),
+    )
+
+
+@router.get("/tasks")
+def get_tasks(
+    session: SessionDep,
+    readable: ReadableDags,
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=100)] = 50,
+) -> TasksPage:
+    """Tasks with slices, of the DAGs that the user may read."""
+    return index.list_tasks(session, readable, offset, limit)
+
+
+@router.get(f"{_TASK}/slices", dependencies=MAY_READ_SLICES)
+def get_slices(
+    dag_id: str,
+    task_id: str,
+    session: SessionDep,
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=1200)] = 400,
+) -> SlicesPage:
+    """A task's runs of slices, the newest first, by Airflow's database alone."""
+    return index.list_slices(session, dag_id, task_id, offset, limit)
+
+
+@router.get(_RUN, dependencies=MAY_READ_SLICES)
+def get_run(dag_id: str, task_id: str, run_id: str, map_index: int, session: SessionDep) -> SliceRun:
+    """One run of a slice, by Airflow's database alone."""
+    run = _find(session, dag_id, task_id, run_id, map_index)
+    task = (dag_id, task_id, run_id, map_index)
+    return SliceRun(
+        line=run.line,
+        output_path=run.entry.paths.get("table", ""),
+        ray_job_id=run.entry.ray_job_id,
+        ray_job_url=_web_address(index.read_xcom(session, *task, RayJobLink.xcom_key)),
+        tries=index.list_tries(session, *task),
+        history=index.list_history(session, dag_id, task_id, run.line.slice_key) or [run.line],
+    )
+
+
+@router.get(f"{_RUN}/stored", dependencies=MAY_READ_SLICES)
+def get_stored(dag_id: str, task_id: str, run_id: str, map_index: int, session: SessionDep) -> Stored:
+    """The slice's report, versions and progress, from its folder."""
+    run = _find(session, dag_id, task_id, run_id, map_index)
+    session.close()  # storage may take its time, and a connection is not needed for it
+    return storage.read_stored(run, {"dag_id": dag_id, "task_id": task_id})
+
+
+@router.get(f"{_RUN}/samples/{{kind}}", dependencies=MAY_READ_SLICES)
+def get_sample(
+    dag_id: str,
+    task_id: str,
+    run_id: str,
+    map_index: int,
+    kind: Literal["published", "quarantined"],
+    session: SessionDep,
+) -> Sample:
+    """Some rows of the slice's newest version, where `[ray_llm] show_samples` allows it."""
+    if not _shows_samples():
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "[ray_llm] show_samples is off")
+    run = _find(session, dag_id, task_id, run_id, map_index)
+    session.close()
+    return storage.read_sample(run, {"dag_id": dag_id, "task_id": task_id}, kind)
+
+
+def _find(session: SessionDep, dag_id: str, task_id: str, run_id: str, map_index: int) -> index.RunOfSlice:
+    run = index.find_run(session, dag_id, task_id, run_id, map_index)
+    if run is None:
+        raise HTTPException(
+            status.HTTP_404_NOT_FOUND, "no entry of a slice that this version of the provider can read"
+        )
+    return run
+
+
+def _shows_samples() -> bool:
+    return conf.getboolean("ray_llm", "show_samples", fallback=False)
+
+
+def _web_address(value: object) -> str | None:
+    is_web = isinstance(value, str) and urlsplit(value).scheme in ("http", "https")
+    return str(value) if is_web else None

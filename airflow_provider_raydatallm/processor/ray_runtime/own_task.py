@@ -1,0 +1,16 @@
+"""Which Airflow task submitted this process, by its job's metadata."""
+
+from __future__ import annotations
+
+import json
+import os
+
+#: By which Ray tells a driver its job's metadata.
+CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+
+def own_task() -> dict[str, str] | None:
+    """Returns the task's DAG and name; None where no task submitted this process."""
+    metadata = json.loads(os.environ.get(CONFIG, "{}")).get("metadata") or {}
+    dag_id, task_id = metadata.get("dag_id"), metadata.get("task_id")
+    return {"dag_id": dag_id, "task_id": task_id} if dag_id and task_id else None

@@ -1,0 +1,139 @@
+"""A slice's entry in the index that Airflow's UI reads: small, complete, and read without any storage.
+
+A task writes it twice, when it knows its slice and when it ends, as an XCom beside the task instance. The
+state in between is Airflow's own: running, failed, killed. XComs end with their run (`airflow db clean`), so
+the finished entry goes to the state store of the task's asset, too, where Airflow has one (3.3) and the task
+declares an asset in `outlets`: that is kept until the asset is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+from airflow.sdk import Asset
+from airflow.sdk.definitions.asset import AssetRef
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+
+log = logging.getLogger(__name__)
+
+#: Key of the XCom, and the first part of keys in an asset's state store.
+INDEX_KEY = "ray_llm_slice"
+#: Raised when a field's meaning changes.
+FORMAT = 1
+#: Of Airflow's keys.
+_KEY_CHARACTERS = 512
+
+
+class SliceEntry(pydantic.BaseModel):
+    """
+    :param slice_instant: the instant that the slice key stands for, in a scheduled run.
+    :param paths: where the slice's files lie (`SlicePaths`), for a server that may read them.
+    :param trial: its name, when this was one: it says nothing of the slice itself.
+    :param outcome: of the task; None while it runs, and when it failed. The following are then None or empty.
+    :param labels: how many of the published rows have each label.
+    :param gpu_seconds: seconds from the engine's start to its last row, times the GPUs that it held.
+    """
+
+    model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
+
+    format: int = FORMAT
+    slice_key: str
+    slice_instant: str | None = None
+    paths: dict[str, str]
+    trial: str | None = None
+    model: str | None = None
+    outcome: str | None = None
+    published_version: int | None = None
+    fingerprint: str | None = None
+    ray_job_id: str | None = None
+    counts: dict[str, int] = {}
+    tokens: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    rows_per_s: float | None = None
+    tokens_per_s: float | None = None
+    gpu_seconds: float | None = None
+    gpu_mean: float | None = None
+    labels: dict[str, int] | None = None
+    advice: list[str] = []
+
+    @classmethod
+    def of(cls, job: SliceJob, result: Mapping[str, Any] | None = None) -> SliceEntry:
+        """:param result: the task's `return_value`, once it has one."""
+        identity = {
+            "slice_key": job.slice_key,
+            "slice_instant": job.slice_instant,
+            "paths": asdict(job.paths),
+            "trial": job.trial_name,
+            "model": job.model_source,
+        }
+        return cls.model_validate({**identity, **(_figures(result) if result is not None else {})})
+
+    @classmethod
+    def parse(cls, value: Any) -> SliceEntry | None:
+        """Returns None for what a newer provider, or somebody else, wrote."""
+        try:
+            entry = cls.model_validate(value)
+        except pydantic.ValidationError:
+            return None
+        return entry if entry.format <= FORMAT else None
+
+
+def write_entry(
+    context: Context, outlets: Sequence[object], job: SliceJob, result: Mapping[str, Any] | None = None
+) -> None:
+    """Writes a task's entry. No failure here fails the task: the page lacks a line.
+
+    :param result: the task's `return_value`, once it has one.
+    """
+    entry = SliceEntry.of(job, result).model_dump(mode="json", exclude_none=True)
+    ti: Any = context["ti"]
+    stores: Any = context.get("asset_state_store")
+    try:
+        ti.xcom_push(INDEX_KEY, entry)
+        # Which asset an alias stands for, Airflow knows only after the task.
+        asset = next((o for o in outlets if isinstance(o, (Asset, AssetRef))), None)
+        if stores is not None and asset is not None and result is not None and job.max_rows is None:
+            stores[asset].set(index_key(ti.dag_id, ti.task_id, job.slice_key), entry)
+    except Exception as e:
+        log.warning("Airflow's page does not show this run of the slice: %s", e)
+
+
+def index_key(dag_id: str, task_id: str, slice_key: str) -> str:
+    """The key of a slice in an asset's state store, which several tasks may share."""
+    task = hashlib.sha256(f"{dag_id}\n{task_id}".encode()).hexdigest()[:12]
+    key = f"{INDEX_KEY}/{task}/{slice_key}"
+    if len(key) <= _KEY_CHARACTERS:
+        return key
+    return f"{INDEX_KEY}/{task}/sha256-{hashlib.sha256(slice_key.encode()).hexdigest()}"
+
+
+def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
+    def known(section: str) -> dict[str, Any]:
+        return {k: v for k, v in (result.get(section) or {}).items() if isinstance(v, (int, float))}
+
+    throughput, seconds = known("throughput"), known("seconds")
+    rates = [throughput.get(f"{kind}_tokens_per_s") for kind in ("input", "output")]
+    tokens_per_s = sum(filter(None, rates)) or None
+    per_gpu = throughput.get("tokens_per_s_per_gpu")
+    busy = (seconds.get("engine_start") or 0.0) + (seconds.get("inference") or 0.0)
+    return {
+        **{k: result.get(k) for k in ("outcome", "published_version", "fingerprint", "ray_job_id")},
+        "counts": known("counts"),
+        "tokens": known("tokens"),
+        "seconds": seconds,
+        "rows_per_s": throughput.get("rows_per_s"),
+        "tokens_per_s": tokens_per_s,
+        "gpu_seconds": round(busy * tokens_per_s / per_gpu, 3) if tokens_per_s and per_gpu else None,
+        "gpu_mean": known("utilisation").get("gpu_mean"),
+        "labels": result.get("labels"),
+        "advice": list(result.get("advice") or ()),
+    }

@@ -1,0 +1,192 @@
+"""The page in Airflow's UI, as a person sees it in a browser: real runs, from the calendar to a slice, and
+what a person does there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, expect
+
+from tests.support import browser
+from tests.support.airflow_processes import Airflow
+from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.tables import ROWS, Table
+
+DAG_ID = "paged_deferred"
+DAYS = ("2025-01-01", "2025-01-02", "2025-01-03")
+FAILING = 3
+#: Set it to keep the screenshots: those of the documentation are made so.
+SCREENSHOTS = "PAGE_SCREENSHOTS"
+SIZES = {"phone": (390, 844), "desktop": (1280, 900), "wide": (1920, 1080)}
+
+
+@pytest.fixture(scope="module")
+def page(airflow: Airflow) -> Iterator[Page]:
+    program = browser.chromium()
+    if program is None:
+        pytest.skip("no Chromium: install chromium, or run `playwright install chromium`")
+    with browser.logged_in(airflow, program) as page:
+        expect.set_options(timeout=180_000)
+        page.failures = []  # type: ignore[attr-defined]
+        page.on("pageerror", lambda error: page.failures.append(str(error)))  # type: ignore[attr-defined]
+        yield page
+        assert page.failures == []  # type: ignore[attr-defined]
+
+
+def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_gap(
+    airflow: Airflow, page: Page, make_table: Callable[..., Table], data: Path
+) -> None:
+    api, [first, gap, last] = airflow.api, DAYS
+    table = make_table(gap, name=DAG_ID)
+    bad = [f"fail {i} <b>&" if i < FAILING else f"row {i}" for i in range(ROWS)]
+    table.write(first, names=bad)
+    table.write(last)
+    table.hold(last, 1)
+    done = api.trigger(DAG_ID, conf={"slice": first})
+    api.finish(done)
+    running = api.trigger(DAG_ID, conf={"slice": last})
+    table.wait_answered(last, 1)
+
+    # From the navigation to the calendar.
+    page.get_by_role("link", name="Ray LLM").click()
+    page.get_by_role("link", name=f"{DAG_ID} / ask").click()
+    expect(day(page, first)).to_have_accessible_name(
+        f"{first}: Published, with rows in quarantine, {ROWS - FAILING} rows, {FAILING} in quarantine"
+    )
+    expect(page.get_by_role("img", name=f"{gap}: Missing")).to_be_visible()
+    expect(day(page, last)).to_have_accessible_name(f"{last}: Running")
+    look(page, "calendar")
+
+    # A running slice, to its end, without a reload.
+    day(page, last).click()
+    expect(page.get_by_text(f"10 of {ROWS}")).to_be_visible()
+    look(page, "running")
+    table.release(last)
+    expect(page.get_by_text(f"{ROWS} planned = {ROWS} answered + 0 in quarantine")).to_be_visible()
+    assert api.finish(running) == "success"
+
+    # The numbers are the report's.
+    page.get_by_role("link", name=f"{DAG_ID} / ask").click()
+    day(page, first).click()
+    report = json.loads(Path(api.xcom(done)["report_path"]).read_text())
+    expect(page.get_by_text(re.compile("planned ="))).to_have_text(
+        "{planned} planned = {succeeded} answered + {quarantined} in quarantine".format(**report["counts"])
+    )
+    for name in ("input", "output"):
+        expect(figure(page, f"Tokens {'in' if name == 'input' else 'out'}")).to_contain_text(
+            f"{report['tokens'][name]:,}"
+        )
+    page.get_by_role("button", name="Rows in quarantine").click()
+    expect(page.get_by_role("cell", name="ValueError: it begins with fail")).to_have_count(FAILING)
+    expect(page.get_by_role("cell", name="fail 0 <b>&")).to_have_count(1)  # as text
+    look(page, "slice")
+
+    # Its link is on Airflow's own page of the task.
+    page.get_by_role("link", name="Task instance and log").click()
+    page.get_by_role("link", name="Slice", exact=True).click()
+    expect(page.get_by_role("heading", name=first)).to_be_visible()
+
+    # Quarantined rows, again.
+    table.heal(first)
+    before = {run["dag_run_id"] for run in api.runs(DAG_ID)}
+    confirm(page, "Answer quarantined rows again", f"{FAILING} rows in quarantine")
+    again = Task(DAG_ID, new_run(airflow, before))
+    assert api.run(again)["conf"] == {"slice": first, "retry_quarantined": True}
+    assert api.finish(again) == "success"
+    page.get_by_role("link", name=again.run_id).click()
+    page.goto(f"/plugin/ray-llm/dags/{DAG_ID}/tasks/ask")
+    expect(day(page, first)).to_have_accessible_name(f"{first}: Published, {ROWS} rows")
+
+    # The gap.
+    before = {run["dag_run_id"] for run in api.runs(DAG_ID)}
+    confirm(page, "Fill 1 missing", f"from {gap} to {gap}")
+    expect(page.get_by_text("Started a backfill of 1 runs")).to_be_visible()
+    page.get_by_role("button", name="Close").first.click()
+    filled = Task(DAG_ID, new_run(airflow, before))
+    assert api.finish(filled) == "success"
+    expect(day(page, gap)).to_have_accessible_name(f"{gap}: Published, {ROWS} rows")
+    api.end_backfills(DAG_ID)
+
+    # A run that Airflow has no more stays in the calendar: its asset keeps the figures.
+    api.delete_run(filled)
+    page.reload()
+    expect(day(page, gap)).to_have_accessible_name(f"{gap}: Published, {ROWS} rows")
+    day(page, gap).click()
+    expect(page.get_by_text("Airflow has removed this run; its figures are kept.")).to_be_visible()
+    expect(page.get_by_text(f"{ROWS} planned = {ROWS} answered + 0 in quarantine")).to_be_visible()
+
+
+def test_page_is_reached_and_left_by_the_keyboard_alone(page: Page) -> None:
+    """After the test above, whose slices are there."""
+    page.goto(f"/plugin/ray-llm/dags/{DAG_ID}/tasks/ask")
+    day(page, DAYS[0]).focus()
+    page.keyboard.press("Tab")
+    expect(day(page, DAYS[1])).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=DAYS[1])).to_be_visible()
+    button = page.get_by_role("button", name="Answer all rows again")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(button).to_be_focused()
+
+
+def day(page: Page, key: str) -> Locator:
+    return page.get_by_role("link", name=re.compile(f"^{key}: "))
+
+
+def figure(page: Page, name: str) -> Locator:
+    return page.get_by_text(name, exact=True).locator("..")
+
+
+def confirm(page: Page, name: str, says: str) -> None:
+    page.get_by_role("button", name=name).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(says)
+    look(page, f"confirm-{name.split()[0].lower()}")
+    dialog.get_by_role("button", name=name).click()
+    expect(dialog).to_contain_text("Started")
+
+
+def new_run(airflow: Airflow, before: set[str]) -> str:
+    def look() -> str | None:
+        runs = {run["dag_run_id"] for run in airflow.api.runs(DAG_ID)} - before
+        return runs.pop() if runs else None
+
+    return wait_for(look, LIMIT, "a new run")
+
+
+def look(page: Page, name: str) -> None:
+    """At each width and in both themes: nothing sticks out, and axe finds nothing serious."""
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        for size, (width, height) in SIZES.items():
+            page.set_viewport_size({"width": width, "height": height})
+            page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
+            if folder := os.environ.get(SCREENSHOTS):
+                page.wait_for_timeout(400)  # the theme's colours fade in
+                page.screenshot(path=Path(folder, f"{name}-{size}-{theme}.png"))
+        page.wait_for_timeout(400)
+        assert serious(page) == [], f"{name}, {theme}"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(color_scheme="light")
+
+
+def serious(page: Page) -> list[Any]:
+    """What axe calls serious in the page, and not in what Airflow has around it."""
+    context = "[role=dialog]" if page.get_by_role("dialog").count() else "#ray-llm"
+    violations = Axe().run(page, context=context).response["violations"]
+    return [
+        (v["id"], [node["html"][:200] for node in v["nodes"]][:3])
+        for v in violations
+        if v["impact"] in ("serious", "critical")
+    ]

@@ -1,0 +1,133 @@
+"""Runs of slices as they stand in Airflow's database, written by the thousand and without a task."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow.models.asset import AssetModel
+from airflow.models.asset_state_store import AssetStateStoreModel
+from airflow.models.dag import DagModel
+from airflow.models.dag_version import DagVersion
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from sqlalchemy import delete, func, insert, select
+from sqlalchemy.orm import Session
+
+from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, index_key
+
+BEGIN = dt.datetime(2023, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A task's run of a slice.
+
+    :param entry: what the task wrote, beside the slice's key; None for a run that is still without figures.
+    :param at: when it was written, by which runs are ordered.
+    """
+
+    slice_key: str
+    state: str | None = "success"
+    run_id: str = ""
+    map_index: int = -1
+    entry: dict[str, Any] | None = field(default_factory=lambda: figures())
+    at: dt.datetime = BEGIN
+    paths: dict[str, str] = field(default_factory=dict)
+
+    def value(self) -> dict[str, Any]:
+        return {"format": 1, "slice_key": self.slice_key, "paths": self.paths, **(self.entry or {})}
+
+
+def figures(planned: int = 600, quarantined: int = 0, version: int = 1, **more: Any) -> dict[str, Any]:
+    """What a finished task writes."""
+    return {
+        "outcome": "published", "published_version": version, "fingerprint": "f" * 16, "model": "tiny",
+        "counts": {
+            "planned": planned, "succeeded": planned - quarantined, "quarantined": quarantined, "resumed": 0,
+            "truncated": 3, "invalid_output": quarantined, "deduplicated": 0,
+        },
+        "tokens": {"input": planned * 24, "output": planned * 3, "cached": planned * 8},
+        "seconds": {"queued": 4.0, "engine_start": 21.5, "inference": planned / 40, "publish": 0.6,
+                    "total": 30.0 + planned / 40},
+        "rows_per_s": 40.0, "tokens_per_s": 1080.0, "advice": [], **more,
+    }  # fmt: skip
+
+
+def write_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run]) -> None:
+    """Writes a DAG, if need be, and runs of one of its tasks, one DAG run for each run's id."""
+    runs = [run if run.run_id else Run(**{**vars(run), "run_id": f"manual__{run.slice_key}"}) for run in runs]
+    version = _dag(session, dag_id)
+    first = (session.scalar(select(func.max(DagRun.id))) or 0) + 1
+    known = dict(session.execute(select(DagRun.run_id, DagRun.id).where(DagRun.dag_id == dag_id)).all())
+    new = list(dict.fromkeys(run.run_id for run in runs if run.run_id not in known))
+    numbers = {**known, **{run_id: first + i for i, run_id in enumerate(new)}}
+    if new:
+        session.execute(insert(DagRun), [
+            {"id": numbers[run_id], "dag_id": dag_id, "run_id": run_id, "run_type": "manual",
+             "state": "success", "run_after": BEGIN, "start_date": BEGIN, "queued_at": BEGIN,
+             "clear_number": 0, "span_status": "not_started"}
+            for run_id in new
+        ])  # fmt: skip
+    session.execute(insert(TaskInstance.__table__), [
+        {"id": uuid.uuid4(), "dag_id": dag_id, "task_id": task_id, "run_id": run.run_id,
+         "map_index": run.map_index, "state": run.state, "try_number": 1, "max_tries": 0,
+         "pool": "default_pool", "pool_slots": 1, "queue": "default", "priority_weight": 1,
+         "start_date": run.at, "end_date": run.at + dt.timedelta(minutes=2), "span_status": "not_started",
+         "dag_version_id": version, "updated_at": run.at}
+        for run in runs
+    ])  # fmt: skip
+    session.execute(insert(XComModel.__table__), [
+        {"dag_run_id": numbers[run.run_id], "task_id": task_id, "map_index": run.map_index, "key": INDEX_KEY,
+         "dag_id": dag_id, "run_id": run.run_id, "value": run.value(), "timestamp": run.at}
+        for run in runs
+    ])  # fmt: skip
+    session.commit()
+
+
+def keep_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run], asset: str) -> None:
+    """Writes what a task with an asset leaves in the asset's state store."""
+    model = AssetModel(name=asset, uri=asset, group="asset", extra={})
+    session.add(model)
+    session.flush()
+    session.execute(insert(AssetStateStoreModel.__table__), [
+        {"asset_id": model.id, "key": index_key(dag_id, task_id, run.slice_key),
+         "value": json.dumps(run.value()), "updated_at": run.at, "last_updated_by_kind": "task",
+         "last_updated_by_dag_id": dag_id, "last_updated_by_task_id": task_id,
+         "last_updated_by_run_id": run.run_id, "last_updated_by_map_index": run.map_index}
+        for run in runs
+    ])  # fmt: skip
+    session.commit()
+
+
+def clean_runs(session: Session, dag_id: str) -> None:
+    """Removes a DAG's runs, as `airflow db clean` does."""
+    for model in (XComModel, TaskInstance, DagRun):
+        session.execute(delete(model).where(model.dag_id == dag_id))
+    session.commit()
+
+
+def _dag(session: Session, dag_id: str) -> uuid.UUID:
+    if session.get(DagBundleModel, "dags-folder") is None:
+        session.execute(insert(DagBundleModel.__table__), [{"name": "dags-folder", "active": True}])
+    if session.get(DagModel, dag_id) is None:
+        session.execute(insert(DagModel.__table__), [
+            {"dag_id": dag_id, "is_paused": False, "is_stale": False, "bundle_name": "dags-folder",
+             "timetable_type": "airflow.timetables.simple.NullTimetable", "max_active_tasks": 1,
+             "max_consecutive_failed_dag_runs": 0, "has_task_concurrency_limits": False,
+             "partition_mapper_info": {}}
+        ])  # fmt: skip
+    version = session.scalar(select(DagVersion.id).where(DagVersion.dag_id == dag_id))
+    if version is None:
+        version = uuid.uuid4()
+        session.execute(insert(DagVersion.__table__), [
+            {"id": version, "version_number": 1, "dag_id": dag_id, "bundle_name": "dags-folder",
+             "created_at": BEGIN, "last_updated": BEGIN}
+        ])  # fmt: skip
+    return version

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.models.xcom import XComModel
+from fastapi.testclient import TestClient
+from sqlalchemy import update
+from sqlalchemy.orm import Session, sessionmaker
+
+from airflow_provider_raydatallm.page import app, storage
+from airflow_provider_raydatallm.page.answers import Stored
+from tests.support.slice_index import BEGIN, Run, clean_runs, figures, keep_runs, write_runs
+
+ClientOf = Callable[[str | None], TestClient]
+NOBODY, ANN, BOB, CARL = None, "ann", "bob", "carl"
+DAY = dt.timedelta(days=1)
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\x00&"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def runs(database: sessionmaker[Session]) -> None:
+    with database() as session:
+        write_runs(session, "customers", "infer", [
+            Run("2026-01-01", entry=figures(600)),
+            Run("2026-01-02", entry=figures(600, 12), at=BEGIN + DAY),
+            Run("2026-01-03", "failed", entry=None, at=BEGIN + 2 * DAY),
+            Run("2026-01-04", "deferred", entry=None, at=BEGIN + 3 * DAY),
+            Run("2026-01-05", None, entry=None, at=BEGIN + 4 * DAY),
+            Run("2026-01-06", "skipped", entry=figures(0, outcome="empty"), at=BEGIN + 5 * DAY),
+            Run("2026-01-01", run_id="again", entry=figures(600, version=2), at=BEGIN + 6 * DAY),
+        ])  # fmt: skip
+        write_runs(session, "mails", "label", [
+            Run("a", map_index=0, run_id="mapped"), Run(HOSTILE, map_index=1, run_id="mapped"),
+        ])  # fmt: skip
+        write_runs(session, "photos", "caption", [Run("2026-01-01")])
+
+
+def get(client: TestClient, path: str, **params: Any) -> Any:
+    answer = client.get(f"/ray-llm/api/{path}", params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+TASK = "dags/customers/tasks/infer"
+RUN = f"{TASK}/runs/again/-1"
+OF_A_DAG = [f"{TASK}/slices", RUN, f"{RUN}/stored", f"{RUN}/samples/published", f"{RUN}/samples/quarantined"]
+
+
+def test_tasks_are_those_of_dags_that_the_user_may_read(client_of: ClientOf) -> None:
+    def tasks(user: str) -> list[str]:
+        return [f"{t['dag_id']}.{t['task_id']}" for t in get(client_of(user), "tasks")["tasks"]]
+
+    assert tasks(ANN) == ["customers.infer", "mails.label"]
+    assert tasks(BOB) == ["photos.caption"]
+    assert tasks(CARL) == []
+    assert get(client_of(BOB), "tasks")["total"] == 1
+
+
+@pytest.mark.parametrize("path", OF_A_DAG)
+@pytest.mark.parametrize(("user", "status"), [(NOBODY, 401), (BOB, 403), (CARL, 403)])
+def test_no_route_tells_who_may_not_read_the_dag(
+    client_of: ClientOf, path: str, user: str | None, status: int
+) -> None:
+    answer = client_of(user).get(f"/ray-llm/api/{path}", params={"dag_id": "photos"})
+    assert answer.status_code == status
+    assert "2026" not in answer.text
+
+
+def test_every_route_of_the_api_asks_who_calls(client_of: ClientOf) -> None:
+    """A new route without permissions would be missed by the test above."""
+    schema = client_of(NOBODY).get("/ray-llm/openapi.json").json()
+    fill = {
+        "dag_id": "customers",
+        "task_id": "infer",
+        "run_id": "again",
+        "map_index": "-1",
+        "kind": "published",
+    }
+    for path, methods in schema["paths"].items():
+        assert list(methods) == ["get"], path
+        answer = client_of(NOBODY).get("/ray-llm" + path.format(**fill))
+        assert answer.status_code == 401, path
+        if "{dag_id}" in path:
+            assert path.removeprefix("/api/").format(**fill) in OF_A_DAG, path
+
+
+def test_slices_have_the_state_that_airflow_knows(client_of: ClientOf) -> None:
+    page = get(client_of(ANN), f"{TASK}/slices")
+    assert [(s["slice_key"], s["state"]) for s in page["slices"]] == [
+        ("2026-01-01", "published"), ("2026-01-06", "empty"), ("2026-01-05", "queued"),
+        ("2026-01-04", "running"), ("2026-01-03", "failed"), ("2026-01-02", "quarantined"),
+        ("2026-01-01", "published"),
+    ]  # fmt: skip
+    assert page["total"] == 7
+    assert page["slices"][5]["counts"]["quarantined"] == 12
+    rest = get(client_of(ANN), f"{TASK}/slices", offset=5, limit=10)
+    assert rest["slices"] == page["slices"][5:]
+
+
+def test_run_names_the_other_runs_of_its_slice(client_of: ClientOf) -> None:
+    run = get(client_of(ANN), RUN)
+    assert run["line"]["published_version"] == 2
+    assert [line["run_id"] for line in run["history"]] == ["again", "manual__2026-01-01"]
+    assert [t["state"] for t in run["tries"]] == ["success"]
+
+
+def test_mapped_tasks_have_a_slice_each_whatever_it_is_called(client_of: ClientOf) -> None:
+    run = get(client_of(ANN), "dags/mails/tasks/label/runs/mapped/1")
+    assert run["line"]["slice_key"] == HOSTILE
+    answer = client_of(ANN).get("/ray-llm/api/dags/mails/tasks/label/runs/mapped/1")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_unknown_run_is_not_found(client_of: ClientOf) -> None:
+    for path in (f"{TASK}/runs/none/-1", f"{TASK}/runs/again/7", f"{TASK}/runs/none/-1/stored"):
+        assert client_of(ANN).get(f"/ray-llm/api/{path}").status_code == 404
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=5000", "offset=-1", "limit=x"])
+def test_pages_have_a_limit(client_of: ClientOf, query: str) -> None:
+    assert client_of(ANN).get(f"/ray-llm/api/{TASK}/slices?{query}").status_code == 422
+
+
+def test_samples_are_off_unless_the_configuration_allows_them(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not get(client_of(BOB), "settings")["show_samples"]
+    assert client_of(ANN).get(f"/ray-llm/api/{RUN}/samples/published").status_code == 403
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__SHOW_SAMPLES", "true")
+    note = get(client_of(ANN), f"{RUN}/samples/published")["note"]
+    assert "cannot read the slice's folder" in note  # its entry names none
+    assert client_of(ANN).get(f"/ray-llm/api/{RUN}/samples/specs").status_code == 422
+
+
+def test_settings_tell_a_price_only_where_one_is_set(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert get(client_of(BOB), "settings") == {
+        "show_samples": False, "gpu_hour_price": None, "currency": "USD",
+    }  # fmt: skip
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", "2.5")
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__CURRENCY", "EUR")
+    assert get(client_of(BOB), "settings")["gpu_hour_price"] == 2.5
+
+
+def test_storage_that_does_not_answer_is_named_in_time(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow:
+        def progress(self) -> None:
+            time.sleep(1.5)
+
+        def versions(self) -> list[Any]:
+            time.sleep(1.5)
+            return []
+
+    monkeypatch.setattr(storage, "_READ_SECONDS", 0.2)
+    monkeypatch.setattr(storage, "_view", lambda run, task: Slow())
+    began = time.monotonic()
+    notes = [Stored(**get(client_of(ANN), f"{RUN}/stored")).note for _ in range(storage._READERS + 1)]
+    assert time.monotonic() - began < 1.4
+    assert all("did not answer" in str(note) for note in notes[:-1])
+    assert "still waiting" in str(notes[-1])
+    time.sleep(2)  # the others of this file need the readers
+    assert storage._free.acquire(blocking=False)
+    storage._free.release()
+
+
+def test_entry_of_another_version_is_counted_and_not_guessed(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    with database() as session:
+        write_runs(session, "mails", "other", [Run("new"), Run("broken"), Run("right"), Run("text")])
+        for key, value in (
+            ("new", {"format": 99, "slice_key": "new", "paths": {}}), ("broken", [1, 2]),
+            ("text", json.dumps({"format": 1, "slice_key": "text", "paths": {}})),
+        ):  # fmt: skip
+            session.execute(
+                update(XComModel.__table__)
+                .where(XComModel.run_id == f"manual__{key}", XComModel.task_id == "other")
+                .values(value=value)
+            )
+        session.commit()
+    page = get(client_of(ANN), "dags/mails/tasks/other/slices")
+    assert {s["slice_key"] for s in page["slices"]} == {"right", "text"}
+    assert (page["unreadable"], page["total"]) == (2, 4)
+    assert client_of(ANN).get("/ray-llm/api/dags/mails/tasks/other/runs/manual__new/-1").status_code == 404
+
+
+def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    runs = [Run(f"2025-01-{day:02}", run_id=f"r{day}", at=BEGIN + day * DAY) for day in range(1, 6)]
+    path = "dags/mails/tasks/daily/slices"
+    with database() as session:
+        write_runs(session, "mails_daily", "other", [Run("x")])
+        write_runs(session, "mails", "daily", runs)
+        keep_runs(session, "mails", "daily", runs, "lake")
+        before = get(client_of(ANN), path)
+        assert (before["total"], {s["archived"] for s in before["slices"]}) == (5, {False})
+        clean_runs(session, "mails")
+        write_runs(session, "mails", "daily", [Run("2025-01-06", run_id="r6", at=BEGIN + 9 * DAY)])
+    for limit in (10, 4, 1):  # pages cross from the one to the other
+        pages = [get(client_of(ANN), path, offset=o, limit=limit)["slices"] for o in range(0, 6, limit)]
+        lines = [line for page in pages for line in page]
+        assert [line["slice_key"] for line in lines] == [f"2025-01-{day:02}" for day in range(6, 0, -1)]
+        assert [line["archived"] for line in lines] == [False] + [True] * 5
+        assert {line["state"] for line in lines} == {"published"}
+    assert get(client_of(ANN), "dags/mails/tasks/daily/runs/r3/-1")["line"]["archived"]
+    assert client_of(BOB).get(f"/ray-llm/api/{path}").status_code == 403
+
+
+def test_bundle_is_served_with_its_type(client_of: ClientOf) -> None:
+    answer = client_of(NOBODY).get("/ray-llm/static/ray_llm.js")
+    assert answer.headers["content-type"].startswith("text/javascript")
+    assert "immutable" in answer.headers["cache-control"]
+    assert (app._WWW / "ray_llm.js").read_text() == answer.text

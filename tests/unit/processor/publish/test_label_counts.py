@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raydatallm.processor.publish.label_counts import count_labels, label_column, reported
+from tests.support.slice_jobs import slice_job
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        (["a", "b", "a", None], {"a": 2, "b": 1}),
+        ([["a", "b"], ["a"], [], None], {"a": 2, "b": 1}),
+        ([1.5, 2.5], {}),
+    ],
+)
+def test_rows_of_each_label_are_counted(values: list[object], counts: dict[str, int]) -> None:
+    table = pa.table({"answer": values})
+    assert count_labels(table, "answer") == counts
+    assert count_labels(pa.concat_tables([table, table]), "answer") == {k: 2 * n for k, n in counts.items()}
+    assert count_labels(table, None) == count_labels(table, "absent") == {}
+
+
+def test_only_answers_that_are_labels_are_counted() -> None:
+    assert label_column(slice_job(choices=("a", "b"))) == "answer"
+    assert label_column(slice_job()) is None
+
+
+def test_report_names_the_most_frequent_labels() -> None:
+    labels = {f"label {i:03}": i for i in range(200)}
+    named = reported(labels)
+    assert named is not None
+    assert (len(named), next(iter(named.items()))) == (50, ("label 199", 199))
+    assert reported({}) is None

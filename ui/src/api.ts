@@ -1,0 +1,153 @@
+// The API's answers (airflow_provider_raydatallm/page/answers.py), and how they are fetched.
+
+export type State = "published" | "quarantined" | "empty" | "running" | "queued" | "failed";
+
+export interface SliceLine {
+  slice_key: string;
+  slice_instant: string | null;
+  run_id: string;
+  map_index: number;
+  try_number: number | null;
+  state: State;
+  started: string | null;
+  ended: string | null;
+  archived: boolean;
+  trial: string | null;
+  model: string | null;
+  outcome: string | null;
+  published_version: number | null;
+  fingerprint: string | null;
+  counts: Record<string, number>;
+  tokens: Record<string, number>;
+  seconds: Record<string, number>;
+  rows_per_s: number | null;
+  tokens_per_s: number | null;
+  gpu_seconds: number | null;
+  gpu_mean: number | null;
+  labels: Record<string, number> | null;
+  advice: string[];
+}
+
+export interface SlicesPage {
+  slices: SliceLine[];
+  total: number;
+  unreadable: number;
+  next_start: string | null;
+}
+
+export interface TaskLine {
+  dag_id: string;
+  task_id: string;
+  dag_name: string;
+  is_paused: boolean;
+  runs: number;
+  last: SliceLine | null;
+}
+
+export interface TasksPage {
+  tasks: TaskLine[];
+  total: number;
+}
+
+export interface Try {
+  number: number;
+  state: string | null;
+  started: string | null;
+  ended: string | null;
+}
+
+export interface SliceRun {
+  line: SliceLine;
+  output_path: string;
+  ray_job_id: string | null;
+  ray_job_url: string | null;
+  tries: Try[];
+  history: SliceLine[];
+}
+
+export interface Advice {
+  code: string;
+  evidence: string;
+  change: string;
+}
+
+export interface Report {
+  counts: Record<string, number | null>;
+  tokens: Record<string, number | null>;
+  seconds: { start?: Record<string, number | null> | null; [name: string]: unknown };
+  utilisation: Record<string, number | null>;
+  balance: Record<string, number | null>;
+  advice: Advice[] | null;
+}
+
+export interface Version {
+  number: number;
+  counts: Record<string, number | null>;
+  labels: Record<string, number> | null;
+  fingerprint: string;
+  model: string | null;
+}
+
+export interface Stored {
+  report: Report | null;
+  progress: Record<string, unknown> | null;
+  versions: Version[];
+  note: string | null;
+}
+
+export interface Sample {
+  columns: string[];
+  rows: (string | null)[][];
+  note: string | null;
+}
+
+export interface Settings {
+  show_samples: boolean;
+  gpu_hour_price: number | null;
+  currency: string;
+}
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** The path that Airflow is served at, with a slash at its end. */
+export function basePath(): string {
+  return new URL(document.baseURI).pathname.replace(/[^/]*$/, "");
+}
+
+/** Calls Airflow, as the user who is logged in. */
+export async function call<T>(path: string, init?: RequestInit): Promise<T> {
+  const response = await fetch(basePath() + path, {
+    ...init,
+    credentials: "same-origin",
+    headers: { Accept: "application/json", ...(init?.body ? { "Content-Type": "application/json" } : {}) },
+  });
+  const body: unknown = await response.json().catch(() => null);
+  if (!response.ok) {
+    throw new ApiError(response.status, reasonOf(body) ?? response.statusText);
+  }
+  return body as T;
+}
+
+function reasonOf(body: unknown): string | null {
+  const detail = (body as { detail?: unknown } | null)?.detail;
+  return detail === undefined ? null : typeof detail === "string" ? detail : JSON.stringify(detail);
+}
+
+const part = encodeURIComponent;
+
+export const paths = {
+  settings: "ray-llm/api/settings",
+  tasks: (offset: number, limit: number) => `ray-llm/api/tasks?offset=${offset}&limit=${limit}`,
+  task: (dag: string, task: string) => `ray-llm/api/dags/${part(dag)}/tasks/${part(task)}`,
+  slices: (dag: string, task: string, offset: number, limit: number) =>
+    `${paths.task(dag, task)}/slices?offset=${offset}&limit=${limit}`,
+  run: (dag: string, task: string, run: string, map: number) =>
+    `${paths.task(dag, task)}/runs/${part(run)}/${map}`,
+};

@@ -1,0 +1,57 @@
+// Numbers, durations and times as people read them.
+
+/** For what was not measured. */
+export const UNKNOWN = "–";
+
+const NUMBER = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 });
+
+export function count(value: number | null | undefined): string {
+  return value === null || value === undefined ? UNKNOWN : NUMBER.format(value);
+}
+
+export function compact(value: number | null | undefined): string {
+  return value === null || value === undefined ? UNKNOWN : COMPACT.format(value);
+}
+
+export function rate(value: number | null | undefined, unit: string): string {
+  if (value === null || value === undefined) return UNKNOWN;
+  return `${value >= 100 ? NUMBER.format(value) : value.toPrecision(2)} ${unit}`;
+}
+
+export function percent(part: number | undefined, whole: number | undefined): string {
+  if (part === undefined || !whole) return UNKNOWN;
+  const share = (100 * part) / whole;
+  return share > 0 && share < 0.1 ? "< 0.1%" : `${share.toFixed(share < 10 ? 1 : 0)}%`;
+}
+
+export function duration(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined) return UNKNOWN;
+  if (seconds > 0 && seconds < 0.1) return "< 0.1 s";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 600) return `${(seconds / 60).toFixed(1)} min`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 120) return `${minutes} min`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+export function time(value: string | null | undefined): string {
+  if (!value) return UNKNOWN;
+  const date = new Date(value);
+  if (Number.isNaN(date.getTime())) return value;
+  return date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+}
+
+export function money(amount: number | null, currency: string): string {
+  if (amount === null) return UNKNOWN;
+  try {
+    return new Intl.NumberFormat("en-US", { style: "currency", currency }).format(amount);
+  } catch {
+    return `${amount.toFixed(2)} ${currency}`;
+  }
+}
+
+export function cost(gpuSeconds: number | null, pricePerHour: number | null): number | null {
+  return gpuSeconds === null || pricePerHour === null ? null : (gpuSeconds / 3600) * pricePerHour;
+}

@@ -1,0 +1,278 @@
+// One run of one slice: what came of it, what it took, what to change, and what it published.
+
+import { Box, Flex, Heading, HStack, Link, Progress, Table, Text } from "@chakra-ui/react";
+
+import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type Try } from "../api";
+import { compact, cost, count, duration, money, percent, rate, time, UNKNOWN } from "../format";
+import { Actions } from "../parts/Actions";
+import { Figure, Figures, Note, PageLink, Problem, Section, StateWords, Waiting } from "../parts/basics";
+import { Labels } from "../parts/Labels";
+import { Phases } from "../parts/Phases";
+import { Samples } from "../parts/Samples";
+import { SideBySide } from "../parts/SideBySide";
+import { Versions } from "../parts/Versions";
+import { pathOf, taskInstancePath } from "../route";
+import { useData } from "../useData";
+
+interface Props {
+  dag: string;
+  task: string;
+  run: string;
+  map: number;
+}
+
+const LIVE_MS = 5_000;
+
+export function SlicePage({ dag, task, run, map }: Props) {
+  const path = paths.run(dag, task, run, map);
+  const first = useData<SliceRun>(path);
+  const isLive = ["running", "queued"].includes(first.value?.line.state ?? "");
+  const live = useData<SliceRun>(isLive ? path : null, LIVE_MS);
+  const answer = live.value ?? first.value;
+  const state = answer?.line.state;
+  const stillRuns = state === "running" || state === "queued";
+  // Asked anew when the run ends.
+  const stored = useData<Stored>(answer ? `${path}/stored?state=${state}` : null, stillRuns ? LIVE_MS : null);
+  const settings = useData<Settings>(paths.settings).value;
+  return (
+    <>
+      <Text fontSize="sm">
+        <PageLink to={pathOf({})}>Ray LLM</PageLink> /{" "}
+        <PageLink to={pathOf({ dag, task })}>
+          {dag} / {task}
+        </PageLink>{" "}
+        /
+      </Text>
+      {first.error ? <Problem error={first.error} /> : null}
+      {answer === null ? first.error ? null : <Waiting /> : (
+        <>
+          <Head answer={answer} dag={dag} map={map} run={run} task={task} />
+          {stored.value?.note ? <Note>{stored.value.note}</Note> : null}
+          <Live stored={stored.value} />
+          <Actions dag={dag} line={answer.line} task={task} />
+          <Result line={answer.line} settings={settings} stored={stored.value} />
+          <Labels labels={answer.line.labels} rows={answer.line.counts.succeeded ?? 0} />
+          <Advice line={answer.line} stored={stored.value} />
+          {answer.line.outcome ? (
+            <Section title="Time">
+              <Phases seconds={answer.line.seconds} start={stored.value?.report?.seconds.start} />
+            </Section>
+          ) : null}
+          <Usage stored={stored.value} />
+          {stored.value ? <Versions versions={stored.value.versions} /> : null}
+          <SideBySide dag={dag} line={answer.line} task={task} />
+          {settings?.show_samples && answer.line.published_version !== null ? (
+            <Samples path={path} quarantined={answer.line.counts.quarantined ?? 0} />
+          ) : null}
+          <History answer={answer} dag={dag} run={run} task={task} />
+        </>
+      )}
+    </>
+  );
+}
+
+function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
+  const { line, output_path, ray_job_id, ray_job_url } = answer;
+  return (
+    <>
+      <Flex align="center" gap={4} mt={1} wrap="wrap">
+        <Heading as="h1" size="lg">
+          {line.slice_key}
+        </Heading>
+        <StateWords state={line.state} />
+        {line.trial ? <Text color="fg.muted">trial {line.trial}</Text> : null}
+      </Flex>
+      <HStack color="fg.muted" fontSize="sm" gap={4} mt={2} wrap="wrap">
+        {line.archived ? (
+          <Text>Airflow has removed this run; its figures are kept.</Text>
+        ) : (
+          <PageLink to={taskInstancePath(dag, task, run, map)}>Task instance and log</PageLink>
+        )}
+        {ray_job_url ? (
+          <Link color="fg.info" href={ray_job_url} rel="noreferrer noopener" target="_blank">
+            Ray job {ray_job_id ?? ""}
+          </Link>
+        ) : null}
+        {output_path ? (
+          <Text overflowWrap="anywhere">
+            Output: <bdi>{output_path}</bdi>
+          </Text>
+        ) : null}
+        {line.model ? (
+          <Text overflowWrap="anywhere">
+            Model: <bdi>{line.model}</bdi>
+          </Text>
+        ) : null}
+        <Text>
+          {time(line.started)} – {time(line.ended)}
+        </Text>
+      </HStack>
+    </>
+  );
+}
+
+function Live({ stored }: { stored: Stored | null }) {
+  const progress = stored?.progress;
+  if (!progress) return null;
+  const number = (name: string) => (typeof progress[name] === "number" ? (progress[name] as number) : null);
+  const [rows, planned] = [number("rows") ?? 0, number("planned") ?? 0];
+  return (
+    <Section title={progress.step === "failed" ? "Where it stopped" : "Progress"}>
+      {planned > 0 ? (
+        <Progress.Root aria-label="Rows" max={planned} size="lg" value={rows}>
+          <Progress.Track>
+            <Progress.Range />
+          </Progress.Track>
+        </Progress.Root>
+      ) : null}
+      <Box mt={3}>
+      <Figures>
+        <Figure more={planned ? percent(rows, planned) : undefined} name="Rows" value={`${count(rows)} of ${count(planned)}`} />
+        <Figure name="Speed now" value={rate(number("recent_rows_per_s") ?? number("rows_per_s"), "rows/s")} />
+        <Figure name="Time left" value={duration(number("eta_s"))} />
+        <Figure name="Failed rows" value={count(number("failed"))} />
+        <Figure name="Workers" value={count(number("workers"))} />
+      </Figures>
+      </Box>
+      {typeof progress.error === "string" ? (
+        <Box as="pre" bg="bg.subtle" fontSize="xs" maxHeight="14rem" mt={3} overflow="auto" p={3} tabIndex={0} whiteSpace="pre-wrap">
+          {progress.error}
+        </Box>
+      ) : null}
+    </Section>
+  );
+}
+
+function Result({ line, settings, stored }: { line: SliceLine; settings: Settings | null; stored: Stored | null }) {
+  if (!line.outcome) return null;
+  const { counts, tokens } = line;
+  const { planned = 0, succeeded = 0, quarantined = 0 } = counts;
+  const price = cost(line.gpu_seconds, settings?.gpu_hour_price ?? null);
+  const utilisation = stored?.report?.utilisation ?? {};
+  return (
+    <Section title="Result">
+      <Text mb={3}>
+        <b>{count(planned)}</b> planned = <b>{count(succeeded)}</b> answered + <b>{count(quarantined)}</b> in quarantine
+        {planned === succeeded + quarantined ? "" : " – these counts do not add up"}
+      </Text>
+      <Figures>
+        <Figure more={shareOf(quarantined, planned)} name="In quarantine" value={count(quarantined)} />
+        <Figure more={shareOf(counts.truncated, planned)} name="Truncated" value={count(counts.truncated)} />
+        <Figure more={shareOf(counts.invalid_output, planned)} name="Invalid answers" value={count(counts.invalid_output)} />
+        <Figure more="kept from earlier attempts" name="Resumed" value={count(counts.resumed)} />
+        <Figure more="asked once" name="Repeated requests" value={count(counts.deduplicated)} />
+        <Figure more={tokens.cached ? `${compact(tokens.cached)} of them cached` : undefined} name="Tokens in" value={count(tokens.input)} />
+        <Figure name="Tokens out" value={count(tokens.output)} />
+        <Figure more="by the answer cache" name="Tokens saved" value={tokens.saved ? count(tokens.saved) : UNKNOWN} />
+        <Figure more={line.tokens_per_s ? `${count(line.tokens_per_s)} tokens/s` : undefined} name="Speed" value={rate(line.rows_per_s, "rows/s")} />
+        <Figure name="GPUs busy" value={line.gpu_mean === null ? "–" : `${line.gpu_mean.toFixed(0)}%`} more={gpuRange(utilisation)} />
+        {price === null ? null : <Figure more="engine start and inference" name="Cost of GPUs" value={money(price, settings?.currency ?? "")} />}
+      </Figures>
+    </Section>
+  );
+}
+
+function shareOf(rows: number | undefined, planned: number): string | undefined {
+  return rows ? percent(rows, planned) : undefined;
+}
+
+function gpuRange(utilisation: Record<string, number | null>): string | undefined {
+  const low = utilisation.gpu_p10;
+  return typeof low === "number" ? `${low.toFixed(0)}% in the idlest tenth` : undefined;
+}
+
+function Advice({ line, stored }: { line: SliceLine; stored: Stored | null }) {
+  const advice = stored?.report?.advice;
+  if (line.advice.length === 0 && !advice?.length) return null;
+  return (
+    <Section title="What to change next time">
+      {advice
+        ? advice.map(({ code, evidence, change }) => (
+            <Box key={code} mb={2}>
+              <Text>{evidence}.</Text>
+              <Text fontWeight="semibold">{change}</Text>
+            </Box>
+          ))
+        : line.advice.map((code) => <Text key={code}>{code.replaceAll("_", " ")}</Text>)}
+    </Section>
+  );
+}
+
+function Usage({ stored }: { stored: Stored | null }) {
+  const report = stored?.report;
+  if (!report?.balance.workers) return null;
+  const share = (name: string) => {
+    const value = report.utilisation[name];
+    return typeof value === "number" ? `${value.toFixed(0)}%` : "–";
+  };
+  return (
+    <Section title="Cluster">
+      <Figures>
+        <Figure name="Workers" value={count(report.balance.workers)} />
+        <Figure
+          more="busiest worker, by the mean"
+          name="Balance"
+          value={report.balance.max_over_mean ? `${report.balance.max_over_mean.toFixed(2)} ×` : "–"}
+        />
+        <Figure name="GPU memory, highest" value={share("gpu_memory_max")} />
+        <Figure name="CPUs busy" value={share("cpu_mean")} />
+        <Figure name="Memory, highest" value={share("memory_max")} />
+      </Figures>
+    </Section>
+  );
+}
+
+function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; task: string; run: string }) {
+  return (
+    <Section title="Runs of this slice">
+      <Box overflowX="auto">
+        <Table.Root size="sm">
+          <Table.Header>
+            <Table.Row>
+              <Table.ColumnHeader>Run</Table.ColumnHeader>
+              <Table.ColumnHeader>State</Table.ColumnHeader>
+              <Table.ColumnHeader>Outcome</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">Version</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">Answered</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">Resumed</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">In quarantine</Table.ColumnHeader>
+              <Table.ColumnHeader>Ended</Table.ColumnHeader>
+            </Table.Row>
+          </Table.Header>
+          <Table.Body>
+            {answer.history.map((line) => (
+              <Table.Row key={`${line.run_id}/${line.map_index}`}>
+                <Table.Cell>
+                  {line.run_id === run && line.map_index === answer.line.map_index ? (
+                    <b>{line.run_id}</b>
+                  ) : (
+                    <PageLink to={pathOf({ dag, task, run: line.run_id, map: line.map_index })}>{line.run_id}</PageLink>
+                  )}
+                </Table.Cell>
+                <Table.Cell>
+                  <StateWords state={line.state} />
+                </Table.Cell>
+                <Table.Cell>{line.outcome ?? "–"}</Table.Cell>
+                <Table.Cell textAlign="end">{line.published_version ?? "–"}</Table.Cell>
+                <Table.Cell textAlign="end">{count(line.counts.succeeded)}</Table.Cell>
+                <Table.Cell textAlign="end">{count(line.counts.resumed)}</Table.Cell>
+                <Table.Cell textAlign="end">{count(line.counts.quarantined)}</Table.Cell>
+                <Table.Cell whiteSpace="nowrap">{time(line.ended)}</Table.Cell>
+              </Table.Row>
+            ))}
+          </Table.Body>
+        </Table.Root>
+      </Box>
+      {answer.tries.length > 1 ? <Tries tries={answer.tries} /> : null}
+    </Section>
+  );
+}
+
+function Tries({ tries }: { tries: Try[] }) {
+  return (
+    <Text color="fg.muted" fontSize="sm" mt={3}>
+      Tries of this run:{" "}
+      {tries.map(({ number, state, started, ended }) => `${number} ${state ?? "cleared"} (${time(started)} – ${time(ended)})`).join(", ")}
+    </Text>
+  );
+}

@@ -1,0 +1,66 @@
+// One task: its calendar, and how its slices changed over time.
+
+import { Button, Heading, HStack, Text } from "@chakra-ui/react";
+
+import { useMemo } from "react";
+
+import { paths, type Settings } from "../api";
+import { expectedUntil, gridOf, latest, missingKeys } from "../calendar";
+import { Calendar } from "../parts/Calendar";
+import { Note, PageLink, Problem, Section, Waiting } from "../parts/basics";
+import { FillGaps } from "../parts/FillGaps";
+import { Trends } from "../parts/Trends";
+import { pathOf } from "../route";
+import { useData } from "../useData";
+import { useSlices } from "../useSlices";
+
+export function TaskPage({ dag, task }: { dag: string; task: string }) {
+  const { slices, total, unreadable, nextStart, error, loadMore } = useSlices(dag, task);
+  const settings = useData<Settings>(paths.settings).value;
+  const bySlice = useMemo(() => latest(slices ?? []), [slices]);
+  const missing = useMemo(() => {
+    const grid = gridOf(bySlice.keys());
+    return missingKeys(bySlice.keys(), grid, expectedUntil(bySlice, grid, nextStart));
+  }, [bySlice, nextStart]);
+  return (
+    <>
+      <Text fontSize="sm">
+        <PageLink to={pathOf({})}>Ray LLM</PageLink> /
+      </Text>
+      <Heading as="h1" size="lg">
+        {dag} / {task}
+      </Heading>
+      {error ? <Problem error={error} /> : null}
+      {unreadable > 0 ? (
+        <Note>
+          {unreadable} entries were written by another version of the provider and are not shown: upgrade the provider
+          where the API server runs.
+        </Note>
+      ) : null}
+      {slices === null ? (
+        error ? null : (
+          <Waiting />
+        )
+      ) : slices.length === 0 ? (
+        <Note>This task has no slices yet.</Note>
+      ) : (
+        <>
+          <Section aside={<FillGaps dag={dag} missing={missing} task={task} />} title="Slices">
+            <Calendar dag={dag} missing={missing} slices={bySlice} task={task} />
+            {slices.length + unreadable < total ? (
+              <HStack mt={4}>
+                <Button onClick={loadMore} size="sm" variant="outline">
+                  Load older runs
+                </Button>
+                <Text color="fg.muted" fontSize="sm">
+                  {slices.length} of {total} runs are loaded
+                </Text>
+              </HStack>
+            ) : null}
+          </Section>
+          <Trends settings={settings} slices={bySlice} />
+        </>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,86 @@
+// What a person may do about a slice. Each is a run of its DAG by Airflow's own API, with the person's own
+// permission.
+
+import { Code, HStack, Text } from "@chakra-ui/react";
+
+import { actionsFor, type Action, lacking } from "../actions";
+import { call, type SliceLine } from "../api";
+import { useData } from "../useData";
+import { PageLink, Section } from "./basics";
+import { Confirm } from "./Confirm";
+
+interface Props {
+  dag: string;
+  task: string;
+  line: SliceLine;
+}
+
+interface Details {
+  is_paused: boolean;
+  params: Record<string, unknown> | null;
+}
+
+export function Actions({ dag, task, line }: Props) {
+  const actions = actionsFor(line);
+  const ofDag = `api/v2/dags/${encodeURIComponent(dag)}`;
+  const details = useData<Details>(actions.length > 0 ? `${ofDag}/details` : null).value;
+  const others = useOtherTasks(actions.length > 0 ? dag : null, task);
+  if (actions.length === 0 || details === null) return null;
+  const params = details.params ?? {};
+  const missing = [...new Set(actions.flatMap((action) => lacking(action, params)))];
+  const start = async (action: Action) => {
+    const body = JSON.stringify({ conf: action.conf, logical_date: null });
+    const run = await call<{ dag_run_id: string }>(`${ofDag}/dagRuns`, { method: "POST", body });
+    const path = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run.dag_run_id)}`;
+    return (
+      <Text>
+        Started: <PageLink to={path}>{run.dag_run_id}</PageLink>
+        {details.is_paused ? ". The DAG is paused: the run waits until you unpause it." : ""}
+      </Text>
+    );
+  };
+  return (
+    <Section title="Actions">
+      <HStack gap={2} wrap="wrap">
+        {actions.map((action) => (
+          <Confirm
+            act={() => start(action)}
+            disabled={lacking(action, params).length > 0}
+            key={action.name}
+            name={action.name}
+          >
+            <Text>{action.words}</Text>
+            <Text mt={3}>
+              Starts a run of {dag} with <Code>{JSON.stringify(action.conf)}</Code>.
+            </Text>
+            <OtherTasks names={others} />
+          </Confirm>
+        ))}
+      </HStack>
+      {missing.length > 0 ? (
+        <Text color="fg.muted" fontSize="sm" mt={3}>
+          To enable all of these, declare the Params {missing.join(", ")} in the DAG and use them in its task, as the
+          example DAG customers_operated does.
+        </Text>
+      ) : null}
+    </Section>
+  );
+}
+
+/** The names of a DAG's other tasks, which a run of it runs, too. */
+export function useOtherTasks(dag: string | null, task: string): string[] | null {
+  const path = dag === null ? null : `api/v2/dags/${encodeURIComponent(dag)}/tasks`;
+  const { value } = useData<{ tasks: { task_id: string }[] }>(path);
+  return value === null ? null : value.tasks.map(({ task_id }) => task_id).filter((name) => name !== task);
+}
+
+export function OtherTasks({ names }: { names: string[] | null }) {
+  if (!names?.length) return null;
+  const shown = names.slice(0, 8).join(", ");
+  return (
+    <Text mt={3}>
+      The DAG&apos;s other tasks run, too: {shown}
+      {names.length > 8 ? ` and ${names.length - 8} more` : ""}.
+    </Text>
+  );
+}

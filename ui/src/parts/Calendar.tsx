@@ -1,0 +1,156 @@
+// A task's slices as a calendar: months of days, days of hours, or names in their order.
+
+import { Box, Button, Flex, Grid, Heading, HStack, SimpleGrid, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { Link as RouterLink } from "react-router-dom";
+
+import type { SliceLine } from "../api";
+import { type Block, blocksOf, type Cell, dayNumber, gridOf, hourNumber, type Grid as Kind } from "../calendar";
+import { count } from "../format";
+import { pathOf } from "../route";
+import { type CellState, LOOKS, ORDER } from "../states";
+import { Mark } from "./basics";
+
+const BLOCKS: Record<Kind, number> = { days: 12, hours: 31, names: 1 };
+const WEEKDAYS = ["Mo", "Tu", "We", "Th", "Fr", "Sa", "Su"];
+
+interface Props {
+  dag: string;
+  task: string;
+  slices: Map<string, SliceLine>;
+  missing: string[];
+}
+
+export function Calendar({ dag, task, slices, missing }: Props) {
+  const grid = gridOf(slices.keys());
+  const blocks = blocksOf(slices, grid, missing);
+  const [shown, setShown] = useState(BLOCKS[grid]);
+  const visible = blocks.slice(0, shown);
+  return (
+    <>
+      <Legend blocks={blocks} />
+      {grid === "names" ? (
+        <Flex gap={2} wrap="wrap">
+          {visible[0]?.cells.map((cell) => cell && <Day cell={cell} dag={dag} key={cell.key} kind={grid} task={task} />)}
+        </Flex>
+      ) : (
+        <SimpleGrid columns={grid === "days" ? { base: 1, sm: 2, lg: 3, xl: 4 } : 1} gap={5}>
+          {visible.map((block) => (
+            <Month block={block} dag={dag} key={block.title} kind={grid} task={task} />
+          ))}
+        </SimpleGrid>
+      )}
+      {blocks.length > shown ? (
+        <Button mt={4} onClick={() => setShown(shown + BLOCKS[grid])} size="sm" variant="outline">
+          Show earlier ({blocks.length - shown} more)
+        </Button>
+      ) : null}
+    </>
+  );
+}
+
+function Month({ block, kind, dag, task }: { block: Block; kind: Kind; dag: string; task: string }) {
+  const columns = kind === "days" ? 7 : 24;
+  return (
+    <Box maxWidth={kind === "days" ? "22rem" : undefined} overflowX="auto">
+      <Heading as="h3" mb={2} size="xs">
+        {block.title}
+      </Heading>
+      <Grid gap={1} minWidth={kind === "hours" ? "46rem" : undefined} templateColumns={`repeat(${columns}, 1fr)`}>
+        {kind === "days"
+          ? WEEKDAYS.map((day) => (
+              <Text color="fg.muted" fontSize="2xs" key={day} textAlign="center">
+                {day}
+              </Text>
+            ))
+          : null}
+        {Array.from({ length: block.lead }, (_, i) => (
+          <Box key={`lead-${i}`} />
+        ))}
+        {block.cells.map((cell, i) =>
+          cell ? (
+            <Day cell={cell} dag={dag} key={cell.key} kind={kind} task={task} />
+          ) : (
+            <Blank key={`blank-${i}`}>{kind === "days" ? i + 1 : String(i).padStart(2, "0")}</Blank>
+          ),
+        )}
+      </Grid>
+    </Box>
+  );
+}
+
+/** A day for which nothing is expected. */
+function Blank({ children }: { children: string | number }) {
+  return (
+    <Flex align="start" aria-hidden color="fg.muted" fontSize="2xs" height="38px" justify="start" p="3px">
+      {children}
+    </Flex>
+  );
+}
+
+function Day({ cell, kind, dag, task }: { cell: Cell; kind: Kind; dag: string; task: string }) {
+  const { key, slice } = cell;
+  const state: CellState = slice?.state ?? "missing";
+  const look = LOOKS[state];
+  const name = kind === "days" ? dayNumber(key) : kind === "hours" ? hourNumber(key) : key;
+  const words = describe(key, slice);
+  const body = (
+    <Flex
+      bg={look.color}
+      borderColor={state === "missing" ? "fg.muted" : "transparent"}
+      borderRadius="sm"
+      borderStyle={state === "missing" ? "dashed" : "solid"}
+      borderWidth="1.5px"
+      color={state === "missing" ? "fg" : look.ink}
+      direction="column"
+      height="38px"
+      minWidth={kind === "names" ? "5rem" : "26px"}
+      position="relative"
+      px="4px"
+      title={words}
+    >
+      <Text as="span" fontSize={kind === "names" ? "xs" : "2xs"} lineHeight="14px" truncate>
+        {name}
+      </Text>
+      <Text as="span" bottom="1px" fontSize="sm" fontWeight="bold" lineHeight="18px" position="absolute" right="4px">
+        {look.mark}
+      </Text>
+    </Flex>
+  );
+  if (!slice) return <Box aria-label={words} role="img">{body}</Box>;
+  const to = pathOf({ dag, task, run: slice.run_id, map: slice.map_index });
+  return (
+    <Box asChild borderRadius="sm" _focusVisible={{ outline: "2px solid", outlineColor: "fg" }}>
+      <RouterLink aria-label={words} to={to}>
+        {body}
+      </RouterLink>
+    </Box>
+  );
+}
+
+function describe(key: string, slice: SliceLine | null): string {
+  const state = LOOKS[slice?.state ?? "missing"].words;
+  if (!slice?.outcome) return `${key}: ${state}`;
+  const { succeeded, quarantined } = slice.counts;
+  const bad = quarantined ? `, ${count(quarantined)} in quarantine` : "";
+  return `${key}: ${state}, ${count(succeeded)} rows${bad}`;
+}
+
+function Legend({ blocks }: { blocks: Block[] }) {
+  const states = blocks.flatMap((b) => b.cells.map((cell) => cell && (cell.slice?.state ?? "missing")));
+  return (
+    <HStack gap={4} mb={4} wrap="wrap">
+      {ORDER.map((state) => {
+        const number = states.filter((s) => s === state).length;
+        return number || state === "missing" ? (
+          <HStack fontSize="sm" gap={2} key={state}>
+            <Mark state={state} />
+            <span>
+              {LOOKS[state].words} <b>{count(number)}</b>
+            </span>
+          </HStack>
+        ) : null;
+      })}
+    </HStack>
+  );
+}

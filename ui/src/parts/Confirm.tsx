@@ -1,0 +1,76 @@
+// Asks before something runs, and says what became of it.
+
+import { Box, Button, CloseButton, Dialog, Portal, Text } from "@chakra-ui/react";
+import { type ReactNode, useState } from "react";
+
+import { ApiError } from "../api";
+import { Note } from "./basics";
+
+interface Props {
+  name: string;
+  children: ReactNode;
+  /** Does it; returns what to say then. */
+  act: () => Promise<ReactNode>;
+  disabled?: boolean;
+  title?: string;
+}
+
+export function Confirm({ name, children, act, disabled, title }: Props) {
+  const [isOpen, setOpen] = useState(false);
+  const [isBusy, setBusy] = useState(false);
+  const [said, setSaid] = useState<ReactNode>(null);
+  const run = async () => {
+    setBusy(true);
+    try {
+      setSaid(await act());
+    } catch (error) {
+      setSaid(<Note role="alert">{reasonOf(error)}</Note>);
+    } finally {
+      setBusy(false);
+    }
+  };
+  const open = (isNow: boolean) => {
+    setOpen(isNow);
+    if (isNow) setSaid(null);
+  };
+  return (
+    <Dialog.Root onOpenChange={({ open: isNow }) => open(isNow)} open={isOpen}>
+      <Dialog.Trigger asChild>
+        <Button disabled={disabled} size="sm" title={title} variant="outline">
+          {name}
+        </Button>
+      </Dialog.Trigger>
+      <Portal>
+        <Dialog.Backdrop />
+        <Dialog.Positioner>
+          <Dialog.Content>
+            <Dialog.Header>
+              <Dialog.Title>{name}</Dialog.Title>
+            </Dialog.Header>
+            <Dialog.Body>
+              {said ?? <Box fontSize="sm">{children}</Box>}
+            </Dialog.Body>
+            <Dialog.Footer>
+              <Button onClick={() => open(false)} variant="outline">
+                {said === null ? "Cancel" : "Close"}
+              </Button>
+              {said === null ? (
+                <Button loading={isBusy} onClick={() => void run()}>
+                  {name}
+                </Button>
+              ) : null}
+            </Dialog.Footer>
+            <Dialog.CloseTrigger asChild>
+              <CloseButton size="sm" />
+            </Dialog.CloseTrigger>
+          </Dialog.Content>
+        </Dialog.Positioner>
+      </Portal>
+    </Dialog.Root>
+  );
+}
+
+function reasonOf(error: unknown): ReactNode {
+  if (error instanceof ApiError && error.status === 403) return "Airflow does not let you start runs of this DAG.";
+  return <Text>Airflow refused it: {error instanceof Error ? error.message : String(error)}</Text>;
+}

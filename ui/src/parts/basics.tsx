@@ -1,0 +1,124 @@
+// Small things that all pages share.
+
+import { Box, Flex, Grid, Heading, HStack, Link, Skeleton, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+import { Link as RouterLink } from "react-router-dom";
+
+import type { ApiError } from "../api";
+import { UNKNOWN } from "../format";
+import { type CellState, LOOKS } from "../states";
+
+/** The mark of a state: a colour and a letter. */
+export function Mark({ state, size = "20px" }: { state: CellState; size?: string }) {
+  const look = LOOKS[state];
+  return (
+    <Flex
+      align="center"
+      aria-hidden
+      bg={look.color}
+      border={state === "missing" ? "1.5px dashed" : undefined}
+      borderColor="fg.muted"
+      borderRadius="sm"
+      color={state === "missing" ? "fg" : look.ink}
+      flexShrink={0}
+      fontSize="xs"
+      fontWeight="bold"
+      height={size}
+      justify="center"
+      width={size}
+    >
+      {look.mark}
+    </Flex>
+  );
+}
+
+export function StateWords({ state }: { state: CellState }) {
+  return (
+    <HStack as="span" display="inline-flex" gap={2} minWidth="6.5rem">
+      <Mark state={state} />
+      <span>{LOOKS[state].words}</span>
+    </HStack>
+  );
+}
+
+export function PageLink({ to, children, label }: { to: string; children: ReactNode; label?: string }) {
+  return (
+    <Link asChild color="fg.info">
+      <RouterLink aria-label={label} to={to}>
+        {children}
+      </RouterLink>
+    </Link>
+  );
+}
+
+export function Section({ title, children, aside }: { title: string; children: ReactNode; aside?: ReactNode }) {
+  return (
+    <Box as="section" borderColor="border" borderRadius="md" borderWidth="1px" mt={4} p={4}>
+      <Flex align="center" gap={3} justify="space-between" mb={3} wrap="wrap">
+        <Heading as="h2" size="sm">
+          {title}
+        </Heading>
+        {aside}
+      </Flex>
+      {children}
+    </Box>
+  );
+}
+
+/** A number with its name; nothing where it is not known. */
+export function Figure({ name, value, more }: { name: string; value: string; more?: string }) {
+  if (value === UNKNOWN) return null;
+  return (
+    <Box>
+      <Text color="fg.muted" fontSize="xs">
+        {name}
+      </Text>
+      <Text fontSize="lg" fontVariantNumeric="tabular-nums" fontWeight="semibold">
+        {value}
+      </Text>
+      {more ? (
+        <Text color="fg.muted" fontSize="xs">
+          {more}
+        </Text>
+      ) : null}
+    </Box>
+  );
+}
+
+export function Figures({ children }: { children: ReactNode }) {
+  return (
+    <Grid gapX={4} gapY={3} templateColumns="repeat(auto-fill, minmax(8rem, 1fr))">
+      {children}
+    </Grid>
+  );
+}
+
+export function Note({ children, role }: { children: ReactNode; role?: "alert" }) {
+  return (
+    <Box
+      bg="bg.subtle"
+      borderColor="border.emphasized"
+      borderLeftWidth="4px"
+      borderRadius="sm"
+      fontSize="sm"
+      my={2}
+      p={3}
+      role={role}
+    >
+      {children}
+    </Box>
+  );
+}
+
+export function Waiting() {
+  return <Skeleton aria-label="Loading" height="9rem" mt={4} role="status" />;
+}
+
+export function Problem({ error }: { error: ApiError }) {
+  const known: Record<number, string> = {
+    401: "You are not logged in any more: reload the page.",
+    403: "Airflow does not let you read this DAG's slices. Ask for the permission to read its task instances and XComs.",
+    404: "There is no such slice: Airflow may have removed its run.",
+  };
+  return <Note role="alert">{known[error.status] ?? `The page could not be loaded: ${error.message}`}</Note>;
+}

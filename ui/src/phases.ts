@@ -1,0 +1,37 @@
+// A run's phases in their order, by the report's seconds. Pure.
+
+export interface Phase {
+  name: string;
+  color: string;
+  seconds: number;
+}
+
+/**
+ * The engine's start is split as far as it is known; what is left of it has a line of its own, and so has
+ * what is left of the total.
+ */
+export function phasesOf(seconds: Record<string, number>, start: Record<string, number | null> | null): Phase[] {
+  const known = start ?? {};
+  const engine = known.engine ?? 0;
+  const parts: [string, string, number][] = [
+    ["Worker imports", "#8a5a00", known.worker_imports ?? 0],
+    ["Model loaded", "#c98500", known.load ?? 0],
+    ["Compiled", "#E69F00", known.compile ?? 0],
+    ["Warmed up", "#f3c14f", known.warm_up ?? 0],
+  ];
+  const split = parts.reduce((sum, [, , part]) => sum + part, 0);
+  const startTotal = seconds.engine_start ?? engine;
+  const rest = Math.max(startTotal - split, 0);
+  const phases: [string, string, number][] = [
+    ["Queued", "#777777", seconds.queued ?? 0],
+    ...(split > 0 && split <= startTotal ? parts : []),
+    [split > 0 ? "Engine start, other" : "Engine start", "#a66f00", split <= startTotal ? rest : startTotal],
+    ["Inference", "#0072B2", seconds.inference ?? 0],
+    ["Publish", "#009E73", seconds.publish ?? 0],
+  ];
+  const sum = phases.reduce((all, [, , part]) => all + part, 0);
+  phases.push(["Airflow, job start and end", "#b9b9b9", Math.max((seconds.total ?? 0) - sum, 0)]);
+  return phases
+    .filter(([, , part]) => part > 0)
+    .map(([name, color, part]) => ({ name, color, seconds: part }));
+}

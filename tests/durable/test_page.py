@@ -90,6 +90,7 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
 
     # Its link is on Airflow's own page of the task.
     page.get_by_role("link", name="Task instance and log").click()
+    page.get_by_role("link", name="Details", exact=True).click()
     page.get_by_role("link", name="Slice", exact=True).click()
     expect(page.get_by_role("heading", name=first)).to_be_visible()
 

@@ -56,7 +56,7 @@ def _compare(
     from vllm.sampling_params import StructuredOutputsParams
 
     from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-    from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, LabelTree
+    from airflow_provider_raydatallm.processor.engines.vllm.request.labels.tree import LABELS, LabelTree
     from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
     from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _WATCH_SECONDS = 2.0
 _CELL_CHARACTERS = 200
 #: That Arrow can count.
-_MOST_ROWS = 2**31 - 1
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -103,10 +102,11 @@ def _show(args: argparse.Namespace) -> int:
 
 def _sample(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.comparison import find_version
-    from airflow_provider_raydatallm.processor.tables.samples import sample_rows
+    from airflow_provider_raydatallm.processor.tables.samples import first_rows
 
     folders = _folders(args, args.slice)
-    rows = sample_rows(folders, find_version(folders, None), args.rows, quarantined=args.quarantined)
+    version = find_version(folders, None)
+    _, rows = first_rows(folders, version, args.rows, quarantined=args.quarantined)
     if args.json:
         print(json.dumps(_as_json_values(rows), default=str))
         return 0
@@ -138,7 +138,7 @@ def _diff(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.comparison import compare_labels, compare_settings
 
     before, after = _version_of(args, args.before), _version_of(args, args.after)
-    figures, labels = compare_settings(before[1], after[1]), compare_labels(before, after)
+    figures, labels = compare_settings(before, after), compare_labels(before, after)
     if args.json:
         print(json.dumps({"figures": [asdict(d) for d in figures], "labels": [asdict(d) for d in labels]}))
         return 0
@@ -174,20 +174,19 @@ def _folders(args: argparse.Namespace, key: str) -> SliceFolders:
     return SliceFolders.open(slice_paths(slice_folder(args.output, key), args.metadata_path))
 
 
-def _version_of(args: argparse.Namespace, name: str) -> tuple[SliceFolders, Version]:
+def _version_of(args: argparse.Namespace, name: str) -> Version:
     from airflow_provider_raydatallm.processor.tables.comparison import find_version
 
     key, at, number = name.rpartition("@")
     if not (at and number.isdecimal()):
         key, number = name, ""
-    folders = _folders(args, key)
-    return folders, find_version(folders, int(number) if number else None)
+    return find_version(_folders(args, key), int(number) if number else None)
 
 
 def _row_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows: give at least 1")
-    return min(int(text), _MOST_ROWS)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows: give at least 1")
+    return int(text)
 
 
 def _as_json_values(value: Any) -> Any:

@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from airflow_provider_raydatallm.task.slice_entry import SliceFigures
+
 State = Literal["published", "quarantined", "empty", "running", "queued", "failed"]
 
 
-class SliceLine(BaseModel):
+class SliceLine(SliceFigures):
     """One run of one slice.
 
     :param archived: whether Airflow has removed the run itself: the state is then the last that was known.
     """
 
-    slice_key: str
-    slice_instant: str | None = None
     run_id: str
     map_index: int = -1
     try_number: int | None = None
@@ -25,20 +25,6 @@ class SliceLine(BaseModel):
     started: datetime | None = None
     ended: datetime | None = None
     archived: bool = False
-    trial: str | None = None
-    model: str | None = None
-    outcome: str | None = None
-    published_version: int | None = None
-    fingerprint: str | None = None
-    counts: dict[str, int] = {}
-    tokens: dict[str, int] = {}
-    seconds: dict[str, float] = {}
-    rows_per_s: float | None = None
-    tokens_per_s: float | None = None
-    gpu_seconds: float | None = None
-    gpu_mean: float | None = None
-    labels: dict[str, int] | None = None
-    advice: list[str] = []
 
 
 class SlicesPage(BaseModel):

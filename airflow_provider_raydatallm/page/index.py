@@ -14,7 +14,7 @@ from sqlalchemy import Select, and_, exists, func, select
 from sqlalchemy.orm import Session
 
 from airflow_provider_raydatallm.page.answers import SliceLine, SlicesPage, State, TaskLine, TasksPage, Try
-from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry
+from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry, SliceFigures
 
 try:
     from airflow.models.asset_state_store import AssetStateStoreModel
@@ -242,7 +242,7 @@ def _line(
     started: datetime | None = None,
     ended: datetime | None = None,
 ) -> SliceLine:
-    figures = entry.model_dump(exclude={"format", "paths", "ray_job_id"})
+    figures = entry.model_dump(include=set(SliceFigures.model_fields))
     run = {"run_id": run_id, "map_index": map_index, "started": started, "ended": ended}
     return SliceLine.model_validate({**figures, **run, "state": state})
 

@@ -52,7 +52,7 @@ def read_sample(run: RunOfSlice, task: dict[str, str], kind: Literal["published"
 
 
 def _view(run: RunOfSlice, task: dict[str, str]) -> Any:
-    from airflow_provider_raydatallm.processor.store.slice_view import SliceView
+    from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 
     return SliceView(SlicePaths(**run.entry.paths), task)
 

@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths im
     sample_token_lengths,
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, preflight_findings
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import probe_cluster
@@ -27,7 +28,6 @@ from airflow_provider_raydatallm.processor.sizing.plan_lines import (
     workers_text,
 )
 from airflow_provider_raydatallm.processor.slice_run import inspect_slice
-from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 from airflow_provider_raydatallm.processor.version_build import VersionBuild
 

@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGiv
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.deadline import lateness
 from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate
+from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, ProgressReporter
 from airflow_provider_raydatallm.processor.metrics.startup_time import environment_seconds
 from airflow_provider_raydatallm.processor.publish.carry_over import carry_over_rows
@@ -44,7 +45,6 @@ from airflow_provider_raydatallm.processor.store.checkpoint import (
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Fragments, MissingRows
-from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,

@@ -33,28 +33,22 @@ FORMAT = 1
 _KEY_CHARACTERS = 512
 
 
-class SliceEntry(pydantic.BaseModel):
+class SliceFigures(pydantic.BaseModel):
     """
     :param slice_instant: the instant that the slice key stands for, in a scheduled run.
-    :param paths: where the slice's files lie (`SlicePaths`), for a server that may read them.
     :param trial: its name, when this was one: it says nothing of the slice itself.
     :param outcome: of the task; None while it runs, and when it failed. The following are then None or empty.
     :param labels: how many of the published rows have each label.
     :param gpu_seconds: seconds from the engine's start to its last row, times the GPUs that it held.
     """
 
-    model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
-
-    format: int = FORMAT
     slice_key: str
     slice_instant: str | None = None
-    paths: dict[str, str]
     trial: str | None = None
     model: str | None = None
     outcome: str | None = None
     published_version: int | None = None
     fingerprint: str | None = None
-    ray_job_id: str | None = None
     counts: dict[str, int] = {}
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
@@ -64,6 +58,18 @@ class SliceEntry(pydantic.BaseModel):
     gpu_mean: float | None = None
     labels: dict[str, int] | None = None
     advice: list[str] = []
+
+
+class SliceEntry(SliceFigures):
+    """
+    :param paths: where the slice's files lie (`SlicePaths`), for a server that may read them.
+    """
+
+    model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
+
+    format: int = FORMAT
+    paths: dict[str, str]
+    ray_job_id: str | None = None
 
     @classmethod
     def of(cls, job: SliceJob, result: Mapping[str, Any] | None = None) -> SliceEntry:

@@ -3,6 +3,7 @@ Airflow's `[metrics]` and `[traces]` send them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,8 @@ from airflow.sdk.observability.stats import Stats
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+log = logging.getLogger(__name__)
+
 #: In the order in which a run passes them, as `seconds` in the task's result has them.
 _PHASES = ("queued", "engine_start", "inference", "publish")
 _NANOSECONDS = 1_000_000_000
@@ -18,13 +21,21 @@ _NANOSECONDS = 1_000_000_000
 
 def record(result: dict[str, Any], *, dag_id: str, task_id: str, task_start: float) -> None:
     """Sends a task's result: counters and times of its run, and a span for each phase below the task's own.
+    No failure here fails the task.
 
     :param task_start: epoch seconds.
     """
     tags = {"dag_id": dag_id, "task_id": task_id}
-    Stats.incr("ray_llm.slices", tags={**tags, "outcome": result["outcome"]})
-    if result["outcome"] != "published":  # the run that did the work has told already
-        return
+    try:
+        Stats.incr("ray_llm.slices", tags={**tags, "outcome": result["outcome"]})
+        if result["outcome"] == "published":  # else the run that did the work has told already
+            _send_figures(result, tags)
+            _add_spans(result, task_start)
+    except Exception as e:
+        log.warning("Airflow's statistics lack this slice: %s: %s", type(e).__name__, e)
+
+
+def _send_figures(result: dict[str, Any], tags: dict[str, str]) -> None:
     for section in ("counts", "tokens"):
         for name, value in result[section].items():
             if value is not None:
@@ -33,7 +44,6 @@ def record(result: dict[str, Any], *, dag_id: str, task_id: str, task_start: flo
         Stats.gauge("ray_llm.rows_per_s", rate, tags=tags)
     for phase, seconds in _phases(result):
         Stats.timing(f"ray_llm.seconds.{phase}", timedelta(seconds=seconds), tags=tags)
-    _add_spans(result, task_start)
 
 
 def trace_context() -> dict[str, str]:

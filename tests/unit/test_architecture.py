@@ -17,7 +17,7 @@ PACKAGE = "airflow_provider_raydatallm"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: What the Airflow side may import from the Ray side, and nothing else.
 WINDOWS = {
-    "processor.store.published", "processor.store.slice_view", "processor.request.row_code",
+    "processor.store.published", "processor.tables.slice_view", "processor.request.row_code",
     "processor.request.row_function",
 }  # fmt: skip
 PUBLIC = {"exceptions", "get_provider_info", "reader"}

@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths im
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
+from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
@@ -40,7 +41,6 @@ from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs, TokenLengthSample
 from airflow_provider_raydatallm.processor.sizing.sizes import fits_one_process
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
-from airflow_provider_raydatallm.processor.store.past_speed import newest_throughput
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ _CODECS = frozenset({
     "pcm_f64le", "pcm_mulaw", "pcm_s16be", "pcm_s16le", "pcm_s24be", "pcm_s24le", "pcm_s32be", "pcm_s32le",
     "pcm_s8", "pcm_u8",
 })  # fmt: skip
-#: Which may hold what is no number. Decoders of other codecs make none.
+#: Whose samples may be NaN or infinite. Decoders of other codecs make neither.
 _OF_FLOATS = frozenset({"pcm_f32le", "pcm_f64le"})
 
 
@@ -73,7 +73,7 @@ def _decode(data: bytes, max_seconds: float) -> np.ndarray:
                 if count + frame.samples / frame.sample_rate * SAMPLE_RATE > max_seconds * SAMPLE_RATE:
                     raise InvalidMedia(f"the recording is longer than audio.max_seconds, {max_seconds:g} s")
                 if codec in _OF_FLOATS and not np.isfinite(frame.to_ndarray()).all():
-                    raise InvalidMedia("the recording has samples that are no numbers, or infinite")
+                    raise InvalidMedia("the recording has samples that are NaN or infinite")
             for resampled in resampler.resample(frame):
                 pieces.append(resampled.to_ndarray()[0])
                 count += len(pieces[-1])

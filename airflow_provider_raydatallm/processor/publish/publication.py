@@ -114,7 +114,7 @@ class Publication:
             "output_column": self.job.output_column,
             "epoch": self.lease.epoch,
             "run": self.lease.name,
-            # Who may read the task's data may read these rows; see `store.slice_view`.
+            # Who may read the task's data may read these rows; see `tables.slice_view`.
             "task": own_task(),
             "files": [asdict(p.data) for p in parts],
             "quarantine": [asdict(p.quarantine) for p in parts if p.quarantine],

@@ -7,7 +7,6 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor.store.published import kept_versions
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
-from airflow_provider_raydatallm.processor.tables.samples import label_shares
 
 #: Of a report, what people compare, by where it stands.
 _FIGURES = (
@@ -53,16 +52,18 @@ def compare_settings(before: Version, after: Version) -> list[Difference]:
     ]
 
 
-def compare_labels(
-    before: tuple[SliceFolders, Version], after: tuple[SliceFolders, Version]
-) -> list[Difference]:
-    """The share of rows that have each label, largest change first; none where answers are no labels."""
-    shares, later = label_shares(*before), label_shares(*after)
-    if shares is None or later is None:
-        return []
+def compare_labels(before: Version, after: Version) -> list[Difference]:
+    """The share of answered rows that have each label, the largest change first; none where answers are no
+    labels."""
+    shares, later = _label_shares(before), _label_shares(after)
     labels = dict.fromkeys([*shares, *later])
     found = [Difference(label, shares.get(label, 0.0), later.get(label, 0.0)) for label in labels]
     return sorted(found, key=lambda d: -abs(d.after - d.before))
+
+
+def _label_shares(version: Version) -> dict[str, float]:
+    labels, rows = version.body["report"].get("labels") or {}, _figure(version, "counts.succeeded")
+    return {label: count / rows for label, count in labels.items()}
 
 
 def _figure(version: Version, name: str) -> Any:

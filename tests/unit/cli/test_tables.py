@@ -122,6 +122,7 @@ def test_rows_are_shown_as_one_line_a_value(job: SliceJob, capsys: Out, tmp_path
 
 
 def test_two_versions_and_two_slices_are_compared(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
+    job = changed(job, choices=["a", "b", "c"])
     run(job)
     pq.write_table(pa.table({"name": [*"abbb", "fail", "c"]}), tmp_path / "other.parquet")
     run(of_day(job, "2026-01-02", input_path=f"{tmp_path}/other.parquet"))

@@ -90,3 +90,14 @@ def test_phases_are_spans_below_the_tasks_own(monkeypatch: pytest.MonkeyPatch) -
     ]  # fmt: skip
     assert {s.parent.span_id for s in phases} == {task.get_span_context().span_id}
     assert dict(phases[0].attributes) == {"ray_llm.slice_key": "2026-01-31", "ray_llm.job": "job-1"}
+
+
+def test_no_failure_of_the_statistics_fails_the_task(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise OSError("no such host")
+
+    monkeypatch.setattr(Stats, "incr", lambda *a, **k: fail())
+    record()
+    assert "statistics lack this slice: OSError: no such host" in caplog.text

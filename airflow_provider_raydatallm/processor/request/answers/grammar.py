@@ -17,7 +17,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.json_schema import subschemas
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.request.answers.limited_patterns import (
+from airflow_provider_raydatallm.processor.request.answers.limits.patterns import (
     LimitedPatterns,
     check_pattern,
 )

@@ -65,13 +65,13 @@ class ScoreParser(AnswerParser):
 
     def _parse(self, answers: pa.Table, answered: np.ndarray) -> Parsed:
         scores, are_valid = _to_vectors(_numbers(answers, answered), "float32")
-        failures, problems = _invalid(answered[~are_valid], INVALID_SCORE, "the score is no number")
+        failures, problems = _invalid(answered[~are_valid], INVALID_SCORE, "the score is NaN")
         column = pa.array(scores.ravel(), pa.float32())
         return Parsed(answered[are_valid], {self._column: column}, failures, problems)
 
 
 def _invalid(rows: np.ndarray, kind: str, message: str) -> tuple[list[Failure], dict[int, str]]:
-    """Of answers that no answer cache may keep: what is no number once may be one when it is asked again."""
+    """Of answers that no answer cache may keep: what is NaN once may be a number when it is asked again."""
     return [(int(i), kind, message) for i in rows], dict.fromkeys(map(int, rows), message)
 
 

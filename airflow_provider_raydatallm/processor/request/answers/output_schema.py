@@ -21,8 +21,8 @@ import referencing
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.json_schema import resolve_pointer, subschemas
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.request.answers.limited_keywords import LimitedKeywords
-from airflow_provider_raydatallm.processor.request.answers.limited_patterns import check_pattern
+from airflow_provider_raydatallm.processor.request.answers.limits.keywords import LimitedKeywords
+from airflow_provider_raydatallm.processor.request.answers.limits.patterns import check_pattern
 from airflow_provider_raydatallm.processor.value_types import MAX_DEPTH
 
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}

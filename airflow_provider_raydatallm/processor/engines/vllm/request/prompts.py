@@ -12,8 +12,8 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.engines.control_tokens import Spans
-from airflow_provider_raydatallm.processor.engines.vllm.request.label_questions import LabelQuestions
-from airflow_provider_raydatallm.processor.engines.vllm.request.labels import Labels
+from airflow_provider_raydatallm.processor.engines.vllm.request.labels.labels import Labels
+from airflow_provider_raydatallm.processor.engines.vllm.request.labels.questions import LabelQuestions
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import pooling_params
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import reasoning_params
 from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import Messages, TextTokenizer

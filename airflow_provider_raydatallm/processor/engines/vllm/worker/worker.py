@@ -28,7 +28,11 @@ from airflow_provider_raydatallm.processor.engines.vllm.lora import WorkerAdapte
 from airflow_provider_raydatallm.processor.engines.vllm.reasoning import ReasoningSplitter
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import ADAPTER
-from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import LABELS, Branching, LabelTree
+from airflow_provider_raydatallm.processor.engines.vllm.request.labels.tree import (
+    LABELS,
+    Branching,
+    LabelTree,
+)
 from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import POOLING
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import REASONING
 from airflow_provider_raydatallm.processor.engines.vllm.request.transcript import TRANSCRIPT, Transcript

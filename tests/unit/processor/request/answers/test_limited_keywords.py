@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.request.answers import limited_keywords
+from airflow_provider_raydatallm.processor.request.answers.limits import keywords as limited_keywords
 from airflow_provider_raydatallm.processor.request.answers.output_schema import AnswerSchema, InvalidOutput
 
 UNIQUE = {"type": "array", "uniqueItems": True}

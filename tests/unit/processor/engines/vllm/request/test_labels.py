@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.request import LABEL_QUESTION
-from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import (
+from airflow_provider_raydatallm.processor.engines.vllm.request.labels.tree import (
     LABELS,
     LabelsNotToldApart,
     LabelTree,

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import CONFIG
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.slice_view import SliceView
+from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 from tests.support.in_process import job_of
 from tests.support.in_process import run_in_process as run
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import (
+from airflow_provider_raydatallm.processor.engines.vllm.request.labels.tree import (
     LabelsNotToldApart,
     LabelTree,
 )

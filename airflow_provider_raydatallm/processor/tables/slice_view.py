@@ -2,7 +2,7 @@
 
 The one who asks names a task and the folders that the task's record names. Whoever may edit that record must
 not be shown another task's data: a version is shown only when its commit names the task. Read with the
-identity of the process that asks. Only `sample_rows` needs pyarrow.
+identity of the process that asks. Only `sample` needs pyarrow.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
-from airflow_provider_raydatallm.processor.store.published import locate_files
 from airflow_provider_raydatallm.processor.store.versions import PROGRESS, Commits, SliceFolders, Version
+from airflow_provider_raydatallm.processor.tables.samples import first_rows
 
 #: How many versions are read: each is a request to the store.
 _VERSIONS = 10
@@ -58,30 +58,14 @@ class SliceView:
         version = next(iter(self.versions()), None)
         if version is None:
             raise FileNotFoundError("nothing is published")
-        wanted = version.files if kind == "published" else version.quarantine
-        located = locate_files(self._folders, version, quarantine=kind == "quarantined")
-        names: list[str] = []
-        lines: list[list[str | None]] = []
-        for file in wanted:
-            if len(lines) < rows:
-                store, name = located[file]
-                names, some = _first_rows(store, name, rows - len(lines))
-                lines += some
-        return names, lines
+        names, lines = first_rows(
+            self._folders, version, rows, quarantined=kind == "quarantined", most_columns=_COLUMNS
+        )
+        return names, [[_text(line[name]) for name in names] for line in lines]
 
     @property
     def _folders(self) -> SliceFolders:
         return SliceFolders.open(self.paths)
-
-
-def _first_rows(store: Any, name: str, rows: int) -> tuple[list[str], list[list[str | None]]]:
-    import pyarrow.parquet as pq
-
-    with store.fs.open(store.path(name), "rb") as f, pq.ParquetFile(f) as file:
-        names = list(file.schema_arrow.names)[:_COLUMNS]
-        batch = next(file.iter_batches(batch_size=rows, columns=names), None)
-        lines = [] if batch is None else batch.to_pylist()
-        return names, [[_text(line[name]) for name in names] for line in lines]
 
 
 def _text(value: Any) -> str | None:

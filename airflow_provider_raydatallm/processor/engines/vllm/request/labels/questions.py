@@ -11,15 +11,15 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.request import LABEL_QUESTION
-from airflow_provider_raydatallm.processor.engines.vllm.request.label_tree import (
-    LabelsNotToldApart,
-    LabelTree,
-)
-from airflow_provider_raydatallm.processor.engines.vllm.request.labels import (
+from airflow_provider_raydatallm.processor.engines.vllm.request.labels.labels import (
     PROMPT,
     Labels,
     Render,
     check_draws_nothing,
+)
+from airflow_provider_raydatallm.processor.engines.vllm.request.labels.tree import (
+    LabelsNotToldApart,
+    LabelTree,
 )
 
 #: Here case means nothing.

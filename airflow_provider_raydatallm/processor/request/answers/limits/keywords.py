@@ -13,8 +13,8 @@ from typing import Any
 
 import jsonschema
 
-from airflow_provider_raydatallm.processor.request.answers.limited_patterns import LimitedPatterns
-from airflow_provider_raydatallm.processor.request.answers.time_limit import TimeLimit
+from airflow_provider_raydatallm.processor.request.answers.limits.patterns import LimitedPatterns
+from airflow_provider_raydatallm.processor.request.answers.limits.time_limit import TimeLimit
 
 #: Seconds that a row's checks may take, at first and at least. 100,000 values take one.
 _SECONDS = (5.0, 0.5)

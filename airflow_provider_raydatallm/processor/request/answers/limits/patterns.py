@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.request.answers.time_limit import TimeLimit
+from airflow_provider_raydatallm.processor.request.answers.limits.time_limit import TimeLimit
 
 #: Seconds that all patterns of a row may take, at first and at least.
 _PATTERN_SECONDS = (0.5, 0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from airflow_provider_raydatallm.cli import tables
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from tests.support.in_process import InProcess, answer_with, changed, job_of
+from tests.support.in_process import InProcess, answer_fixed, answer_with, changed, job_of
 from tests.support.in_process import run_in_process as run
 
 Out = pytest.CaptureFixture[str]
@@ -121,12 +122,16 @@ def test_rows_are_shown_as_one_line_a_value(job: SliceJob, capsys: Out, tmp_path
     assert "name: fail" in say(capsys, "sample", job.output_path, "2026-01-01", "--quarantined")
 
 
+#: Answers with the name, where the stub would choose the first label.
+_of_its_own = partial(answer_fixed, bad='"structured_outputs"', good='"ignored"')
+
+
 def test_two_versions_and_two_slices_are_compared(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
-    job = changed(job, choices=["a", "b", "c"])
-    run(job)
+    job, cluster = changed(job, choices=["a", "b", "c"]), InProcess(answer=_of_its_own)
+    run(job, cluster)
     pq.write_table(pa.table({"name": [*"abbb", "fail", "c"]}), tmp_path / "other.parquet")
-    run(of_day(job, "2026-01-02", input_path=f"{tmp_path}/other.parquet"))
-    run(changed(job, model_source="m/other"))
+    run(of_day(job, "2026-01-02", input_path=f"{tmp_path}/other.parquet"), cluster)
+    run(changed(job, model_source="m/other"), cluster)
     found = json.loads(say(capsys, "diff", job.output_path, "2026-01-01@1", "2026-01-01", "--json"))
     by_name = {d["name"]: (d["before"], d["after"]) for d in found["figures"]}
     assert by_name["model_source"] == ("m/m", "m/other")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from airflow.sdk.configuration import conf
 
 from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, names_profile, with_profile
-from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition
@@ -345,9 +344,7 @@ class RayLLMBatchOperator(SliceTask):
             fields = submission.spec_fields({**submission.job_arguments(self), "engine": engine})
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
-        key = slice_of_run(
-            context, cast("str | None", self.slice_key), fields.get("slice_format") or SLICE_FORMAT
-        )
+        key = slice_of_run(context, cast("str | None", self.slice_key), fields.get("slice_format"))
         scheduled = run.run_type in ("scheduled", "backfill")
         run_fields = {
             "slice_key": key.key,

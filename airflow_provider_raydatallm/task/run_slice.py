@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-def slice_of_run(context: Context, slice_key: str | None, slice_format: str = SLICE_FORMAT) -> SliceKey:
+def slice_of_run(context: Context, slice_key: str | None, slice_format: str | None = None) -> SliceKey:
     """
     :param slice_key: the task's argument, rendered.
     :raises RayLLMInputError: when the run has none; see `resolve_slice_key`.
@@ -27,5 +27,5 @@ def slice_of_run(context: Context, slice_key: str | None, slice_format: str = SL
         logical_date=context.get("logical_date"),
         partitioned=arguments.makes_partitioned_runs(dag.timetable),
         timezone=arguments.schedule_timezone(dag),
-        slice_format=slice_format,
+        slice_format=slice_format or SLICE_FORMAT,
     )

@@ -16,6 +16,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, liter
 from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.log import redact
 from jinja2 import UndefinedError
+from opentelemetry.sdk.trace import TracerProvider
 
 from airflow_provider_raydatallm.contract.groups import GROUPS
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
@@ -268,6 +269,14 @@ def test_parsing_the_example_dags_imports_nothing_heavy() -> None:
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(DAGS) >= 6
     assert process.stdout.splitlines()[-1] == "[]"
+
+
+def test_job_carries_the_trace_of_its_task() -> None:
+    task = operator(slice_key="k")
+    assert "traceparent" not in task._build_submission(context_of(task)).metadata
+    with TracerProvider().get_tracer("airflow").start_as_current_span("worker.t") as span:
+        traceparent = task._build_submission(context_of(task)).metadata["traceparent"]
+    assert traceparent.split("-")[1] == f"{span.get_span_context().trace_id:032x}"
 
 
 def test_model_token_reaches_the_job_and_never_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:

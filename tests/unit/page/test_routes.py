@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from airflow.models.xcom import XComModel
 from fastapi.testclient import TestClient
-from sqlalchemy import update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import app, storage
 from airflow_provider_raydatallm.page.answers import Stored
 from tests.support.slice_index import BEGIN, Run, clean_runs, figures, keep_runs, write_runs
@@ -107,6 +108,25 @@ def test_run_names_the_other_runs_of_its_slice(client_of: ClientOf) -> None:
     assert run["line"]["published_version"] == 2
     assert [line["run_id"] for line in run["history"]] == ["again", "manual__2026-01-01"]
     assert [t["state"] for t in run["tries"]] == ["success"]
+
+
+@pytest.mark.parametrize(("address", "shown"), [
+    ("https://ray/#/jobs/1", "https://ray/#/jobs/1"), ("javascript:alert(1)", None),
+    ("data:text/html,", None), ("//ray", None), (5, None),
+])  # fmt: skip
+def test_only_addresses_of_the_web_become_links(
+    client_of: ClientOf, database: sessionmaker[Session], address: Any, shown: str | None
+) -> None:
+    of_run = (XComModel.run_id == "again", XComModel.dag_id == "customers")
+    with database() as session:
+        session.execute(delete(XComModel.__table__).where(*of_run, XComModel.key == RayJobLink.xcom_key))
+        dag_run = session.scalar(select(XComModel.dag_run_id).where(*of_run))
+        session.execute(insert(XComModel.__table__).values(
+            dag_run_id=dag_run, task_id="infer", map_index=-1, key=RayJobLink.xcom_key, dag_id="customers",
+            run_id="again", value=address, timestamp=BEGIN,
+        ))  # fmt: skip
+        session.commit()
+    assert get(client_of(ANN), RUN)["ray_job_url"] == shown
 
 
 def test_mapped_tasks_have_a_slice_each_whatever_it_is_called(client_of: ClientOf) -> None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.tables.listing import find_slices
 from airflow_provider_raydatallm.processor.tables.slice_state import read_states
 from tests.support.in_process import changed, job_of, run_in_process
@@ -24,3 +25,10 @@ def test_slices_of_a_table_in_an_object_store(dialect: Dialect, tmp_path: Path, 
     states = read_states(find_slices(output))
     assert [(s.key, s.version, s.run) for s in states] == [(key, 1, None) for key in keys]
     assert list(find_slices("s3://lake/of-nobody/at-all")) == []
+
+
+def test_what_is_no_slice_is_not_listed(tmp_path: Path) -> None:
+    for name in ("2026-01-01", f"{PROBE}1f"):
+        (tmp_path / "day.ray_llm" / name).mkdir(parents=True)
+    (tmp_path / "day.ray_llm" / "store-ok.json").write_text("{}")
+    assert [key for key, _ in find_slices(f"{tmp_path}/day/{{slice}}")] == ["2026-01-01"]

@@ -12,6 +12,8 @@ from functools import cache
 from threading import BoundedSemaphore
 from typing import Any, Literal, TypeVar
 
+from pydantic import ValidationError
+
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.page.answers import Sample, Stored, Version
 from airflow_provider_raydatallm.page.index import RunOfSlice
@@ -24,6 +26,10 @@ log = logging.getLogger(__name__)
 _READ_SECONDS = 5.0
 _READERS = 4
 _SAMPLE_ROWS = 20
+_OTHER_VERSION = (
+    "Another version of the provider wrote this slice's report: to see it, upgrade the provider where the API "
+    "server runs."
+)
 _free = BoundedSemaphore(_READERS)
 
 
@@ -36,7 +42,11 @@ def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
         versions = view.versions()
         number = run.line.published_version
         report = next((v.body["report"] for v in versions if v.number == number), None)
-        return Stored(report=report, progress=progress, versions=[_version(v) for v in versions])
+        answer = {"versions": [_version(v) for v in versions], "progress": progress, "report": report}
+        try:
+            return Stored.model_validate(answer)
+        except ValidationError:
+            return Stored(versions=answer["versions"], note=_OTHER_VERSION)
 
     return _bounded(read, lambda note: Stored(note=note))
 

@@ -5,7 +5,7 @@ import { useState } from "react";
 
 import { paths, type TasksPage as Answer } from "../api";
 import { count, rate, time } from "../format";
-import { Note, PageLink, Problem, StateWords, Waiting } from "../parts/basics";
+import { Note, PageLink, Plain, Problem, StateWords, Waiting } from "../parts/basics";
 import { pathOf } from "../route";
 import { useData } from "../useData";
 
@@ -74,9 +74,9 @@ function Tasks({ answer }: { answer: Answer }) {
         <Table.Body>
           {answer.tasks.map(({ dag_id, task_id, dag_name, is_paused, runs, last }) => (
             <Table.Row key={`${dag_id}/${task_id}`}>
-              <Table.Cell>
+              <Table.Cell minWidth="10rem" overflowWrap="anywhere">
                 <PageLink to={pathOf({ dag: dag_id, task: task_id })}>
-                  {dag_name} / {task_id}
+                  <Plain>{dag_name}</Plain> / <Plain>{task_id}</Plain>
                 </PageLink>
                 {is_paused ? (
                   <Badge ml={2} size="sm">
@@ -84,10 +84,10 @@ function Tasks({ answer }: { answer: Answer }) {
                   </Badge>
                 ) : null}
               </Table.Cell>
-              <Table.Cell whiteSpace="nowrap">
+              <Table.Cell maxWidth="16rem" truncate>
                 {last ? (
                   <PageLink to={pathOf({ dag: dag_id, task: task_id, run: last.run_id, map: last.map_index })}>
-                    {last.slice_key}
+                    <Plain title={last.slice_key}>{last.slice_key}</Plain>
                   </PageLink>
                 ) : (
                   "–"

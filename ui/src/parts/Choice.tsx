@@ -2,6 +2,8 @@
 
 import { HStack, NativeSelect, Text } from "@chakra-ui/react";
 
+import { shortName } from "../text";
+
 interface Props {
   label: string;
   /** Values, and how they read. */
@@ -18,7 +20,7 @@ export function Choice({ label, options, value, onChoose }: Props) {
         <NativeSelect.Field aria-label={label} onChange={(event) => onChoose(event.target.value)} value={value}>
           {options.map(([name, words]) => (
             <option key={name} value={name}>
-              {words}
+              {shortName(words)}
             </option>
           ))}
         </NativeSelect.Field>

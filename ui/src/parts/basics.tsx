@@ -7,6 +7,7 @@ import { Link as RouterLink } from "react-router-dom";
 import type { ApiError } from "../api";
 import { UNKNOWN } from "../format";
 import { type CellState, LOOKS } from "../states";
+import { visible } from "../text";
 
 /** The mark of a state: a colour and a letter. */
 export function Mark({ state, size = "20px" }: { state: CellState; size?: string }) {
@@ -49,6 +50,11 @@ export function PageLink({ to, children, label }: { to: string; children: ReactN
       </RouterLink>
     </Link>
   );
+}
+
+/** Text that others wrote, which reorders nothing around it. */
+export function Plain({ children, title }: { children: string; title?: string }) {
+  return <bdi title={title === undefined ? undefined : visible(title)}>{visible(children)}</bdi>;
 }
 
 export function Section({ title, children, aside }: { title: string; children: ReactNode; aside?: ReactNode }) {
@@ -102,6 +108,7 @@ export function Note({ children, role }: { children: ReactNode; role?: "alert" }
       borderRadius="sm"
       fontSize="sm"
       my={2}
+      overflowWrap="anywhere"
       p={3}
       role={role}
     >
@@ -120,5 +127,5 @@ export function Problem({ error }: { error: ApiError }) {
     403: "Airflow does not let you read this DAG's slices. Ask for the permission to read its task instances and XComs.",
     404: "There is no such slice: Airflow may have removed its run.",
   };
-  return <Note role="alert">{known[error.status] ?? `The page could not be loaded: ${error.message}`}</Note>;
+  return <Note role="alert">{known[error.status] ?? `The page could not be loaded: ${visible(error.message)}`}</Note>;
 }

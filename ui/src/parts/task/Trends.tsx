@@ -3,12 +3,13 @@
 import { Box, Heading, SimpleGrid } from "@chakra-ui/react";
 import { useMemo } from "react";
 
-import type { Settings, SliceLine } from "../api";
-import { gridOf } from "../calendar";
-import { compact, duration } from "../format";
-import { measured, type Trend, trendsOf } from "../trends";
-import { Section } from "./basics";
-import { Chart } from "./Chart";
+import type { Settings, SliceLine } from "../../api";
+import { gridOf } from "../../calendar";
+import { compact, duration } from "../../format";
+import { shortName } from "../../text";
+import { measured, type Trend, trendsOf } from "../../trends";
+import { Section } from "../basics";
+import { Chart } from "../Chart";
 
 interface Props {
   slices: Map<string, SliceLine>;
@@ -21,7 +22,7 @@ export function Trends({ slices, settings }: Props) {
   const currency = settings?.currency ?? "";
   const trends = useMemo(() => trendsOf(known, price, currency), [known, price, currency]);
   const charts = useMemo(() => {
-    const keys = known.map((slice) => slice.slice_key);
+    const keys = known.map((slice) => shortName(slice.slice_key));
     return trends.map((trend) => ({ title: trend.title, option: optionOf(trend, keys, gridOf(keys) === "names") }));
   }, [known, trends]);
   if (known.length < 2) return null;
@@ -53,7 +54,7 @@ function optionOf({ kind, series, unit }: Trend, keys: string[], areNames: boole
       axisLabel: { formatter: (value: number) => (unit === "%" ? `${value}%` : unit === "s" ? duration(value) : compact(value)) },
     },
     series: series.map(({ name, color, values }) => ({
-      name,
+      name: shortName(name),
       data: values,
       // Names have no order that a line could follow.
       type: kind === "bar" || areNames ? "bar" : "line",

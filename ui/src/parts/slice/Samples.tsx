@@ -3,9 +3,10 @@
 import { Box, Button, HStack, Table } from "@chakra-ui/react";
 import { useState } from "react";
 
-import type { Sample } from "../api";
-import { useData } from "../useData";
-import { Note, Problem, Section, Waiting } from "./basics";
+import type { Sample } from "../../api";
+import { useData } from "../../useData";
+import { visible } from "../../text";
+import { Note, Plain, Problem, Section, Waiting } from "../basics";
 
 type Kind = "published" | "quarantined";
 const KINDS: [Kind, string][] = [
@@ -53,7 +54,7 @@ function Rows({ sample }: { sample: Sample }) {
           <Table.Row>
             {order.map(({ name }) => (
               <Table.ColumnHeader key={name}>
-                <bdi>{name.replace(/^__/, "")}</bdi>
+                <Plain>{name.replace(/^__/, "")}</Plain>
               </Table.ColumnHeader>
             ))}
           </Table.Row>
@@ -81,7 +82,7 @@ function Cell({ text }: { text: string | null }) {
     </Box>
   ) : (
     <Box as="bdi" display="block" maxHeight="8rem" maxWidth="28rem" overflow="auto" overflowWrap="anywhere" whiteSpace="pre-wrap">
-      {text}
+      {visible(text)}
     </Box>
   );
 }

@@ -27,8 +27,8 @@ _READ_SECONDS = 5.0
 _READERS = 4
 _SAMPLE_ROWS = 20
 _OTHER_VERSION = (
-    "Another version of the provider wrote this slice's report: to see it, upgrade the provider where the API "
-    "server runs."
+    "Another version of the provider wrote this slice's report: to see it, upgrade the provider in the API "
+    "server."
 )
 _free = BoundedSemaphore(_READERS)
 
@@ -42,11 +42,11 @@ def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
         versions = view.versions()
         number = run.line.published_version
         report = next((v.body["report"] for v in versions if v.number == number), None)
-        answer = {"versions": [_version(v) for v in versions], "progress": progress, "report": report}
+        lines = [_version(v) for v in versions]
         try:
-            return Stored.model_validate(answer)
+            return Stored.model_validate({"versions": lines, "progress": progress, "report": report})
         except ValidationError:
-            return Stored(versions=answer["versions"], note=_OTHER_VERSION)
+            return Stored(versions=lines, note=_OTHER_VERSION)
 
     return _bounded(read, lambda note: Stored(note=note))
 

@@ -3,16 +3,15 @@
 /** Control characters, and those that turn the direction of writing, also of what follows. */
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
-/** Longer names are cut where they only tell things apart. */
-const NAME = 80;
+/** Where names only tell things apart, longer ones are cut. */
+export const NAME = 80;
 
 /** Shows characters that could not be seen: `a‹202E›b`. */
 export function visible(text: string): string {
   return text.replace(HIDDEN, (c) => `‹${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}›`);
 }
 
-/** For charts, lists to choose from and descriptions, which have no markup. */
-export function shortName(text: string): string {
+export function shortName(text: string, most: number = NAME): string {
   const shown = visible(text);
-  return shown.length <= NAME ? shown : `${shown.slice(0, NAME - 1)}…`;
+  return shown.length <= most ? shown : `${shown.slice(0, most - 1)}…`;
 }

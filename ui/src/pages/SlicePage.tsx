@@ -15,6 +15,7 @@ import { Samples } from "../parts/slice/Samples";
 import { SideBySide } from "../parts/slice/SideBySide";
 import { Versions } from "../parts/slice/Versions";
 import { pathOf, taskInstancePath } from "../route";
+import { NAME } from "../text";
 import { useData } from "../useData";
 
 interface Props {
@@ -25,6 +26,8 @@ interface Props {
 }
 
 const LIVE_MS = 5_000;
+/** Characters: a slice's key has at most 200. */
+const HEADING = 300;
 
 export function SlicePage({ dag, task, run, map }: Props) {
   const path = paths.run(dag, task, run, map);
@@ -82,8 +85,8 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
   return (
     <>
       <Flex align="center" gap={4} mt={1} wrap="wrap">
-        <Heading as="h1" overflowWrap="anywhere" size="lg">
-          <Plain>{line.slice_key}</Plain>
+        <Heading as="h1" maxWidth="100%" overflowWrap="anywhere" size="lg">
+          <Plain most={HEADING}>{line.slice_key}</Plain>
         </Heading>
         <StateWords state={line.state} />
         {line.trial ? <Text color="fg.muted">trial <Plain>{line.trial}</Plain></Text> : null}
@@ -95,18 +98,18 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
           <PageLink to={taskInstancePath(dag, task, run, map)}>Task instance and log</PageLink>
         )}
         {ray_job_url ? (
-          <Link color="fg.info" href={ray_job_url} rel="noreferrer noopener" target="_blank">
+          <Link color="fg.info" href={ray_job_url} maxWidth="100%" overflowWrap="anywhere" rel="noreferrer noopener" target="_blank">
             Ray job <Plain>{ray_job_id ?? ""}</Plain>
           </Link>
         ) : null}
         {output_path ? (
-          <Text overflowWrap="anywhere">
+          <Text maxWidth="100%" overflowWrap="anywhere">
             Output: <Plain>{output_path}</Plain>
           </Text>
         ) : null}
         {line.model ? (
-          <Text overflowWrap="anywhere">
-            Model: <Plain>{line.model}</Plain>
+          <Text maxWidth="100%" overflowWrap="anywhere">
+            Model: <Plain most={HEADING}>{line.model}</Plain>
           </Text>
         ) : null}
         <Text>
@@ -196,14 +199,14 @@ function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; ta
           <Table.Body>
             {answer.history.map((line) => (
               <Table.Row key={`${line.run_id}/${line.map_index}`}>
-                <Table.Cell minWidth="12rem" overflowWrap="anywhere">
+                <Table.Cell maxWidth="22rem" minWidth="12rem" overflowWrap="anywhere">
                   {line.run_id === run && line.map_index === answer.line.map_index ? (
                     <b>
-                      <Plain>{line.run_id}</Plain>
+                      <Plain most={NAME}>{line.run_id}</Plain>
                     </b>
                   ) : (
                     <PageLink to={pathOf({ dag, task, run: line.run_id, map: line.map_index })}>
-                      <Plain>{line.run_id}</Plain>
+                      <Plain most={NAME}>{line.run_id}</Plain>
                     </PageLink>
                   )}
                 </Table.Cell>

@@ -27,7 +27,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
       <Text fontSize="sm">
         <PageLink to={pathOf({})}>Ray LLM</PageLink> /
       </Text>
-      <Heading as="h1" overflowWrap="anywhere" size="lg">
+      <Heading as="h1" maxWidth="100%" overflowWrap="anywhere" size="lg">
         <Plain>{dag}</Plain> / <Plain>{task}</Plain>
       </Heading>
       {error ? <Problem error={error} /> : null}

@@ -7,6 +7,7 @@ import { paths, type TasksPage as Answer } from "../api";
 import { count, rate, time } from "../format";
 import { Note, PageLink, Plain, Problem, StateWords, Waiting } from "../parts/basics";
 import { pathOf } from "../route";
+import { NAME } from "../text";
 import { useData } from "../useData";
 
 const LIMIT = 50;
@@ -74,9 +75,9 @@ function Tasks({ answer }: { answer: Answer }) {
         <Table.Body>
           {answer.tasks.map(({ dag_id, task_id, dag_name, is_paused, runs, last }) => (
             <Table.Row key={`${dag_id}/${task_id}`}>
-              <Table.Cell minWidth="10rem" overflowWrap="anywhere">
+              <Table.Cell maxWidth="26rem" minWidth="10rem" overflowWrap="anywhere">
                 <PageLink to={pathOf({ dag: dag_id, task: task_id })}>
-                  <Plain>{dag_name}</Plain> / <Plain>{task_id}</Plain>
+                  <Plain most={NAME}>{dag_name}</Plain> / <Plain most={NAME}>{task_id}</Plain>
                 </PageLink>
                 {is_paused ? (
                   <Badge ml={2} size="sm">
@@ -87,7 +88,7 @@ function Tasks({ answer }: { answer: Answer }) {
               <Table.Cell maxWidth="16rem" truncate>
                 {last ? (
                   <PageLink to={pathOf({ dag: dag_id, task: task_id, run: last.run_id, map: last.map_index })}>
-                    <Plain title={last.slice_key}>{last.slice_key}</Plain>
+                    <Plain most={NAME}>{last.slice_key}</Plain>
                   </PageLink>
                 ) : (
                   "–"

@@ -3,6 +3,7 @@
 import { Box, Grid, Text } from "@chakra-ui/react";
 import { Fragment } from "react";
 
+import { NAME } from "../text";
 import { Plain } from "./basics";
 
 export interface Bar {
@@ -18,7 +19,7 @@ export function Bars({ bars }: { bars: Bar[] }) {
       {bars.map(({ name, share, words }) => (
         <Fragment key={name}>
           <Text maxWidth={{ base: "7rem", md: "16rem" }} truncate>
-            <Plain title={name}>{name}</Plain>
+            <Plain most={NAME}>{name}</Plain>
           </Text>
           <Box bg="#0072B2" borderRadius="2px" height="14px" width={`${100 * share}%`} />
           <Text fontVariantNumeric="tabular-nums" textAlign="end">

@@ -14,9 +14,9 @@ interface Props {
 
 export function Choice({ label, options, value, onChoose }: Props) {
   return (
-    <HStack fontSize="sm">
-      <Text whiteSpace="nowrap">{label}</Text>
-      <NativeSelect.Root size="sm" width="11rem">
+    <HStack fontSize="sm" maxWidth="100%" wrap="wrap">
+      <Text>{label}</Text>
+      <NativeSelect.Root size="sm" maxWidth="100%" width="11rem">
         <NativeSelect.Field aria-label={label} onChange={(event) => onChoose(event.target.value)} value={value}>
           {options.map(([name, words]) => (
             <option key={name} value={name}>

@@ -7,7 +7,10 @@ import { Link as RouterLink } from "react-router-dom";
 import type { ApiError } from "../api";
 import { UNKNOWN } from "../format";
 import { type CellState, LOOKS } from "../states";
-import { visible } from "../text";
+import { shortName, visible } from "../text";
+
+/** Characters of a tip. */
+const TIP = 1_000;
 
 /** The mark of a state: a colour and a letter. */
 export function Mark({ state, size = "20px" }: { state: CellState; size?: string }) {
@@ -52,9 +55,10 @@ export function PageLink({ to, children, label }: { to: string; children: ReactN
   );
 }
 
-/** Text that others wrote, which reorders nothing around it. */
-export function Plain({ children, title }: { children: string; title?: string }) {
-  return <bdi title={title === undefined ? undefined : visible(title)}>{visible(children)}</bdi>;
+/** Text that others wrote, which reorders nothing around it. `most`: characters; a tip has the rest. */
+export function Plain({ children, most }: { children: string; most?: number }) {
+  if (most === undefined || children.length <= most) return <bdi>{visible(children)}</bdi>;
+  return <bdi title={shortName(children, TIP)}>{shortName(children, most)}</bdi>;
 }
 
 export function Section({ title, children, aside }: { title: string; children: ReactNode; aside?: ReactNode }) {

@@ -4,6 +4,7 @@ import { Box, Table } from "@chakra-ui/react";
 
 import type { Change } from "../../compare";
 import { count, duration, rate, UNKNOWN } from "../../format";
+import { NAME } from "../../text";
 import { Plain } from "../basics";
 
 export function Changes({ changes, titles }: { changes: Change[]; titles: [string, string] }) {
@@ -15,7 +16,7 @@ export function Changes({ changes, titles }: { changes: Change[]; titles: [strin
             <Table.ColumnHeader>Figure</Table.ColumnHeader>
             {[...titles, "Change"].map((title) => (
               <Table.ColumnHeader key={title} maxWidth="14rem" overflowWrap="anywhere" textAlign="end">
-                <Plain>{title}</Plain>
+                <Plain most={NAME}>{title}</Plain>
               </Table.ColumnHeader>
             ))}
           </Table.Row>
@@ -24,7 +25,7 @@ export function Changes({ changes, titles }: { changes: Change[]; titles: [strin
           {changes.map((change) => (
             <Table.Row key={change.name}>
               <Table.Cell maxWidth="24rem" minWidth="8rem" overflowWrap="anywhere">
-                <Plain>{change.name}</Plain>
+                <Plain most={NAME}>{change.name}</Plain>
               </Table.Cell>
               {[written(change.before, change.unit), written(change.after, change.unit), difference(change)].map(
                 (text, i) => (

@@ -5,7 +5,7 @@ import { useState } from "react";
 
 import type { Sample } from "../../api";
 import { useData } from "../../useData";
-import { visible } from "../../text";
+import { NAME, visible } from "../../text";
 import { Note, Plain, Problem, Section, Waiting } from "../basics";
 
 type Kind = "published" | "quarantined";
@@ -21,7 +21,7 @@ export function Samples({ path, quarantined }: { path: string; quarantined: numb
   const { value, error } = useData<Sample>(kind === null ? null : `${path}/samples/${kind}`);
   return (
     <Section title="Sample of rows">
-      <HStack gap={2}>
+      <HStack gap={2} wrap="wrap">
         {KINDS.map(([name, words]) =>
           name === "published" || quarantined > 0 ? (
             <Button
@@ -54,7 +54,7 @@ function Rows({ sample }: { sample: Sample }) {
           <Table.Row>
             {order.map(({ name }) => (
               <Table.ColumnHeader key={name}>
-                <Plain>{name.replace(/^__/, "")}</Plain>
+                <Plain most={NAME}>{name.replace(/^__/, "")}</Plain>
               </Table.ColumnHeader>
             ))}
           </Table.Row>

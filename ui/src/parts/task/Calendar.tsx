@@ -121,7 +121,7 @@ function Day({ cell, kind, dag, task }: { cell: Cell; kind: Kind; dag: string; t
   if (!slice) return <Box aria-label={words} role="img">{body}</Box>;
   const to = pathOf({ dag, task, run: slice.run_id, map: slice.map_index });
   return (
-    <Box asChild borderRadius="sm" _focusVisible={{ outline: "2px solid", outlineColor: "fg" }}>
+    <Box asChild borderRadius="sm" maxWidth={kind === "names" ? "min(100%, 24rem)" : undefined} _focusVisible={{ outline: "2px solid", outlineColor: "fg" }}>
       <RouterLink aria-label={words} to={to}>
         {body}
       </RouterLink>

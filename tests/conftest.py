@@ -26,7 +26,7 @@ class _BySharing(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         folder, file = nodeid.split("::")[0].rsplit("/", 1)
-        return folder if folder in ("tests/chaos", "tests/durable") else f"{folder}/{file}"
+        return folder if folder in ("tests/chaos", "tests/durable", "tests/browser") else f"{folder}/{file}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _BySharing:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support import browser
 from tests.support.stalled_server import stalled_server
@@ -45,6 +45,7 @@ def page(chromium: Browser, ui: UiServer) -> Iterator[Page]:
     failures: list[str] = []
     page.on("pageerror", lambda error: failures.append(str(error)))
     page.set_default_timeout(120_000)
+    expect.set_options(timeout=120_000)  # a busy machine takes its time
     yield page
     context.close()
     assert failures == []

@@ -4,10 +4,8 @@ reorders what stands beside it, and no page grows wider than its window."""
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -22,8 +20,8 @@ from airflow_provider_raydatallm.processor import slice_report
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import CONFIG
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
-from tests.support.browser import sticks_out
 from tests.support.in_process import job_of, run_in_process
+from tests.support.looks import sticks_out, take
 from tests.support.slice_index import Run, write_runs
 from tests.support.ui_server import UiServer
 
@@ -101,8 +99,7 @@ def look(page: Page, name: str, ready: str) -> None:
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 2_600})
         page.wait_for_timeout(400)  # charts are drawn anew
-        if folder := os.environ.get("PAGE_SCREENSHOTS"):
-            page.screenshot(path=Path(folder, f"hostile-{name}-{width}.png"))
+        take(page, f"hostile-{name}-{width}")
         assert sticks_out(page) == [], f"{name} at {width}"
     shown = own.evaluate(_SHOWN)
     assert len(shown) > 20

@@ -49,27 +49,6 @@ def logged_in(airflow: Airflow, program: str) -> Iterator[Page]:
             browser.close()
 
 
-def sticks_out(page: Page) -> list[str]:
-    """What of the page is wider than its window. A table may be, in a part that scrolls by itself."""
-    wide: list[str] = page.evaluate(_WIDE)
-    return wide
-
-
-_WIDE = """() => {
-    const own = document.getElementById("ray-llm");
-    const scrolls = (e) => e !== own && getComputedStyle(e).overflowX !== "visible";
-    const wide = [];
-    const look = (e) => {
-        const right = Math.floor(e.getBoundingClientRect().right);
-        if (right > window.innerWidth) wide.push(`${e.tagName} ${right}: ${e.textContent.slice(0, 60)}`);
-        if (!scrolls(e)) [...e.children].forEach(look);
-    };
-    look(own);
-    if (document.documentElement.scrollWidth > window.innerWidth) wide.push("the window");
-    return wide;
-}"""
-
-
 def trigger(page: Page, dag_id: str, **params: str) -> None:
     """Open a DAG's trigger form, fill in its Params and submit it."""
     page.goto(f"/dags/{dag_id}")

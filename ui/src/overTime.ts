@@ -20,8 +20,19 @@ export interface Scale {
   charts: Steps[];
 }
 
+/** Of a scale: how many, and how far apart they may be. */
+const MARKS = 8;
+const DAY_S = 86_400;
+const MARK_S = [0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, DAY_S];
+
 /** Below this share of a run, its inference would be a sliver on the scale of the whole. */
 const LEAST_SHARE = 0.15;
+
+/** Seconds between two marks of a scale, as people count time. */
+export function markEvery(scale: Scale): number {
+  const least = (scale.to - scale.from) / MARKS;
+  return MARK_S.find((step) => step >= least) ?? Math.ceil(least / DAY_S) * DAY_S;
+}
 
 /** Of a finished run, whose phases the chart stands below. */
 export function overTime(history: History, seconds: Record<string, number>): Scale {

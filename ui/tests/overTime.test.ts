@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { History } from "../src/api";
-import { overTime, soFar } from "../src/overTime";
+import { markEvery, overTime, soFar } from "../src/overTime";
 import { shortName, visible } from "../src/text";
 import { workersShown } from "../src/workers";
 
@@ -31,6 +31,12 @@ describe("over time", () => {
     expect(charts[0]?.points).toEqual([[0, 1], [1.5, 2], [3.5, 3], [5.5, 3]]);
     expect(soFar({ ...history, rows: [1] }).charts).toEqual([]);
   });
+});
+
+describe("marks of a scale", () => {
+  it.each([[0.5, 0.1], [7, 1], [45, 10], [300, 60], [2010, 300], [40_000, 7200], [3_000_000, 432_000]])(
+    "of %s s are %s s apart", (to, every) => expect(markEvery({ from: 0, to, isWholeRun: true, charts: [] })).toBe(every),
+  );
 });
 
 describe("workers", () => {

@@ -95,9 +95,11 @@ export function Figure({ name, value, more }: { name: string; value: string; mor
   );
 }
 
+const columns = (rem: number) => `repeat(auto-fill, minmax(${rem}rem, 1fr))`;
+
 export function Figures({ children }: { children: ReactNode }) {
   return (
-    <Grid gapX={4} gapY={3} templateColumns="repeat(auto-fill, minmax(8rem, 1fr))">
+    <Grid gapX={4} gapY={3} templateColumns={{ base: columns(7), md: columns(9) }}>
       {children}
     </Grid>
   );

@@ -7,7 +7,8 @@ import { Workers } from "./Workers";
 
 export function Cluster({ stored }: { stored: Stored | null }) {
   const report = stored?.report;
-  if (!report?.balance.workers) return null;
+  const workers = report?.balance.workers ?? report?.per_worker?.length ?? 0;
+  if (!report || workers === 0) return null;
   const share = (name: string) => {
     const value = report.utilisation[name];
     return typeof value === "number" ? `${value.toFixed(0)}%` : "–";
@@ -15,7 +16,7 @@ export function Cluster({ stored }: { stored: Stored | null }) {
   return (
     <Section title="Cluster">
       <Figures>
-        <Figure name="Workers" value={count(report.balance.workers)} />
+        <Figure name="Workers" value={count(workers)} />
         <Figure
           more="busiest worker, by the mean"
           name="Balance"
@@ -25,7 +26,7 @@ export function Cluster({ stored }: { stored: Stored | null }) {
         <Figure name="CPUs busy" value={share("cpu_mean")} />
         <Figure name="Memory, highest" value={share("memory_max")} />
       </Figures>
-      <Workers total={report.balance.workers} workers={report.per_worker ?? []} />
+      <Workers total={workers} workers={report.per_worker ?? []} />
     </Section>
   );
 }

@@ -1,6 +1,6 @@
 // How far a run is, or where it stopped.
 
-import { Box, Progress } from "@chakra-ui/react";
+import { Box, Progress, Text } from "@chakra-ui/react";
 
 import type { Stored } from "../../api";
 import { count, duration, percent, rate } from "../../format";
@@ -22,9 +22,11 @@ export function Live({ stored }: { stored: Stored | null }) {
           </Progress.Track>
         </Progress.Root>
       ) : null}
+      <Text mt={2}>
+        <b>{count(rows)}</b> of <b>{count(planned)}</b> rows{planned ? `, ${percent(rows, planned)}` : ""}
+      </Text>
       <Box mt={3}>
         <Figures>
-          <Figure more={planned ? percent(rows, planned) : undefined} name="Rows" value={`${count(rows)} of ${count(planned)}`} />
           <Figure name="Speed now" value={rate(progress.recent_rows_per_s ?? progress.rows_per_s, "rows/s")} />
           <Figure name="Time left" value={duration(progress.eta_s)} />
           <Figure name="Failed rows" value={count(progress.failed)} />

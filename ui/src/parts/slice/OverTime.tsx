@@ -5,7 +5,7 @@ import { useMemo } from "react";
 
 import type { History } from "../../api";
 import { compact, duration } from "../../format";
-import { overTime, type Scale, soFar, type Steps } from "../../overTime";
+import { markEvery, overTime, type Scale, soFar, type Steps } from "../../overTime";
 import { Chart } from "../Chart";
 
 /** `seconds`: of the phases of a finished run. */
@@ -31,17 +31,24 @@ export function OverTime({ history, seconds }: { history: History; seconds?: Rec
   );
 }
 
-function optionOf({ title, unit, color, most, points }: Steps, { from, to }: Scale): Record<string, unknown> {
+function optionOf({ title, unit, color, most, points }: Steps, scale: Scale): Record<string, unknown> {
   const shown = (value: unknown) => (typeof value === "number" ? `${value.toPrecision(3)} ${unit}` : "–");
   return {
     // As wide as the bar of the phases.
-    grid: { left: 0, right: 0, top: 8, bottom: 22 },
+    grid: { left: 0, right: 0, top: 18, bottom: 22, outerBoundsMode: "none" },
+    legend: { show: false },
     xAxis: {
       type: "value",
-      min: from,
-      max: to,
+      min: scale.from,
+      max: scale.to,
+      interval: markEvery(scale),
       splitLine: { show: false },
-      axisLabel: { formatter: (value: number) => duration(value), alignMinLabel: "left", alignMaxLabel: "right" },
+      axisLabel: {
+        formatter: (value: number) => duration(value),
+        alignMinLabel: "left",
+        alignMaxLabel: "right",
+        hideOverlap: true,
+      },
     },
     yAxis: {
       type: "value",

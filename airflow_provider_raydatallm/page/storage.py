@@ -44,7 +44,11 @@ def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
         report = next((v.body["report"] for v in versions if v.number == number), None)
         lines = [_version(v) for v in versions]
         lacks = number is not None and report is None
-        note = f"Storage has no report of version {number} any more: this is what Airflow knows." if lacks else None
+        note = (
+            f"Storage has no report of version {number} any more: this is what Airflow knows."
+            if lacks
+            else None
+        )
         try:
             return Stored.model_validate(
                 {"versions": lines, "progress": progress, "report": report, "note": note}
@@ -100,7 +104,9 @@ def _bounded(read: Callable[[], T], or_note: Callable[[str], T]) -> T:
     except Exception as e:
         # The message may name places that only the cluster's people should know: it goes to the server's log.
         log.warning("Could not read a slice's folder for the page: %r", e)
-        return or_note("This API server cannot read the slice's folder: this is what Airflow knows. Its log says why.")
+        return or_note(
+            "This API server cannot read the slice's folder: this is what Airflow knows. Its log says why."
+        )
 
 
 def _release(_: Future[Any]) -> None:

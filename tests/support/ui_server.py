@@ -1,4 +1,4 @@
-"""Airflow's own UI and REST API, on SQLite: no scheduler, no DAG processor, no Ray. What it shows, tests
+"""Airflow's own UI and REST API: no scheduler, no DAG processor, no Ray. What it shows, tests
 write into its database (`slice_index`) and into folders."""
 
 from __future__ import annotations
@@ -32,9 +32,14 @@ class UiServer:
 
 
 @contextmanager
-def ui_server(home: Path, environment: Mapping[str, str] = {}) -> Iterator[UiServer]:
-    """:param environment: of the server, such as `AIRFLOW__RAY_LLM__SHOW_SAMPLES`."""
-    database = f"sqlite:///{home}/airflow.db"
+def ui_server(
+    home: Path, environment: Mapping[str, str] = {}, database: str | None = None
+) -> Iterator[UiServer]:
+    """
+    :param environment: of the server, such as `AIRFLOW__RAY_LLM__SHOW_SAMPLES`.
+    :param database: its address for SQLAlchemy; None: SQLite in `home`.
+    """
+    database = database or f"sqlite:///{home}/airflow.db"
     engine = create_engine(database)
     import_all_models()
     Base.metadata.create_all(engine)

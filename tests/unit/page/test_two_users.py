@@ -23,7 +23,13 @@ ClientOf = Callable[[str | None], TestClient]
 NOBODY, ANN, BOB, CARL = None, "ann", "bob", "carl"
 #: Routes of no DAG: what they answer is the same for all, or only what the user may read.
 OF_NO_DAG = {"/api/settings", "/api/tasks", "/openapi.json", "/static"}
-VALUES = {"dag_id": "customers", "task_id": "secret_task", "run_id": "run", "map_index": "-1", "kind": "published"}
+VALUES = {
+    "dag_id": "customers",
+    "task_id": "secret_task",
+    "run_id": "run",
+    "map_index": "-1",
+    "kind": "published",
+}
 #: What a user without permission would learn.
 SECRETS = ("customers", "secret_task", "secret-key", "secret name", "s3://secret", "mails")
 

@@ -78,6 +78,8 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
         expect(figure(page, f"Tokens {'in' if name == 'input' else 'out'}")).to_contain_text(
             f"{report['tokens'][name]:,}"
         )
+    expect(page.get_by_role("img", name="Rows per second over time")).to_be_visible()
+    assert sum(report["history"]["rows"]) == ROWS
     page.get_by_role("button", name="Rows in quarantine").click()
     expect(page.get_by_role("cell", name="ValueError: it begins with fail")).to_have_count(FAILING)
     expect(page.get_by_role("cell", name="fail 0 <b>&")).to_have_count(1)  # as text

@@ -41,7 +41,8 @@ page: $(STAMP)  ## Airflow's UI with the demo's slices, until Ctrl-C
 	@$(BIN)/python -m demo.page
 
 # Two processes share the tests in the order given (tests/conftest.py), so those that take longest begin first.
-IN_TWO := -n 2 --no-loadscope-reorder
+# One that dies ends the run: xdist would wait for ever for the last of its tests.
+IN_TWO := -n 2 --no-loadscope-reorder --max-worker-restart 0
 
 test: $(MODELS)  ## all tests but the long ones
 	@$(BIN)/python -m tests.support.browser

@@ -11,9 +11,6 @@ import tempfile
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-#: Ends the ids of such tests; of a test, xdist's scheduler knows nothing else.
-WARM_ENGINE = "@warm_engine"
-
 _home = tempfile.mkdtemp(prefix="ray-llm-tests-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 
@@ -24,15 +21,16 @@ os.environ.update({
 })  # fmt: skip
 
 
+#: Whose tests share what is started once.
+_FOLDERS = frozenset({"tests/chaos", "tests/durable", "tests/integration/one_engine"})
+
+
 class _BySharing(LoadScopeScheduling):  # type: ignore[misc]
-    """Sends tests that share real things, in a folder or else in a file, to one of two processes; and those
-    of the warm engine, which is started once."""
+    """Sends tests that share real things, in a folder or else in a file, to one of two processes."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.endswith(WARM_ENGINE):
-            return WARM_ENGINE
         folder, file = nodeid.split("::")[0].rsplit("/", 1)
-        return folder if folder in ("tests/chaos", "tests/durable") else f"{folder}/{file}"
+        return folder if folder in _FOLDERS else f"{folder}/{file}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _BySharing:

@@ -20,23 +20,12 @@ from airflow.sdk import DAG
 from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, stop_head
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
-from tests.conftest import WARM_ENGINE
 from tests.support import tiny_model as trained
 from tests.support.arguments import grouped
 from tests.support.context import context_of
 from tests.support.paths import ROOT
 from tests.support.s3 import moto_server
 from tests.support.slices import PROGRAM, Ask
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the warm engine run one after the other, before those that stop it."""
-    items.sort(key=lambda item: item.path.parent == HERE and "warm_engine" not in item.keywords)
-    for item in items:
-        if "warm_engine" in item.keywords and "PYTEST_XDIST_WORKER" in os.environ:
-            item._nodeid += WARM_ENGINE
 
 
 @pytest.fixture(scope="session")

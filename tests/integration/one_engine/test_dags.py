@@ -27,9 +27,6 @@ from demo.spec import spec_of
 from tests.support.endpoint import completion, endpoint
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.warm_engine
-
-
 #: A first run's task log has no other line.
 _OURS = re.compile(
     "Slice 2026-|Submitted Ray job |Its dashboard asks for a token|planning the slice|checking the cluster|::"
@@ -125,6 +122,9 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     assert (report["counts"]["truncated"], report["balance"]) == (0, {"workers": 1, "max_over_mean": 1.0})
     assert 0 < report["utilisation"]["cpu_mean"] <= 100
     assert 0 < report["utilisation"]["memory_max"] <= 100
+    assert sum(report["history"]["rows"]) == sum(worker["rows"] for worker in report["per_worker"]) == 600
+    assert max(busy or 0 for busy in report["history"]["cpu_busy"]) > 0
+    assert {"history", "per_worker"} & result.keys() == set()
     asked = spec_of("2026-01-01", tmp_path).model_copy(update={"model_source": str(tiny_model)})
     assert report["fingerprint"] == fingerprint(asked)  # what the demo writes for `plan` is what it runs
     assert (

@@ -20,8 +20,6 @@ from demo.customers import LABELS, industry_of, write_customers
 from tests.support.own_process import in_own_process
 from tests.support.slices import WARM_ENGINE, Ask
 
-pytestmark = pytest.mark.warm_engine
-
 #: One is the beginning of two others, which begin alike.
 MANY = [*LABELS, f"{LABELS[0]} (small)", f"{LABELS[0]} (large)"]
 #: One for each place where they branch.
@@ -133,7 +131,7 @@ def test_topics_of_a_review_are_those_that_the_model_says_yes_to(
     table = pq.read_table(out / "ds=2026-01-01", partitioning=None)
     assert table.column("review").to_pylist() == rows[:-1]
     assert table.schema.field("topics").type == pa.list_(pa.string())
-    told = table.column("topics_probability").to_pylist()
+    told = table.column("topics_probability").to_pylist(maps_as_pydicts="strict")
     assert [list(of_row) for of_row in told] == [TOPICS] * len(told)
     for topics, of_row in zip(table.column("topics").to_pylist(), told, strict=True):
         assert topics == [topic for topic, probability in of_row.items() if probability > 0.5]

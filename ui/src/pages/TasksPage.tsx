@@ -97,7 +97,7 @@ function Tasks({ answer }: { answer: Answer }) {
               <Table.Cell>{last ? <StateWords state={last.state} /> : "–"}</Table.Cell>
               <Table.Cell textAlign="end">{count(last?.counts.succeeded)}</Table.Cell>
               <Table.Cell textAlign="end">{count(last?.counts.quarantined)}</Table.Cell>
-              <Table.Cell textAlign="end">{rate(last?.rows_per_s, "rows/s")}</Table.Cell>
+              <Table.Cell textAlign="end" whiteSpace="nowrap">{rate(last?.rows_per_s, "rows/s")}</Table.Cell>
               <Table.Cell whiteSpace="nowrap">{time(last?.ended)}</Table.Cell>
               <Table.Cell textAlign="end">{count(runs)}</Table.Cell>
             </Table.Row>

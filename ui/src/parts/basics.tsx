@@ -47,7 +47,7 @@ export function StateWords({ state }: { state: CellState }) {
 
 export function PageLink({ to, children, label }: { to: string; children: ReactNode; label?: string }) {
   return (
-    <Link asChild color="fg.info">
+    <Link asChild color="fg.info" display="inline">
       <RouterLink aria-label={label} to={to}>
         {children}
       </RouterLink>

@@ -13,6 +13,8 @@ const KINDS: [Kind, string][] = [
   ["published", "Published rows"],
   ["quarantined", "Rows in quarantine"],
 ];
+/** Characters of a cell that is not broken. */
+const WORD = 24;
 /** What says why a row failed comes first, and which row it was, last. */
 const REASONS = ["__error_type", "__error"];
 
@@ -81,7 +83,7 @@ function Cell({ text }: { text: string | null }) {
       null
     </Box>
   ) : (
-    <Box as="bdi" display="block" maxHeight="8rem" maxWidth="28rem" overflow="auto" overflowWrap="anywhere" whiteSpace="pre-wrap">
+    <Box as="bdi" display="block" maxHeight="8rem" maxWidth="28rem" minWidth={text.length < WORD ? "max-content" : "8rem"} overflow="auto" overflowWrap="anywhere" whiteSpace="pre-wrap">
       {visible(text)}
     </Box>
   );

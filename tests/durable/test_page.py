@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.support import browser
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for
-from tests.support.looks import look
+from tests.support.looks import look, take
 from tests.support.tables import ROWS, Table
 
 DAG_ID = "paged_deferred"
@@ -80,10 +80,11 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
         )
     expect(page.get_by_role("img", name="Rows per second over time")).to_be_visible()
     assert sum(report["history"]["rows"]) == ROWS
+    look(page, "slice")
     page.get_by_role("button", name="Rows in quarantine").click()
     expect(page.get_by_role("cell", name="ValueError: it begins with fail")).to_have_count(FAILING)
     expect(page.get_by_role("cell", name="fail 0 <b>&")).to_have_count(1)  # as text
-    look(page, "slice")
+    take(page, "rows")
 
     # Its link is on Airflow's own page of the task.
     page.get_by_role("link", name="Task instance and log").click()

@@ -99,7 +99,7 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
         )}
         {ray_job_url ? (
           <Link color="fg.info" href={ray_job_url} maxWidth="100%" overflowWrap="anywhere" rel="noreferrer noopener" target="_blank">
-            Ray job <Plain>{ray_job_id ?? ""}</Plain>
+            Ray job {ray_job_id ? <Plain>{ray_job_id}</Plain> : null}
           </Link>
         ) : null}
         {output_path ? (
@@ -113,7 +113,7 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
           </Text>
         ) : null}
         <Text>
-          {time(line.started)} – {time(line.ended)}
+          {line.ended ? `${time(line.started)} – ${time(line.ended)}` : line.started ? `since ${time(line.started)}` : ""}
         </Text>
       </HStack>
     </>

@@ -52,8 +52,11 @@ export function Actions({ dag, task, line }: Props) {
           >
             <Text>{action.words}</Text>
             <Text mt={3}>
-              Starts a run of <Plain>{dag}</Plain> with <Code overflowWrap="anywhere">{visible(JSON.stringify(action.conf))}</Code>.
+              Starts a run of <Plain>{dag}</Plain> with this configuration:
             </Text>
+            <Code display="block" mt={1} overflowWrap="anywhere" p={2}>
+              {visible(JSON.stringify(action.conf))}
+            </Code>
             <OtherTasks names={others} />
           </Confirm>
         ))}

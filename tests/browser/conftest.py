@@ -19,7 +19,8 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UiServer]:
     home: Path = tmp_path_factory.mktemp("ui")
     with stalled_server() as endpoint:
         environment = {
-            "AIRFLOW__RAY_LLM__SHOW_SAMPLES": "true", "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "a",
+            "AIRFLOW__RAY_LLM__SHOW_SAMPLES": "true", "AIRFLOW__RAY_LLM__GPU_HOUR_PRICE": "2.5",
+            "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "a",
             "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1",
         }  # fmt: skip
         with ui_server(home, environment) as server:

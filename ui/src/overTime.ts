@@ -13,24 +13,22 @@ export interface Steps {
 }
 
 export interface Scale {
-  /** Seconds of the scale. */
-  from: number;
+  /** Seconds. */
   to: number;
   isWholeRun: boolean;
   charts: Steps[];
 }
 
-/** Of a scale: how many, and how far apart they may be. */
-const MARKS = 8;
+/** How far apart the marks of a scale may be. */
 const DAY_S = 86_400;
 const MARK_S = [0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, DAY_S];
 
 /** Below this share of a run, its inference would be a sliver on the scale of the whole. */
 const LEAST_SHARE = 0.15;
 
-/** Seconds between two marks of a scale, as people count time. */
-export function markEvery(scale: Scale): number {
-  const least = (scale.to - scale.from) / MARKS;
+/** Seconds between two marks of a scale from 0 on, as people count time. */
+export function markEvery(to: number, most: number): number {
+  const least = to / most;
   return MARK_S.find((step) => step >= least) ?? Math.ceil(least / DAY_S) * DAY_S;
 }
 
@@ -42,7 +40,6 @@ export function overTime(history: History, seconds: Record<string, number>): Sca
   const isWholeRun = inference >= LEAST_SHARE * total;
   const shift = isWholeRun ? begin : 0;
   return {
-    from: 0,
     to: isWholeRun ? total : inference,
     isWholeRun,
     charts: chartsOf(history, inference, shift),
@@ -53,7 +50,7 @@ export function overTime(history: History, seconds: Record<string, number>): Sca
 export function soFar(history: History): Scale {
   const spans = Math.max(history.rows.length - 1, 0);
   const until = Math.max(history.offset_s + spans * history.span_s, 0);
-  return { from: 0, to: until, isWholeRun: false, charts: until > 0 ? chartsOf(history, until, 0) : [] };
+  return { to: until, isWholeRun: false, charts: until > 0 ? chartsOf(history, until, 0) : [] };
 }
 
 function chartsOf(history: History, inference: number, shift: number): Steps[] {

@@ -166,10 +166,10 @@ function Advice({ line, stored }: { line: SliceLine; stored: Stored | null }) {
       {advice
         ? advice.map(({ code, evidence, change }) => (
             <Box key={code} mb={2} overflowWrap="anywhere">
-              <Text>
+              <Text _firstLetter={{ textTransform: "uppercase" }}>
                 <Plain>{evidence}</Plain>.
               </Text>
-              <Text fontWeight="semibold">
+              <Text _firstLetter={{ textTransform: "uppercase" }} fontWeight="semibold">
                 <Plain>{change}</Plain>
               </Text>
             </Box>

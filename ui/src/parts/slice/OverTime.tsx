@@ -8,6 +8,8 @@ import { compact, duration } from "../../format";
 import { markEvery, overTime, type Scale, soFar, type Steps } from "../../overTime";
 import { Chart } from "../Chart";
 
+const MARKS = 8;
+
 /** `seconds`: of the phases of a finished run. */
 export function OverTime({ history, seconds }: { history: History; seconds?: Record<string, number> }) {
   const scale = useMemo(() => (seconds ? overTime(history, seconds) : soFar(history)), [history, seconds]);
@@ -39,9 +41,9 @@ function optionOf({ title, unit, color, most, points }: Steps, scale: Scale): Re
     legend: { show: false },
     xAxis: {
       type: "value",
-      min: scale.from,
+      min: 0,
       max: scale.to,
-      interval: markEvery(scale),
+      interval: markEvery(scale.to, MARKS),
       splitLine: { show: false },
       axisLabel: {
         formatter: (value: number) => duration(value),

@@ -6,10 +6,14 @@ import { useMemo } from "react";
 import type { Settings, SliceLine } from "../../api";
 import { gridOf } from "../../calendar";
 import { compact, duration } from "../../format";
+import { markEvery } from "../../overTime";
 import { shortName } from "../../text";
-import { measured, type Trend, trendsOf } from "../../trends";
+import { measured, type Series, type Trend, trendsOf } from "../../trends";
 import { Section } from "../basics";
 import { Chart } from "../Chart";
+
+/** Of an axis of times. */
+const MARKS = 5;
 
 interface Props {
   slices: Map<string, SliceLine>;
@@ -42,6 +46,12 @@ export function Trends({ slices, settings }: Props) {
   );
 }
 
+/** Of series on top of each other. */
+function highest(series: Series[]): number {
+  const sums = series[0]?.values.map((_, i) => series.reduce((sum, one) => sum + (one.values[i] ?? 0), 0));
+  return Math.max(1, ...(sums ?? []));
+}
+
 function optionOf({ kind, series, unit }: Trend, keys: string[], areNames: boolean): Record<string, unknown> {
   const isStacked = kind !== "line";
   return {
@@ -51,6 +61,7 @@ function optionOf({ kind, series, unit }: Trend, keys: string[], areNames: boole
     yAxis: {
       type: "value",
       max: kind === "area" ? 100 : undefined,
+      interval: unit === "s" ? markEvery(highest(series), MARKS) : undefined,
       axisLabel: { formatter: (value: number) => (unit === "%" ? `${value}%` : unit === "s" ? duration(value) : compact(value)) },
     },
     series: series.map(({ name, color, values }) => ({

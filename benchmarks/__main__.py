@@ -19,6 +19,7 @@ PARTS = (
     "answer_cost",
     "labels",
     "images",
+    "page",
 )
 #: The way of a row around engines that run no model.
 PATH = ("real_path", "tail", "scale", "waiting_slices", "deferred_tasks", "http_engine")

@@ -74,8 +74,9 @@ What the operator finds out when it runs.
 _REPORT = """
 # Report
 
-What a run says of its slice: the content of a version's report file, and, with Airflow's timings and the
-job's links, the operator's [XCom](../operator.md#xcom). Null means: not measured.
+What a run says of its slice: the content of a version's report file. The operator's
+[XCom](../operator.md#xcom) has Airflow's timings and the job's links, too, and neither `per_worker` nor
+`history`. Null means: not measured.
 """
 _CONFIGURATION = """
 # Settings

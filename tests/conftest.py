@@ -22,7 +22,7 @@ os.environ.update({
 
 
 #: Whose tests share what is started once.
-_FOLDERS = frozenset({"tests/chaos", "tests/durable", "tests/integration/one_engine"})
+_FOLDERS = frozenset({"tests/chaos", "tests/durable", "tests/browser", "tests/integration/one_engine"})
 
 
 class _BySharing(LoadScopeScheduling):  # type: ignore[misc]

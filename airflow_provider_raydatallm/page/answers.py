@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
 
+from airflow_provider_raydatallm.contract.result.report import History, Report, WorkerShare
 from airflow_provider_raydatallm.task.slice_entry import SliceFigures
 
 State = Literal["published", "quarantined", "empty", "running", "queued", "failed"]
@@ -84,14 +85,33 @@ class Version(BaseModel):
     model: str | None
 
 
+class Progress(BaseModel):
+    """Of a run that is not finished, or of one that failed.
+
+    :param error: why it failed.
+    """
+
+    step: str | None = None
+    error: str | None = None
+    rows: int | None = None
+    planned: int | None = None
+    failed: int | None = None
+    workers: int | None = None
+    rows_per_s: float | None = None
+    recent_rows_per_s: float | None = None
+    eta_s: float | None = None
+    per_worker: list[WorkerShare] | None = None
+    history: History | None = None
+
+
 class Stored(BaseModel):
     """What the slice's folder tells.
 
     :param note: why something is missing here.
     """
 
-    report: dict[str, Any] | None = None
-    progress: dict[str, Any] | None = None
+    report: Report | None = None
+    progress: Progress | None = None
     versions: list[Version] = []
     note: str | None = None
 

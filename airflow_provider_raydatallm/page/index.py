@@ -10,7 +10,7 @@ from airflow.models.dag import DagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
-from sqlalchemy import Select, and_, exists, func, select
+from sqlalchemy import Select, and_, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from airflow_provider_raydatallm.page.answers import SliceLine, SlicesPage, State, TaskLine, TasksPage, Try
@@ -70,17 +70,17 @@ def list_tasks(session: Session, dag_ids: set[str], offset: int, limit: int) -> 
 
 def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit: int) -> SlicesPage:
     """Lists a task's runs of slices: those that Airflow has, then those that it removed."""
-    live = _live(dag_id, task_id)
-    count = _count(session, live)
-    rows = session.execute(_newest_first(live).offset(offset).limit(limit)).all() if offset < count else []
-    runs: list[RunOfSlice | None] = [_of_row(row) for row in rows]
+    entries = _entries(dag_id, task_id)
+    count = _count(session, entries)
+    page = _with_states(dag_id, task_id, _newest_first(entries).offset(offset).limit(limit))
+    runs = [_of_row(row) for row in session.execute(page)] if offset < count else []
     total = count
     if AssetStateStoreModel is not None:
         kept = _kept(dag_id, task_id)
         total += _count(session, kept)
-        if len(rows) < limit and offset + len(rows) < total:
+        if len(runs) < limit and offset + len(runs) < total:
             later = kept.order_by(AssetStateStoreModel.updated_at.desc(), AssetStateStoreModel.key)
-            later = later.offset(max(offset - count, 0)).limit(limit - len(rows))
+            later = later.offset(max(offset - count, 0)).limit(limit - len(runs))
             runs += [_of_kept(row) for row in session.execute(later)]
     readable = [run.line for run in runs if run is not None]
     dag = session.get(DagModel, dag_id)
@@ -94,9 +94,8 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
 
 def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> RunOfSlice | None:
     """Finds what a task instance wrote; None when there is nothing that can be read."""
-    row = session.execute(
-        _live(dag_id, task_id).where(XComModel.run_id == run_id, XComModel.map_index == map_index)
-    ).first()
+    entry = _entries(dag_id, task_id).where(XComModel.run_id == run_id, XComModel.map_index == map_index)
+    row = session.execute(_with_states(dag_id, task_id, entry)).first()
     if row is not None:
         return _of_row(row)
     if AssetStateStoreModel is None:
@@ -110,9 +109,10 @@ def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index
 
 def list_history(session: Session, dag_id: str, task_id: str, slice_key: str) -> list[SliceLine]:
     """Lists the runs of one slice, the newest first."""
-    rows = session.execute(_newest_first(_live(dag_id, task_id)).limit(_HISTORY_RUNS))
-    runs = (_of_row(row) for row in rows)
-    return [run.line for run in runs if run is not None and run.line.slice_key == slice_key]
+    entries = _newest_first(_entries(dag_id, task_id)).limit(_HISTORY_RUNS)
+    rows = session.execute(_with_states(dag_id, task_id, entries))
+    runs = (_of_row(row) for row in rows if _key_of(row.value) == slice_key)
+    return [run.line for run in runs if run is not None]
 
 
 def list_tries(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> list[Try]:
@@ -148,7 +148,8 @@ def read_xcom(
 
 
 def _last(session: Session, dag_id: str, task_id: str) -> SliceLine | None:
-    row = session.execute(_newest_first(_live(dag_id, task_id)).limit(1)).first()
+    newest = _newest_first(_entries(dag_id, task_id)).limit(1)
+    row = session.execute(_with_states(dag_id, task_id, newest)).first()
     run = _of_row(row) if row is not None else None
     if row is None and AssetStateStoreModel is not None:
         kept = _kept(dag_id, task_id).order_by(AssetStateStoreModel.updated_at.desc()).limit(1)
@@ -157,37 +158,42 @@ def _last(session: Session, dag_id: str, task_id: str) -> SliceLine | None:
     return run.line if run is not None else None
 
 
-def _live(dag_id: str, task_id: str) -> Select[Any]:
-    same = (getattr(XComModel, n) == getattr(TaskInstance, n) for n in ("dag_id", "task_id", "run_id"))
-    return (
-        select(
-            XComModel.value,
-            XComModel.run_id,
-            XComModel.map_index,
-            TaskInstance.state,
-            TaskInstance.try_number,
-            TaskInstance.start_date,
-            TaskInstance.end_date,
-        )
-        .join(TaskInstance, and_(*same, XComModel.map_index == TaskInstance.map_index))
-        .where(XComModel.dag_id == dag_id, XComModel.task_id == task_id, XComModel.key == INDEX_KEY)
+def _entries(dag_id: str, task_id: str) -> Select[Any]:
+    """What a task's runs wrote, as far as Airflow has them."""
+    return select(XComModel.value, XComModel.run_id, XComModel.map_index, XComModel.timestamp).where(
+        XComModel.dag_id == dag_id, XComModel.task_id == task_id, XComModel.key == INDEX_KEY
     )
 
 
-def _newest_first(live: Select[Any]) -> Select[Any]:
-    return live.order_by(XComModel.timestamp.desc(), XComModel.run_id.desc(), XComModel.map_index.desc())
+def _newest_first(entries: Select[Any]) -> Select[Any]:
+    return entries.order_by(XComModel.timestamp.desc(), XComModel.run_id.desc(), XComModel.map_index.desc())
+
+
+def _with_states(dag_id: str, task_id: str, entries: Select[Any]) -> Select[Any]:
+    """Joins a page of entries, and no more: a database that misjudges how many there are would take long."""
+    entry = entries.subquery()
+    ti = TaskInstance
+    same = (ti.dag_id == dag_id, ti.task_id == task_id, ti.run_id == entry.c.run_id)
+    return (
+        select(
+            entry.c.value,
+            entry.c.run_id,
+            entry.c.map_index,
+            ti.state,
+            ti.try_number,
+            ti.start_date,
+            ti.end_date,
+        )
+        .join(ti, and_(*same, ti.map_index == entry.c.map_index))
+        .order_by(entry.c.timestamp.desc(), entry.c.run_id.desc(), entry.c.map_index.desc())
+    )
 
 
 def _kept(dag_id: str, task_id: str) -> Select[Any]:
     """Finished entries of runs that Airflow has no more. Who wrote an entry, Airflow itself noted."""
     store = AssetStateStoreModel
-    has_run = exists().where(
-        XComModel.dag_id == dag_id,
-        XComModel.task_id == task_id,
-        XComModel.run_id == store.last_updated_by_run_id,
-        XComModel.map_index == store.last_updated_by_map_index,
-        XComModel.key == INDEX_KEY,
-    )
+    # Not `NOT EXISTS`: PostgreSQL compares each with each where it has no statistics yet.
+    known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id, XComModel.map_index)
     columns: tuple[Any, ...] = (
         store.value,
         store.last_updated_by_run_id,
@@ -198,7 +204,7 @@ def _kept(dag_id: str, task_id: str) -> Select[Any]:
         store.key.startswith(f"{INDEX_KEY}/"),
         store.last_updated_by_dag_id == dag_id,
         store.last_updated_by_task_id == task_id,
-        ~has_run,
+        tuple_(store.last_updated_by_run_id, store.last_updated_by_map_index).not_in(known),
     )
 
 
@@ -223,6 +229,12 @@ def _of_kept(row: Any) -> RunOfSlice | None:
         return None
     line = _line(entry, _state("success", entry), run_id=run_id, map_index=map_index, ended=updated)
     return RunOfSlice(entry, line.model_copy(update={"archived": True}))
+
+
+def _key_of(value: Any) -> Any:
+    """The slice's key of an entry, of which the rest is not looked at."""
+    entry = _parsed(value)
+    return entry.get("slice_key") if isinstance(entry, dict) else None
 
 
 def _parsed(value: Any) -> Any:

@@ -12,6 +12,8 @@ from functools import cache
 from threading import BoundedSemaphore
 from typing import Any, Literal, TypeVar
 
+from pydantic import ValidationError
+
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.page.answers import Sample, Stored, Version
 from airflow_provider_raydatallm.page.index import RunOfSlice
@@ -24,6 +26,10 @@ log = logging.getLogger(__name__)
 _READ_SECONDS = 5.0
 _READERS = 4
 _SAMPLE_ROWS = 20
+_OTHER_VERSION = (
+    "Another version of the provider wrote this slice's report: to see it, upgrade the provider in the API "
+    "server."
+)
 _free = BoundedSemaphore(_READERS)
 
 
@@ -36,7 +42,19 @@ def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
         versions = view.versions()
         number = run.line.published_version
         report = next((v.body["report"] for v in versions if v.number == number), None)
-        return Stored(report=report, progress=progress, versions=[_version(v) for v in versions])
+        lines = [_version(v) for v in versions]
+        lacks = number is not None and report is None
+        note = (
+            f"Storage has no report of version {number} any more: this is what Airflow knows."
+            if lacks
+            else None
+        )
+        try:
+            return Stored.model_validate(
+                {"versions": lines, "progress": progress, "report": report, "note": note}
+            )
+        except ValidationError:
+            return Stored(versions=lines, note=_OTHER_VERSION)
 
     return _bounded(read, lambda note: Stored(note=note))
 
@@ -86,7 +104,9 @@ def _bounded(read: Callable[[], T], or_note: Callable[[str], T]) -> T:
     except Exception as e:
         # The message may name places that only the cluster's people should know: it goes to the server's log.
         log.warning("Could not read a slice's folder for the page: %r", e)
-        return or_note("This API server cannot read the slice's folder: this is what Airflow knows.")
+        return or_note(
+            "This API server cannot read the slice's folder: this is what Airflow knows. Its log says why."
+        )
 
 
 def _release(_: Future[Any]) -> None:

@@ -298,7 +298,7 @@ class _Run:
                 log_every_s = _START_SECONDS
             else:
                 log_every_s = PROGRESS_SECONDS if update.summaries else math.inf
-            self.reporter.report(progress, log_every_s)
+            self.reporter.report(progress, log_every_s, meter.details())
 
         def to_repair() -> InferenceRun | None:
             if not build.job.repair or engine is not None:  # suspects wait for the next round

@@ -4,27 +4,22 @@ what a person does there."""
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 from tests.support import browser
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.looks import look, take
 from tests.support.tables import ROWS, Table
 
 DAG_ID = "paged_deferred"
 DAYS = ("2025-01-01", "2025-01-02", "2025-01-03")
 FAILING = 3
-#: Set it to keep the screenshots: those of the documentation are made so.
-SCREENSHOTS = "PAGE_SCREENSHOTS"
-SIZES = {"phone": (390, 844), "desktop": (1280, 900), "wide": (1920, 1080)}
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +78,13 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
         expect(figure(page, f"Tokens {'in' if name == 'input' else 'out'}")).to_contain_text(
             f"{report['tokens'][name]:,}"
         )
+    expect(page.get_by_role("img", name="Rows per second over time")).to_be_visible()
+    assert sum(report["history"]["rows"]) == ROWS
+    look(page, "slice")
     page.get_by_role("button", name="Rows in quarantine").click()
     expect(page.get_by_role("cell", name="ValueError: it begins with fail")).to_have_count(FAILING)
     expect(page.get_by_role("cell", name="fail 0 <b>&")).to_have_count(1)  # as text
-    look(page, "slice")
+    take(page, "rows")
 
     # Its link is on Airflow's own page of the task.
     page.get_by_role("link", name="Task instance and log").click()
@@ -159,35 +157,8 @@ def confirm(page: Page, name: str, says: str) -> None:
 
 
 def new_run(airflow: Airflow, before: set[str]) -> str:
-    def look() -> str | None:
+    def newest() -> str | None:
         runs = {run["dag_run_id"] for run in airflow.api.runs(DAG_ID)} - before
         return runs.pop() if runs else None
 
-    return wait_for(look, LIMIT, "a new run")
-
-
-def look(page: Page, name: str) -> None:
-    """At each width and in both themes: nothing sticks out, and axe finds nothing serious."""
-    for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-        for size, (width, height) in SIZES.items():
-            page.set_viewport_size({"width": width, "height": height})
-            page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
-            if folder := os.environ.get(SCREENSHOTS):
-                page.wait_for_timeout(400)  # the theme's colours fade in
-                page.screenshot(path=Path(folder, f"{name}-{size}-{theme}.png"))
-        page.wait_for_timeout(400)
-        assert serious(page) == [], f"{name}, {theme}"
-    page.set_viewport_size({"width": 1280, "height": 900})
-    page.emulate_media(color_scheme="light")
-
-
-def serious(page: Page) -> list[Any]:
-    """What axe calls serious in the page, and not in what Airflow has around it."""
-    context = "[role=dialog]" if page.get_by_role("dialog").count() else "#ray-llm"
-    violations = Axe().run(page, context=context).response["violations"]
-    return [
-        (v["id"], [node["html"][:200] for node in v["nodes"]][:3])
-        for v in violations
-        if v["impact"] in ("serious", "critical")
-    ]
+    return wait_for(newest, LIMIT, "a new run")

@@ -17,7 +17,7 @@ from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, index_key
@@ -104,6 +104,23 @@ def keep_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run], 
         for run in runs
     ])  # fmt: skip
     session.commit()
+
+
+def write_years(session: Session, dag_id: str, tasks: int, days: int) -> None:
+    """Writes a run of each day of each task, and as many in an asset's store that Airflow has cleaned."""
+    day = dt.timedelta(days=1)
+    for n in range(tasks):
+        task_id = f"task_{n:02}"
+        runs = [
+            Run((BEGIN + i * day).date().isoformat(), entry=figures(600, i % 9), at=BEGIN + i * day)
+            for i in range(days)
+        ]
+        write_runs(session, dag_id, task_id, runs)
+        kept = [Run(f"old-{i}", run_id=f"gone-{i}", at=BEGIN - i * day) for i in range(days)]
+        keep_runs(session, dag_id, task_id, kept, f"asset_{n}")
+        if n == 0 and session.get_bind().dialect.name == "postgresql":
+            session.execute(text("ANALYZE"))  # as its autovacuum does: else keys are checked by scans
+            session.commit()
 
 
 def clean_runs(session: Session, dag_id: str) -> None:

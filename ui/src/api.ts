@@ -71,12 +71,28 @@ export interface Advice {
   change: string;
 }
 
+export interface WorkerShare {
+  name: string;
+  rows: number;
+  busy_share: number;
+}
+
+export interface History {
+  span_s: number;
+  offset_s: number;
+  rows: number[];
+  gpu_busy: (number | null)[] | null;
+  cpu_busy: (number | null)[] | null;
+}
+
 export interface Report {
   counts: Record<string, number | null>;
   tokens: Record<string, number | null>;
   seconds: { start?: Record<string, number | null> | null; [name: string]: unknown };
   utilisation: Record<string, number | null>;
   balance: Record<string, number | null>;
+  per_worker: WorkerShare[] | null;
+  history: History | null;
   advice: Advice[] | null;
 }
 
@@ -88,9 +104,23 @@ export interface Version {
   model: string | null;
 }
 
+export interface Progress {
+  step: string | null;
+  error: string | null;
+  rows: number | null;
+  planned: number | null;
+  failed: number | null;
+  workers: number | null;
+  rows_per_s: number | null;
+  recent_rows_per_s: number | null;
+  eta_s: number | null;
+  per_worker: WorkerShare[] | null;
+  history: History | null;
+}
+
 export interface Stored {
   report: Report | null;
-  progress: Record<string, unknown> | null;
+  progress: Progress | null;
   versions: Version[];
   note: string | null;
 }

@@ -27,6 +27,7 @@ export function percent(part: number | undefined, whole: number | undefined): st
 
 export function duration(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined) return UNKNOWN;
+  if (seconds === 0) return "0 s";
   if (seconds > 0 && seconds < 0.1) return "< 0.1 s";
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;

@@ -97,6 +97,28 @@ class Balance(Contract):
     max_over_mean: float | None = None
 
 
+class WorkerShare(Contract):
+    """What one worker of the engine did. `busy_share` is the part of `Seconds.inference` in which it had a
+    request."""
+
+    name: str
+    rows: int
+    busy_share: float
+
+
+class History(Contract):
+    """The time of inference in equal spans of `span_s` seconds; the first begins `offset_s` after the first
+    request, or before it when that is negative. `rows` finished in each span, also those that failed. The
+    rest are means in percent, of what `Utilisation` covers: null in spans without samples, and altogether
+    where none were taken, as of GPUs on nodes that have none."""
+
+    span_s: float
+    offset_s: float
+    rows: tuple[int, ...]
+    gpu_busy: tuple[float | None, ...] | None = None
+    cpu_busy: tuple[float | None, ...] | None = None
+
+
 class Advice(Contract):
     """A setting to change in the next run (`change`), why (`evidence`), and a stable `code`."""
 
@@ -108,8 +130,13 @@ class Advice(Contract):
         return f"{self.evidence}: {self.change} [{self.code}]"
 
 
+#: What is too large for XCom.
+_ONLY_STORED = ("per_worker", "history")
+
+
 class Report(Contract):
-    """The content of a version's report file; XCom adds the job's id and links and Airflow's timings."""
+    """The content of a version's report file; XCom adds the job's id and links and Airflow's timings, and
+    lacks `per_worker` and `history`."""
 
     version: Literal[1] = 1
     outcome: Literal["published", "unchanged", "attached", "empty"]
@@ -124,6 +151,9 @@ class Report(Contract):
     throughput: Throughput = Throughput()
     utilisation: Utilisation = Utilisation()
     balance: Balance = Balance()
+    #: The busiest first; of very many workers, the busiest and the idlest.
+    per_worker: tuple[WorkerShare, ...] | None = None
+    history: History | None = None
     #: Rows with each label, where answers are labels: the most frequent ones first.
     labels: dict[str, int] | None = None
     advice: tuple[Advice, ...] | None = None
@@ -138,7 +168,7 @@ class Report(Contract):
         total: float | None,
     ) -> dict[str, Any]:
         """Returns the operator's `return_value`; `queued` and `total` are seconds."""
-        result = self.model_dump(mode="json", exclude={"version"})
+        result = self.model_dump(mode="json", exclude={"version", *_ONLY_STORED})
         result["advice"] = None if self.advice is None else [a.code for a in self.advice]
         result["report_path"] = report_path
         result["ray_job_id"] = ray_job_id

@@ -16,11 +16,20 @@ from airflow_provider_raydatallm.contract.result.counters import (
     TRUNCATED_ANSWER,
     Counter,
 )
-from airflow_provider_raydatallm.contract.result.report import Balance, Seconds, StartupSeconds, Throughput
+from airflow_provider_raydatallm.contract.result.report import (
+    Balance,
+    Seconds,
+    StartupSeconds,
+    Throughput,
+    WorkerShare,
+)
+from airflow_provider_raydatallm.processor.metrics.history import RunHistory
 from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample, NodeUsage
 
 #: Window of recent rates: longer than a batch takes, short enough to show a change.
 RECENT_SECONDS = 300.0
+#: Of a report.
+_MOST_WORKERS = 64
 
 _SHOWN = {counter.name: counter for counter in COUNTERS if counter.metric is not None}
 _SUMMARY = pa.struct(
@@ -106,8 +115,9 @@ class Meter:
         self._first_row: float | None = None
         self._last_row: float | None = None
         self._recent = _RecentRates()
-        self._busy_by_worker: dict[str, _BusyTime] = {}
-        self._node_usage = NodeUsage()
+        self._work_by_worker: dict[str, _Work] = {}
+        self._history = RunHistory()
+        self._node_usage = NodeUsage(self._history)
         self._held_gpus: set[str] = set()
 
     def add(self, update: WriterUpdate) -> None:
@@ -122,8 +132,10 @@ class Meter:
             if (finished := group["last_row"]) is not None:
                 self._first_row = min(finished, self._first_row or finished)
                 self._last_row = max(finished, self._last_row or finished)
+                self._history.add_rows(finished, group["rows"] + group["failed"])
             if group["worker"] is not None and entered is not None:
-                self._busy_by_worker.setdefault(group["worker"], _BusyTime()).add(entered, finished)
+                work = self._work_by_worker.setdefault(group["worker"], _Work())
+                work.add(entered, finished, group["rows"] + group["failed"])
             if group["gpus"]:
                 self._held_gpus.update(group["gpus"].split(","))
         if self._first_request is not None and self._last_row is not None:
@@ -173,6 +185,17 @@ class Meter:
             **self._node_usage.utilisation().model_dump(),
         }
 
+    def details(self) -> dict[str, Any]:
+        """Returns the sections of a `Report`, as JSON, that are too large for log lines and heartbeats."""
+        inference_s = self._inference_s
+        if inference_s is None or self._first_request is None:
+            return {"per_worker": None, "history": None}
+        history = self._history.result(self._first_request)
+        return {
+            "per_worker": [share.model_dump() for share in _shares(self._work_by_worker, inference_s)],
+            "history": history.model_dump(mode="json") if history is not None else None,
+        }
+
     @property
     def mean_busy(self) -> float | None:
         """Share of the inference time in which a worker had a request, mean over the workers."""
@@ -211,6 +234,7 @@ class Meter:
                 workers=len(busy) or None,
                 max_over_mean=_rounded(max(busy) * len(busy) / sum(busy)) if any(busy) else None,
             ),
+            **self.details(),
         }
 
     @property
@@ -230,7 +254,7 @@ class Meter:
     @property
     def _busy_shares(self) -> list[float]:
         inference_s = self._inference_s
-        return [busy.seconds / inference_s for busy in self._busy_by_worker.values()] if inference_s else []
+        return [work.seconds / inference_s for work in self._work_by_worker.values()] if inference_s else []
 
 
 class _RecentRates:
@@ -254,16 +278,30 @@ class _RecentRates:
         return (rows - rows_before) / (stop - start), (tokens - tokens_before) / (stop - start)
 
 
-class _BusyTime:
-    """Seconds in which a worker had at least one request, from groups in roughly the order of finishing."""
+class _Work:
+    """A worker's rows, and seconds in which it had at least one request, from groups in roughly the order of
+    finishing."""
 
     def __init__(self) -> None:
+        self.rows = 0
         self.seconds = 0.0
         self._until = 0.0
 
-    def add(self, start: float, stop: float) -> None:
+    def add(self, start: float, stop: float, rows: int) -> None:
+        self.rows += rows
         self.seconds += max(0.0, stop - max(start, self._until))
         self._until = max(self._until, stop)
+
+
+def _shares(work_by_worker: Mapping[str, _Work], inference_s: float) -> list[WorkerShare]:
+    """The busiest workers first; where there are too many, those between the busiest and the idlest lack."""
+    shares = [
+        WorkerShare(name=name, rows=work.rows, busy_share=round(work.seconds / inference_s, 3))
+        for name, work in work_by_worker.items()
+    ]
+    shares.sort(key=lambda share: (-share.busy_share, share.name))
+    half = _MOST_WORKERS // 2
+    return shares if len(shares) <= _MOST_WORKERS else shares[:half] + shares[-half:]
 
 
 def _rate(tokens: int | None, seconds: float | None) -> float | None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from airflow_provider_raydatallm.contract.result.report import Utilisation
+from airflow_provider_raydatallm.processor.metrics.history import RunHistory
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import nvml_devices
 
 SAMPLE_SECONDS = 0.5
@@ -64,9 +65,13 @@ class NodeSampler:
 
 
 class NodeUsage:
-    """Aggregates the samples of the time of inference, in constant memory."""
+    """Aggregates the samples of the time of inference, in constant memory.
 
-    def __init__(self) -> None:
+    :param history: gets them, too.
+    """
+
+    def __init__(self, history: RunHistory) -> None:
+        self._history = history
         self._pending: list[NodeSample] = []
         self._gpu_busy: Counter[int] = Counter()  # GPU samples by percent
         self._gpu_memory_max = 0.0
@@ -89,7 +94,9 @@ class NodeUsage:
         self._samples += 1
         self._cpu_sum += sample.cpu
         self._memory_max = max(self._memory_max, sample.memory)
-        for gpu in (g for g in sample.gpus if not gpu_ids or g.id in gpu_ids):
+        gpus = [gpu for gpu in sample.gpus if not gpu_ids or gpu.id in gpu_ids]
+        self._history.add_sample(sample.time, sample.cpu, (gpu.busy for gpu in gpus))
+        for gpu in gpus:
             self._gpu_busy[gpu.busy] += 1
             self._gpu_memory_max = max(self._gpu_memory_max, 100 * gpu.memory / gpu.memory_total)
 

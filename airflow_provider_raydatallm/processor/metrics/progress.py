@@ -44,6 +44,7 @@ class ProgressReporter:
         self._log = log
         self._logged_at = 0.0
         self._progress: dict[str, Any] = {}
+        self._details: dict[str, Any] = {}
         self._warned: set[str] = set()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ray-llm-progress", daemon=True)
@@ -61,9 +62,15 @@ class ProgressReporter:
             self._progress = {**self._progress, "step": "failed", "error": message}
             self._try(self._write)
 
-    def report(self, progress: dict[str, Any], log_every_s: float = 0.0) -> None:
-        """:param log_every_s: logs only when the last log line is at least this old."""
+    def report(
+        self, progress: dict[str, Any], log_every_s: float = 0.0, details: dict[str, Any] | None = None
+    ) -> None:
+        """
+        :param log_every_s: logs only when the last log line is at least this old.
+        :param details: what only the file has; None: as before.
+        """
         self._progress = progress
+        self._details = self._details if details is None else details
         self._lease.set_progress(progress)
         if time.monotonic() - self._logged_at >= log_every_s:
             self._log(progress)
@@ -91,7 +98,7 @@ class ProgressReporter:
         run = {"slice_key": self._job.slice_key, "when": now, "epoch": self._lease.epoch, "task": own_task()}
         try:
             self._lease.check()
-            self._store.put_json(PROGRESS, {**run, **self._progress})
+            self._store.put_json(PROGRESS, {**run, **self._details, **self._progress})
             self._lease.check()
         except LeaseLostError:
             # The lease was lost between check and put; the new holder may have finished already.

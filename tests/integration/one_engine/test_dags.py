@@ -122,6 +122,9 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     assert (report["counts"]["truncated"], report["balance"]) == (0, {"workers": 1, "max_over_mean": 1.0})
     assert 0 < report["utilisation"]["cpu_mean"] <= 100
     assert 0 < report["utilisation"]["memory_max"] <= 100
+    assert sum(report["history"]["rows"]) == sum(worker["rows"] for worker in report["per_worker"]) == 600
+    assert max(busy or 0 for busy in report["history"]["cpu_busy"]) > 0
+    assert {"history", "per_worker"} & result.keys() == set()
     asked = spec_of("2026-01-01", tmp_path).model_copy(update={"model_source": str(tiny_model)})
     assert report["fingerprint"] == fingerprint(asked)  # what the demo writes for `plan` is what it runs
     assert (
@@ -132,7 +135,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     for name, value in report.items():
         if name == "seconds":
             assert {k: result["seconds"][k] for k in value} == value
-        elif name != "version":
+        elif name not in ("version", "history", "per_worker"):
             assert result[name] == value, name
     assert set(result) - set(report) == {"ray_job_id", "dashboard_url", "report_path"}
     assert set(result["seconds"]) - set(report["seconds"]) == {"queued", "total"}

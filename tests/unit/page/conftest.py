@@ -3,6 +3,7 @@ DAGs only."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from airflow_provider_raydatallm.page.app import build_app
+from tests.support.postgres import Postgres
 
 #: What each user may read.
 DAGS = {"ann": {"mails", "customers"}, "bob": {"photos"}}
@@ -37,11 +39,26 @@ class PerDagAuthManager(SimpleAuthManager):
         return method == "GET" and dag_id in DAGS.get(user.get_id(), set())
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sessionmaker[Session]]:
-    """An Airflow database that `settings` names, as long as the tests of a file run."""
-    path: Path = tmp_path_factory.mktemp("airflow") / "page.db"
-    engine = create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False})
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def database(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[sessionmaker[Session]]:
+    """An Airflow database that `settings` names, as long as the tests of a file run on that kind of it."""
+    if request.param == "sqlite":
+        path: Path = tmp_path_factory.mktemp("airflow") / "page.db"
+        engine = create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False})
+    else:
+        postgres: Postgres = request.getfixturevalue("postgres")
+        name = f"page_{uuid.uuid4().hex[:8]}"
+        postgres.query(f"CREATE DATABASE {name}")
+        engine = create_engine(postgres.url.replace("/postgres?", f"/{name}?"))
     import_all_models()
     Base.metadata.create_all(engine)
     makers = sessionmaker(engine, expire_on_commit=False)

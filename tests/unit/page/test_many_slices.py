@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +11,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
-from tests.support.slice_index import BEGIN, Run, figures, keep_runs, write_runs
+from tests.support.slice_index import write_years
 
 TASKS, DAYS = 20, 1100
 #: A page of a busy machine may take long; one that asks the database for each slice takes minutes.
@@ -21,16 +20,8 @@ LIMIT_S = 2.0
 
 @pytest.fixture(scope="module", autouse=True)
 def years(database: sessionmaker[Session]) -> None:
-    day = dt.timedelta(days=1)
     with database() as session:
-        for n in range(TASKS):
-            runs = [
-                Run((BEGIN + i * day).date().isoformat(), entry=figures(600, i % 9), at=BEGIN + i * day)
-                for i in range(DAYS)
-            ]
-            write_runs(session, "customers", f"task_{n:02}", runs)
-            kept = [Run(f"old-{i}", run_id=f"gone-{i}", at=BEGIN - i * day) for i in range(DAYS)]
-            keep_runs(session, "customers", f"task_{n:02}", kept, f"asset_{n}")
+        write_years(session, "customers", TASKS, DAYS)
 
 
 @pytest.fixture

@@ -1,17 +1,21 @@
 // One run of one slice: what came of it, what it took, what to change, and what it published.
 
-import { Box, Flex, Heading, HStack, Link, Progress, Table, Text } from "@chakra-ui/react";
+import { Box, Flex, Heading, HStack, Link, Table, Text } from "@chakra-ui/react";
 
 import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type Try } from "../api";
-import { compact, cost, count, duration, money, percent, rate, time, UNKNOWN } from "../format";
-import { Actions } from "../parts/Actions";
-import { Figure, Figures, Note, PageLink, Problem, Section, StateWords, Waiting } from "../parts/basics";
-import { Labels } from "../parts/Labels";
-import { Phases } from "../parts/Phases";
-import { Samples } from "../parts/Samples";
-import { SideBySide } from "../parts/SideBySide";
-import { Versions } from "../parts/Versions";
+import { compact, cost, count, money, percent, rate, time, UNKNOWN } from "../format";
+import { Actions } from "../parts/slice/Actions";
+import { Figure, Figures, Note, PageLink, Plain, Problem, Section, StateWords, Waiting } from "../parts/basics";
+import { Cluster } from "../parts/slice/Cluster";
+import { Labels } from "../parts/slice/Labels";
+import { Live } from "../parts/slice/Live";
+import { OverTime } from "../parts/slice/OverTime";
+import { Phases } from "../parts/slice/Phases";
+import { Samples } from "../parts/slice/Samples";
+import { SideBySide } from "../parts/slice/SideBySide";
+import { Versions } from "../parts/slice/Versions";
 import { pathOf, taskInstancePath } from "../route";
+import { NAME } from "../text";
 import { useData } from "../useData";
 
 interface Props {
@@ -22,6 +26,8 @@ interface Props {
 }
 
 const LIVE_MS = 5_000;
+/** Characters: a slice's key has at most 200. */
+const HEADING = 300;
 
 export function SlicePage({ dag, task, run, map }: Props) {
   const path = paths.run(dag, task, run, map);
@@ -34,12 +40,13 @@ export function SlicePage({ dag, task, run, map }: Props) {
   // Asked anew when the run ends.
   const stored = useData<Stored>(answer ? `${path}/stored?state=${state}` : null, stillRuns ? LIVE_MS : null);
   const settings = useData<Settings>(paths.settings).value;
+  const history = stored.value?.report?.history;
   return (
     <>
-      <Text fontSize="sm">
+      <Text fontSize="sm" overflowWrap="anywhere">
         <PageLink to={pathOf({})}>Ray LLM</PageLink> /{" "}
         <PageLink to={pathOf({ dag, task })}>
-          {dag} / {task}
+          <Plain>{dag}</Plain> / <Plain>{task}</Plain>
         </PageLink>{" "}
         /
       </Text>
@@ -48,6 +55,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
         <>
           <Head answer={answer} dag={dag} map={map} run={run} task={task} />
           {stored.value?.note ? <Note>{stored.value.note}</Note> : null}
+          {stored.error ? <Note>The slice&apos;s folder could not be read: this is what Airflow knows.</Note> : null}
           <Live stored={stored.value} />
           <Actions dag={dag} line={answer.line} task={task} />
           <Result line={answer.line} settings={settings} stored={stored.value} />
@@ -56,9 +64,10 @@ export function SlicePage({ dag, task, run, map }: Props) {
           {answer.line.outcome ? (
             <Section title="Time">
               <Phases seconds={answer.line.seconds} start={stored.value?.report?.seconds.start} />
+              {history ? <OverTime history={history} seconds={answer.line.seconds} /> : null}
             </Section>
           ) : null}
-          <Usage stored={stored.value} />
+          <Cluster stored={stored.value} />
           {stored.value ? <Versions versions={stored.value.versions} /> : null}
           <SideBySide dag={dag} line={answer.line} task={task} />
           {settings?.show_samples && answer.line.published_version !== null ? (
@@ -76,11 +85,11 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
   return (
     <>
       <Flex align="center" gap={4} mt={1} wrap="wrap">
-        <Heading as="h1" size="lg">
-          {line.slice_key}
+        <Heading as="h1" maxWidth="100%" overflowWrap="anywhere" size="lg">
+          <Plain most={HEADING}>{line.slice_key}</Plain>
         </Heading>
         <StateWords state={line.state} />
-        {line.trial ? <Text color="fg.muted">trial {line.trial}</Text> : null}
+        {line.trial ? <Text color="fg.muted">trial <Plain>{line.trial}</Plain></Text> : null}
       </Flex>
       <HStack color="fg.muted" fontSize="sm" gap={4} mt={2} wrap="wrap">
         {line.archived ? (
@@ -89,57 +98,25 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
           <PageLink to={taskInstancePath(dag, task, run, map)}>Task instance and log</PageLink>
         )}
         {ray_job_url ? (
-          <Link color="fg.info" href={ray_job_url} rel="noreferrer noopener" target="_blank">
-            Ray job {ray_job_id ?? ""}
+          <Link color="fg.info" href={ray_job_url} maxWidth="100%" overflowWrap="anywhere" rel="noreferrer noopener" target="_blank">
+            Ray job {ray_job_id ? <Plain>{ray_job_id}</Plain> : null}
           </Link>
         ) : null}
         {output_path ? (
-          <Text overflowWrap="anywhere">
-            Output: <bdi>{output_path}</bdi>
+          <Text maxWidth="100%" overflowWrap="anywhere">
+            Output: <Plain>{output_path}</Plain>
           </Text>
         ) : null}
         {line.model ? (
-          <Text overflowWrap="anywhere">
-            Model: <bdi>{line.model}</bdi>
+          <Text maxWidth="100%" overflowWrap="anywhere">
+            Model: <Plain most={HEADING}>{line.model}</Plain>
           </Text>
         ) : null}
         <Text>
-          {time(line.started)} – {time(line.ended)}
+          {line.ended ? `${time(line.started)} – ${time(line.ended)}` : line.started ? `since ${time(line.started)}` : ""}
         </Text>
       </HStack>
     </>
-  );
-}
-
-function Live({ stored }: { stored: Stored | null }) {
-  const progress = stored?.progress;
-  if (!progress) return null;
-  const number = (name: string) => (typeof progress[name] === "number" ? (progress[name] as number) : null);
-  const [rows, planned] = [number("rows") ?? 0, number("planned") ?? 0];
-  return (
-    <Section title={progress.step === "failed" ? "Where it stopped" : "Progress"}>
-      {planned > 0 ? (
-        <Progress.Root aria-label="Rows" max={planned} size="lg" value={rows}>
-          <Progress.Track>
-            <Progress.Range />
-          </Progress.Track>
-        </Progress.Root>
-      ) : null}
-      <Box mt={3}>
-      <Figures>
-        <Figure more={planned ? percent(rows, planned) : undefined} name="Rows" value={`${count(rows)} of ${count(planned)}`} />
-        <Figure name="Speed now" value={rate(number("recent_rows_per_s") ?? number("rows_per_s"), "rows/s")} />
-        <Figure name="Time left" value={duration(number("eta_s"))} />
-        <Figure name="Failed rows" value={count(number("failed"))} />
-        <Figure name="Workers" value={count(number("workers"))} />
-      </Figures>
-      </Box>
-      {typeof progress.error === "string" ? (
-        <Box as="pre" bg="bg.subtle" fontSize="xs" maxHeight="14rem" mt={3} overflow="auto" p={3} tabIndex={0} whiteSpace="pre-wrap">
-          {progress.error}
-        </Box>
-      ) : null}
-    </Section>
   );
 }
 
@@ -188,36 +165,16 @@ function Advice({ line, stored }: { line: SliceLine; stored: Stored | null }) {
     <Section title="What to change next time">
       {advice
         ? advice.map(({ code, evidence, change }) => (
-            <Box key={code} mb={2}>
-              <Text>{evidence}.</Text>
-              <Text fontWeight="semibold">{change}</Text>
+            <Box key={code} mb={2} overflowWrap="anywhere">
+              <Text _firstLetter={{ textTransform: "uppercase" }}>
+                <Plain>{evidence}</Plain>.
+              </Text>
+              <Text _firstLetter={{ textTransform: "uppercase" }} fontWeight="semibold">
+                <Plain>{change}</Plain>
+              </Text>
             </Box>
           ))
         : line.advice.map((code) => <Text key={code}>{code.replaceAll("_", " ")}</Text>)}
-    </Section>
-  );
-}
-
-function Usage({ stored }: { stored: Stored | null }) {
-  const report = stored?.report;
-  if (!report?.balance.workers) return null;
-  const share = (name: string) => {
-    const value = report.utilisation[name];
-    return typeof value === "number" ? `${value.toFixed(0)}%` : "–";
-  };
-  return (
-    <Section title="Cluster">
-      <Figures>
-        <Figure name="Workers" value={count(report.balance.workers)} />
-        <Figure
-          more="busiest worker, by the mean"
-          name="Balance"
-          value={report.balance.max_over_mean ? `${report.balance.max_over_mean.toFixed(2)} ×` : "–"}
-        />
-        <Figure name="GPU memory, highest" value={share("gpu_memory_max")} />
-        <Figure name="CPUs busy" value={share("cpu_mean")} />
-        <Figure name="Memory, highest" value={share("memory_max")} />
-      </Figures>
     </Section>
   );
 }
@@ -242,11 +199,15 @@ function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; ta
           <Table.Body>
             {answer.history.map((line) => (
               <Table.Row key={`${line.run_id}/${line.map_index}`}>
-                <Table.Cell>
+                <Table.Cell maxWidth="22rem" minWidth="12rem" overflowWrap="anywhere">
                   {line.run_id === run && line.map_index === answer.line.map_index ? (
-                    <b>{line.run_id}</b>
+                    <b>
+                      <Plain most={NAME}>{line.run_id}</Plain>
+                    </b>
                   ) : (
-                    <PageLink to={pathOf({ dag, task, run: line.run_id, map: line.map_index })}>{line.run_id}</PageLink>
+                    <PageLink to={pathOf({ dag, task, run: line.run_id, map: line.map_index })}>
+                      <Plain most={NAME}>{line.run_id}</Plain>
+                    </PageLink>
                   )}
                 </Table.Cell>
                 <Table.Cell>

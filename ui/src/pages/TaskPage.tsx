@@ -6,10 +6,10 @@ import { useMemo } from "react";
 
 import { paths, type Settings } from "../api";
 import { expectedUntil, gridOf, latest, missingKeys } from "../calendar";
-import { Calendar } from "../parts/Calendar";
-import { Note, PageLink, Problem, Section, Waiting } from "../parts/basics";
-import { FillGaps } from "../parts/FillGaps";
-import { Trends } from "../parts/Trends";
+import { Calendar } from "../parts/task/Calendar";
+import { Note, PageLink, Plain, Problem, Section, Waiting } from "../parts/basics";
+import { FillGaps } from "../parts/task/FillGaps";
+import { Trends } from "../parts/task/Trends";
 import { pathOf } from "../route";
 import { useData } from "../useData";
 import { useSlices } from "../useSlices";
@@ -27,8 +27,8 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
       <Text fontSize="sm">
         <PageLink to={pathOf({})}>Ray LLM</PageLink> /
       </Text>
-      <Heading as="h1" size="lg">
-        {dag} / {task}
+      <Heading as="h1" maxWidth="100%" overflowWrap="anywhere" size="lg">
+        <Plain>{dag}</Plain> / <Plain>{task}</Plain>
       </Heading>
       {error ? <Problem error={error} /> : null}
       {unreadable > 0 ? (

@@ -5,8 +5,9 @@ import { useState } from "react";
 
 import { paths, type TasksPage as Answer } from "../api";
 import { count, rate, time } from "../format";
-import { Note, PageLink, Problem, StateWords, Waiting } from "../parts/basics";
+import { Note, PageLink, Plain, Problem, StateWords, Waiting } from "../parts/basics";
 import { pathOf } from "../route";
+import { NAME } from "../text";
 import { useData } from "../useData";
 
 const LIMIT = 50;
@@ -74,9 +75,9 @@ function Tasks({ answer }: { answer: Answer }) {
         <Table.Body>
           {answer.tasks.map(({ dag_id, task_id, dag_name, is_paused, runs, last }) => (
             <Table.Row key={`${dag_id}/${task_id}`}>
-              <Table.Cell>
+              <Table.Cell maxWidth="26rem" minWidth="10rem" overflowWrap="anywhere">
                 <PageLink to={pathOf({ dag: dag_id, task: task_id })}>
-                  {dag_name} / {task_id}
+                  <Plain most={NAME}>{dag_name}</Plain> / <Plain most={NAME}>{task_id}</Plain>
                 </PageLink>
                 {is_paused ? (
                   <Badge ml={2} size="sm">
@@ -84,10 +85,10 @@ function Tasks({ answer }: { answer: Answer }) {
                   </Badge>
                 ) : null}
               </Table.Cell>
-              <Table.Cell whiteSpace="nowrap">
+              <Table.Cell maxWidth="16rem" truncate>
                 {last ? (
                   <PageLink to={pathOf({ dag: dag_id, task: task_id, run: last.run_id, map: last.map_index })}>
-                    {last.slice_key}
+                    <Plain most={NAME}>{last.slice_key}</Plain>
                   </PageLink>
                 ) : (
                   "–"
@@ -96,7 +97,7 @@ function Tasks({ answer }: { answer: Answer }) {
               <Table.Cell>{last ? <StateWords state={last.state} /> : "–"}</Table.Cell>
               <Table.Cell textAlign="end">{count(last?.counts.succeeded)}</Table.Cell>
               <Table.Cell textAlign="end">{count(last?.counts.quarantined)}</Table.Cell>
-              <Table.Cell textAlign="end">{rate(last?.rows_per_s, "rows/s")}</Table.Cell>
+              <Table.Cell textAlign="end" whiteSpace="nowrap">{rate(last?.rows_per_s, "rows/s")}</Table.Cell>
               <Table.Cell whiteSpace="nowrap">{time(last?.ended)}</Table.Cell>
               <Table.Cell textAlign="end">{count(runs)}</Table.Cell>
             </Table.Row>

@@ -2,6 +2,8 @@
 
 import { HStack, NativeSelect, Text } from "@chakra-ui/react";
 
+import { shortName } from "../text";
+
 interface Props {
   label: string;
   /** Values, and how they read. */
@@ -12,13 +14,13 @@ interface Props {
 
 export function Choice({ label, options, value, onChoose }: Props) {
   return (
-    <HStack fontSize="sm">
-      <Text whiteSpace="nowrap">{label}</Text>
-      <NativeSelect.Root size="sm" width="11rem">
+    <HStack fontSize="sm" maxWidth="100%" wrap="wrap">
+      <Text>{label}</Text>
+      <NativeSelect.Root size="sm" maxWidth="100%" width="11rem">
         <NativeSelect.Field aria-label={label} onChange={(event) => onChoose(event.target.value)} value={value}>
           {options.map(([name, words]) => (
             <option key={name} value={name}>
-              {words}
+              {shortName(words)}
             </option>
           ))}
         </NativeSelect.Field>

@@ -4,6 +4,7 @@ import { Box, Button, CloseButton, Dialog, Portal, Text } from "@chakra-ui/react
 import { type ReactNode, useState } from "react";
 
 import { ApiError } from "../api";
+import { visible } from "../text";
 import { Note } from "./basics";
 
 interface Props {
@@ -47,7 +48,7 @@ export function Confirm({ name, children, act, disabled, title }: Props) {
             <Dialog.Header>
               <Dialog.Title>{name}</Dialog.Title>
             </Dialog.Header>
-            <Dialog.Body>
+            <Dialog.Body overflowWrap="anywhere">
               {said ?? <Box fontSize="sm">{children}</Box>}
             </Dialog.Body>
             <Dialog.Footer>
@@ -72,5 +73,5 @@ export function Confirm({ name, children, act, disabled, title }: Props) {
 
 function reasonOf(error: unknown): ReactNode {
   if (error instanceof ApiError && error.status === 403) return "Airflow does not let you start runs of this DAG.";
-  return <Text>Airflow refused it: {error instanceof Error ? error.message : String(error)}</Text>;
+  return <Text>Airflow refused it: {visible(error instanceof Error ? error.message : String(error))}</Text>;
 }

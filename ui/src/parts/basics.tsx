@@ -7,6 +7,10 @@ import { Link as RouterLink } from "react-router-dom";
 import type { ApiError } from "../api";
 import { UNKNOWN } from "../format";
 import { type CellState, LOOKS } from "../states";
+import { shortName, visible } from "../text";
+
+/** Characters of a tip. */
+const TIP = 1_000;
 
 /** The mark of a state: a colour and a letter. */
 export function Mark({ state, size = "20px" }: { state: CellState; size?: string }) {
@@ -43,12 +47,18 @@ export function StateWords({ state }: { state: CellState }) {
 
 export function PageLink({ to, children, label }: { to: string; children: ReactNode; label?: string }) {
   return (
-    <Link asChild color="fg.info">
+    <Link asChild color="fg.info" display="inline">
       <RouterLink aria-label={label} to={to}>
         {children}
       </RouterLink>
     </Link>
   );
+}
+
+/** Text that others wrote, which reorders nothing around it. `most`: characters; a tip has the rest. */
+export function Plain({ children, most }: { children: string; most?: number }) {
+  if (most === undefined || children.length <= most) return <bdi>{visible(children)}</bdi>;
+  return <bdi title={shortName(children, TIP)}>{shortName(children, most)}</bdi>;
 }
 
 export function Section({ title, children, aside }: { title: string; children: ReactNode; aside?: ReactNode }) {
@@ -85,9 +95,11 @@ export function Figure({ name, value, more }: { name: string; value: string; mor
   );
 }
 
+const columns = (rem: number) => `repeat(auto-fill, minmax(${rem}rem, 1fr))`;
+
 export function Figures({ children }: { children: ReactNode }) {
   return (
-    <Grid gapX={4} gapY={3} templateColumns="repeat(auto-fill, minmax(8rem, 1fr))">
+    <Grid gapX={4} gapY={3} templateColumns={{ base: columns(7), md: columns(9) }}>
       {children}
     </Grid>
   );
@@ -102,6 +114,7 @@ export function Note({ children, role }: { children: ReactNode; role?: "alert" }
       borderRadius="sm"
       fontSize="sm"
       my={2}
+      overflowWrap="anywhere"
       p={3}
       role={role}
     >
@@ -120,5 +133,5 @@ export function Problem({ error }: { error: ApiError }) {
     403: "Airflow does not let you read this DAG's slices. Ask for the permission to read its task instances and XComs.",
     404: "There is no such slice: Airflow may have removed its run.",
   };
-  return <Note role="alert">{known[error.status] ?? `The page could not be loaded: ${error.message}`}</Note>;
+  return <Note role="alert">{known[error.status] ?? `The page could not be loaded: ${visible(error.message)}`}</Note>;
 }

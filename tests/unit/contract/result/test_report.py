@@ -25,3 +25,32 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
     }  # fmt: skip
     assert set(xcom["tokens"]) == {"input", "output", "cached", "reasoning", "saved"}
     assert json.loads(json.dumps(xcom)) == xcom
+
+
+def test_what_is_large_stays_in_storage() -> None:
+    history = {"span_s": 1.0, "offset_s": 0.0, "rows": [2] * 120}
+    report = {
+        "outcome": "published", "slice_key": "k", "output_path": "/o", "fingerprint": "f",
+        "counts": {"planned": 240, "succeeded": 240}, "history": history,
+        "per_worker": [{"name": "w", "rows": 240, "busy_share": 0.5}],
+    }  # fmt: skip
+    stored = Report.model_validate(report).model_dump(mode="json")
+    assert stored["history"] == {**history, "gpu_busy": None, "cpu_busy": None}
+    xcom = Report.model_validate(stored).to_xcom(
+        report_path=None, ray_job_id=None, dashboard_url=None, queued=None, total=None
+    )
+    assert "history" not in xcom
+    assert "per_worker" not in xcom
+
+
+def test_report_without_history_is_read() -> None:
+    """As earlier versions wrote it."""
+    report = Report(
+        outcome="published",
+        slice_key="k",
+        output_path="/o",
+        fingerprint="f",
+        counts=Counts(planned=2, succeeded=2),
+    )
+    earlier = report.model_dump(mode="json", exclude={"history", "per_worker"})
+    assert Report.model_validate(earlier) == report

@@ -123,6 +123,30 @@ def test_balance_compares_the_time_in_which_workers_had_requests() -> None:
     assert meter.report_sections()["balance"] == Balance(workers=2, max_over_mean=1.333)  # 8 s and 4 s
 
 
+def test_details_show_each_worker_and_the_time_of_inference() -> None:
+    meter = Meter(40, 0)
+    assert meter.details() == {"per_worker": None, "history": None}
+    gpu = (GpuSample("g", 80, 4, 8),)
+    add(meter, group(30, entered=10.0, finished=18.0, worker="a", gpus="g", failed=2))
+    add(meter, group(10, entered=12.0, finished=14.0, worker="b"), samples=[NodeSample(11.5, 50.0, 1.0, gpu)])
+    details = meter.details()
+    assert details["per_worker"] == [
+        {"name": "a", "rows": 30, "busy_share": 1.0}, {"name": "b", "rows": 10, "busy_share": 0.25},
+    ]  # fmt: skip
+    history = details["history"]
+    assert sum(history["rows"]) == meter.finished_rows
+    assert (history["offset_s"], history["span_s"]) == (1.0, 1.0)
+    assert (history["gpu_busy"][0], history["cpu_busy"][0]) == (80.0, 50.0)
+
+
+def test_of_very_many_workers_the_busiest_and_the_idlest_are_named() -> None:
+    meter = Meter(200, 0)
+    add(meter, *(group(1, entered=0.5, finished=1.5 + n, worker=f"w{n:03}") for n in range(200)))
+    names = [worker["name"] for worker in meter.details()["per_worker"]]
+    assert (len(names), names[0], names[-1]) == (64, "w199", "w000")
+    assert meter.report_sections()["balance"].workers == 200
+
+
 def test_tokens_per_gpu_are_reported_where_the_gpus_are_known() -> None:
     meter = Meter(10, 0)
     add(meter, group(10, entered=1.0, finished=6.0))

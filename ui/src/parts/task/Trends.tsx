@@ -3,12 +3,17 @@
 import { Box, Heading, SimpleGrid } from "@chakra-ui/react";
 import { useMemo } from "react";
 
-import type { Settings, SliceLine } from "../api";
-import { gridOf } from "../calendar";
-import { compact, duration } from "../format";
-import { measured, type Trend, trendsOf } from "../trends";
-import { Section } from "./basics";
-import { Chart } from "./Chart";
+import type { Settings, SliceLine } from "../../api";
+import { gridOf } from "../../calendar";
+import { compact, duration } from "../../format";
+import { markEvery } from "../../overTime";
+import { shortName } from "../../text";
+import { measured, type Series, type Trend, trendsOf } from "../../trends";
+import { Section } from "../basics";
+import { Chart } from "../Chart";
+
+/** Of an axis of times. */
+const MARKS = 5;
 
 interface Props {
   slices: Map<string, SliceLine>;
@@ -21,7 +26,7 @@ export function Trends({ slices, settings }: Props) {
   const currency = settings?.currency ?? "";
   const trends = useMemo(() => trendsOf(known, price, currency), [known, price, currency]);
   const charts = useMemo(() => {
-    const keys = known.map((slice) => slice.slice_key);
+    const keys = known.map((slice) => shortName(slice.slice_key));
     return trends.map((trend) => ({ title: trend.title, option: optionOf(trend, keys, gridOf(keys) === "names") }));
   }, [known, trends]);
   if (known.length < 2) return null;
@@ -41,19 +46,26 @@ export function Trends({ slices, settings }: Props) {
   );
 }
 
+/** Of series on top of each other. */
+function highest(series: Series[]): number {
+  const sums = series[0]?.values.map((_, i) => series.reduce((sum, one) => sum + (one.values[i] ?? 0), 0));
+  return Math.max(1, ...(sums ?? []));
+}
+
 function optionOf({ kind, series, unit }: Trend, keys: string[], areNames: boolean): Record<string, unknown> {
   const isStacked = kind !== "line";
   return {
     grid: { left: 8, right: 12, top: series.length > 1 ? 34 : 14, bottom: 4, containLabel: true },
     legend: { show: series.length > 1 },
-    xAxis: { type: "category", data: keys },
+    xAxis: { type: "category", data: keys, axisLabel: { width: 100, overflow: "truncate", hideOverlap: true } },
     yAxis: {
       type: "value",
       max: kind === "area" ? 100 : undefined,
+      interval: unit === "s" ? markEvery(highest(series), MARKS) : undefined,
       axisLabel: { formatter: (value: number) => (unit === "%" ? `${value}%` : unit === "s" ? duration(value) : compact(value)) },
     },
     series: series.map(({ name, color, values }) => ({
-      name,
+      name: shortName(name),
       data: values,
       // Names have no order that a line could follow.
       type: kind === "bar" || areNames ? "bar" : "line",

@@ -2,8 +2,10 @@
 
 import { Box, Table } from "@chakra-ui/react";
 
-import type { Change } from "../compare";
-import { count, duration, rate, UNKNOWN } from "../format";
+import type { Change } from "../../compare";
+import { count, duration, rate, UNKNOWN } from "../../format";
+import { NAME } from "../../text";
+import { Plain } from "../basics";
 
 export function Changes({ changes, titles }: { changes: Change[]; titles: [string, string] }) {
   return (
@@ -13,8 +15,8 @@ export function Changes({ changes, titles }: { changes: Change[]; titles: [strin
           <Table.Row>
             <Table.ColumnHeader>Figure</Table.ColumnHeader>
             {[...titles, "Change"].map((title) => (
-              <Table.ColumnHeader key={title} textAlign="end">
-                {title}
+              <Table.ColumnHeader key={title} maxWidth="14rem" overflowWrap="anywhere" textAlign="end">
+                <Plain most={NAME}>{title}</Plain>
               </Table.ColumnHeader>
             ))}
           </Table.Row>
@@ -22,8 +24,8 @@ export function Changes({ changes, titles }: { changes: Change[]; titles: [strin
         <Table.Body>
           {changes.map((change) => (
             <Table.Row key={change.name}>
-              <Table.Cell>
-                <bdi>{change.name}</bdi>
+              <Table.Cell maxWidth="24rem" minWidth="8rem" overflowWrap="anywhere">
+                <Plain most={NAME}>{change.name}</Plain>
               </Table.Cell>
               {[written(change.before, change.unit), written(change.after, change.unit), difference(change)].map(
                 (text, i) => (

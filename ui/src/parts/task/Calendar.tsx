@@ -4,12 +4,13 @@ import { Box, Button, Flex, Grid, Heading, HStack, SimpleGrid, Text } from "@cha
 import { useState } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
-import type { SliceLine } from "../api";
-import { type Block, blocksOf, type Cell, dayNumber, gridOf, hourNumber, type Grid as Kind } from "../calendar";
-import { count } from "../format";
-import { pathOf } from "../route";
-import { type CellState, LOOKS, ORDER } from "../states";
-import { Mark } from "./basics";
+import type { SliceLine } from "../../api";
+import { type Block, blocksOf, type Cell, dayNumber, gridOf, hourNumber, type Grid as Kind } from "../../calendar";
+import { count } from "../../format";
+import { pathOf } from "../../route";
+import { type CellState, LOOKS, ORDER } from "../../states";
+import { shortName } from "../../text";
+import { Mark } from "../basics";
 
 const BLOCKS: Record<Kind, number> = { days: 12, hours: 31, names: 1 };
 const WEEKDAYS = ["Mo", "Tu", "We", "Th", "Fr", "Sa", "Su"];
@@ -92,7 +93,7 @@ function Day({ cell, kind, dag, task }: { cell: Cell; kind: Kind; dag: string; t
   const { key, slice } = cell;
   const state: CellState = slice?.state ?? "missing";
   const look = LOOKS[state];
-  const name = kind === "days" ? dayNumber(key) : kind === "hours" ? hourNumber(key) : key;
+  const name = kind === "days" ? dayNumber(key) : kind === "hours" ? hourNumber(key) : shortName(key);
   const words = describe(key, slice);
   const body = (
     <Flex
@@ -120,7 +121,7 @@ function Day({ cell, kind, dag, task }: { cell: Cell; kind: Kind; dag: string; t
   if (!slice) return <Box aria-label={words} role="img">{body}</Box>;
   const to = pathOf({ dag, task, run: slice.run_id, map: slice.map_index });
   return (
-    <Box asChild borderRadius="sm" _focusVisible={{ outline: "2px solid", outlineColor: "fg" }}>
+    <Box asChild borderRadius="sm" maxWidth={kind === "names" ? "min(100%, 24rem)" : undefined} _focusVisible={{ outline: "2px solid", outlineColor: "fg" }}>
       <RouterLink aria-label={words} to={to}>
         {body}
       </RouterLink>
@@ -130,10 +131,11 @@ function Day({ cell, kind, dag, task }: { cell: Cell; kind: Kind; dag: string; t
 
 function describe(key: string, slice: SliceLine | null): string {
   const state = LOOKS[slice?.state ?? "missing"].words;
-  if (!slice?.outcome) return `${key}: ${state}`;
+  const name = shortName(key);
+  if (!slice?.outcome) return `${name}: ${state}`;
   const { succeeded, quarantined } = slice.counts;
   const bad = quarantined ? `, ${count(quarantined)} in quarantine` : "";
-  return `${key}: ${state}, ${count(succeeded)} rows${bad}`;
+  return `${name}: ${state}, ${count(succeeded)} rows${bad}`;
 }
 
 function Legend({ blocks }: { blocks: Block[] }) {

@@ -3,15 +3,18 @@
 import { Box, Button, HStack, Table } from "@chakra-ui/react";
 import { useState } from "react";
 
-import type { Sample } from "../api";
-import { useData } from "../useData";
-import { Note, Problem, Section, Waiting } from "./basics";
+import type { Sample } from "../../api";
+import { useData } from "../../useData";
+import { NAME, visible } from "../../text";
+import { Note, Plain, Problem, Section, Waiting } from "../basics";
 
 type Kind = "published" | "quarantined";
 const KINDS: [Kind, string][] = [
   ["published", "Published rows"],
   ["quarantined", "Rows in quarantine"],
 ];
+/** Characters of a cell that is not broken. */
+const WORD = 24;
 /** What says why a row failed comes first, and which row it was, last. */
 const REASONS = ["__error_type", "__error"];
 
@@ -20,7 +23,7 @@ export function Samples({ path, quarantined }: { path: string; quarantined: numb
   const { value, error } = useData<Sample>(kind === null ? null : `${path}/samples/${kind}`);
   return (
     <Section title="Sample of rows">
-      <HStack gap={2}>
+      <HStack gap={2} wrap="wrap">
         {KINDS.map(([name, words]) =>
           name === "published" || quarantined > 0 ? (
             <Button
@@ -53,7 +56,7 @@ function Rows({ sample }: { sample: Sample }) {
           <Table.Row>
             {order.map(({ name }) => (
               <Table.ColumnHeader key={name}>
-                <bdi>{name.replace(/^__/, "")}</bdi>
+                <Plain most={NAME}>{name.replace(/^__/, "")}</Plain>
               </Table.ColumnHeader>
             ))}
           </Table.Row>
@@ -80,8 +83,8 @@ function Cell({ text }: { text: string | null }) {
       null
     </Box>
   ) : (
-    <Box as="bdi" display="block" maxHeight="8rem" maxWidth="28rem" overflow="auto" overflowWrap="anywhere" whiteSpace="pre-wrap">
-      {text}
+    <Box as="bdi" display="block" maxHeight="8rem" maxWidth="28rem" minWidth={text.length < WORD ? "max-content" : "8rem"} overflow="auto" overflowWrap="anywhere" whiteSpace="pre-wrap">
+      {visible(text)}
     </Box>
   );
 }

@@ -2,14 +2,14 @@
 
 import { useMemo, useState } from "react";
 
-import { paths, type SliceLine, type SlicesPage } from "../api";
-import { latest } from "../calendar";
-import { compareSlices } from "../compare";
-import { measured } from "../trends";
-import { useData } from "../useData";
-import { Section } from "./basics";
+import { paths, type SliceLine, type SlicesPage } from "../../api";
+import { latest } from "../../calendar";
+import { compareSlices } from "../../compare";
+import { measured } from "../../trends";
+import { useData } from "../../useData";
+import { Section } from "../basics";
 import { Changes } from "./Changes";
-import { Choice } from "./Choice";
+import { Choice } from "../Choice";
 
 const LIMIT = 100;
 

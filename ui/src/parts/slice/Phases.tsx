@@ -2,8 +2,8 @@
 
 import { Box, Flex, HStack, Text } from "@chakra-ui/react";
 
-import { duration } from "../format";
-import { type Phase, phasesOf } from "../phases";
+import { duration } from "../../format";
+import { type Phase, phasesOf } from "../../phases";
 
 export function Phases({ seconds, start }: { seconds: Record<string, number>; start?: Record<string, number | null> | null }) {
   const phases = phasesOf(seconds, start ?? null);

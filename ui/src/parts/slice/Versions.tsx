@@ -3,12 +3,12 @@
 import { Text } from "@chakra-ui/react";
 import { useState } from "react";
 
-import type { Version } from "../api";
-import { compareVersions } from "../compare";
-import { count } from "../format";
-import { Section } from "./basics";
+import type { Version } from "../../api";
+import { compareVersions } from "../../compare";
+import { count } from "../../format";
+import { Section } from "../basics";
 import { Changes } from "./Changes";
-import { Choice } from "./Choice";
+import { Choice } from "../Choice";
 
 export function Versions({ versions }: { versions: Version[] }) {
   const [chosen, setChosen] = useState<string | null>(null);

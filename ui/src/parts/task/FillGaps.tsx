@@ -2,10 +2,11 @@
 
 import { Text } from "@chakra-ui/react";
 
-import { backfillOf } from "../actions";
-import { call } from "../api";
-import { OtherTasks, useOtherTasks } from "./Actions";
-import { Confirm } from "./Confirm";
+import { backfillOf } from "../../actions";
+import { call } from "../../api";
+import { OtherTasks, useOtherTasks } from "../slice/Actions";
+import { Plain } from "../basics";
+import { Confirm } from "../Confirm";
 
 interface DryRun {
   backfills: { logical_date: string | null; partition_key?: string | null }[];
@@ -32,7 +33,7 @@ export function FillGaps({ dag, task, missing }: { dag: string; task: string; mi
   return (
     <Confirm act={fill} name={`Fill ${missing.length} missing`}>
       <Text>
-        Starts a backfill of {dag} from {missing[0]} to {missing.at(-1)}: a run for each date of its schedule that has
+        Starts a backfill of <Plain>{dag}</Plain> from {missing[0]} to {missing.at(-1)}: a run for each date of its schedule that has
         none, four at a time. Dates that have a run are left alone.
       </Text>
       <OtherTasks names={others} />

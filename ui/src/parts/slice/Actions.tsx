@@ -3,11 +3,12 @@
 
 import { Code, HStack, Text } from "@chakra-ui/react";
 
-import { actionsFor, type Action, lacking } from "../actions";
-import { call, type SliceLine } from "../api";
-import { useData } from "../useData";
-import { PageLink, Section } from "./basics";
-import { Confirm } from "./Confirm";
+import { actionsFor, type Action, lacking } from "../../actions";
+import { call, type SliceLine } from "../../api";
+import { useData } from "../../useData";
+import { visible } from "../../text";
+import { PageLink, Plain, Section } from "../basics";
+import { Confirm } from "../Confirm";
 
 interface Props {
   dag: string;
@@ -34,7 +35,7 @@ export function Actions({ dag, task, line }: Props) {
     const path = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run.dag_run_id)}`;
     return (
       <Text>
-        Started: <PageLink to={path}>{run.dag_run_id}</PageLink>
+        Started: <PageLink to={path}>{visible(run.dag_run_id)}</PageLink>
         {details.is_paused ? ". The DAG is paused: the run waits until you unpause it." : ""}
       </Text>
     );
@@ -51,8 +52,11 @@ export function Actions({ dag, task, line }: Props) {
           >
             <Text>{action.words}</Text>
             <Text mt={3}>
-              Starts a run of {dag} with <Code>{JSON.stringify(action.conf)}</Code>.
+              Starts a run of <Plain>{dag}</Plain> with this configuration:
             </Text>
+            <Code display="block" mt={1} overflowWrap="anywhere" p={2}>
+              {visible(JSON.stringify(action.conf))}
+            </Code>
             <OtherTasks names={others} />
           </Confirm>
         ))}
@@ -76,7 +80,7 @@ export function useOtherTasks(dag: string | null, task: string): string[] | null
 
 export function OtherTasks({ names }: { names: string[] | null }) {
   if (!names?.length) return null;
-  const shown = names.slice(0, 8).join(", ");
+  const shown = names.slice(0, 8).map(visible).join(", ");
   return (
     <Text mt={3}>
       The DAG&apos;s other tasks run, too: {shown}

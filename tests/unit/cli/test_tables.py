@@ -215,3 +215,19 @@ def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, caps
     assert "comes before the first" in say(
         capsys, "missing", table, "--from", "2026-01-03", "--to", "2026-01-02", code=1
     )
+
+
+@pytest.mark.parametrize("text", [
+    "[]", '"x"', "{", '{"when": 5}', '{"step": "failed"}', '{"when": "2026-01-01T00:00:00", "step": "answer"}',
+    '{"when": "2026-01-01T00:00:00+00:00", "step": "queued"}',
+    '{"when": "2026-01-01T00:00:00+00:00", "step": "answer", "planned": 5}',
+    '{"when": "2026-01-01T00:00:00+00:00", "step": "plan", "plan": [1]}',
+    '{"when": "2026-01-01T00:00:00+00:00", "step": "{x}"}',
+])  # fmt: skip
+def test_progress_of_another_shape_hides_no_slice(job: SliceJob, capsys: Out, text: str) -> None:
+    run(job)
+    (Path(job.paths.metadata) / "progress.json").write_text(text)
+    run(of_day(job, "2026-01-02"))
+    lines = say(capsys, "slices", job.output_path).splitlines()
+    assert [line.split()[1] for line in lines[1:]] == ["published", "published"]
+    assert "published: 4 rows" in say(capsys, "show", job.output_path, "2026-01-01")

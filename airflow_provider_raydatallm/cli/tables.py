@@ -152,13 +152,16 @@ def _diff(args: argparse.Namespace) -> int:
 def _missing(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.gaps import expected_keys, missing_keys
 
-    expected = list(expected_keys(args.first, args.last, args.every, args.format))
-    keys = missing_keys({state.key for state in _read_table(args) if state.is_published}, expected)
+    expected, states = expected_keys(args.first, args.last, args.every, args.format), _read_table(args)
+    unknown = {state.key: state.error for state in states if state.error and not state.is_published}
+    keys = missing_keys({state.key for state in states if state.is_published} | unknown.keys(), expected)
     if args.json:
         print(json.dumps(keys))
-    else:
+    elif keys or not unknown:
         print("\n".join(keys) or f"all {len(expected)} slices are published")
-    return 0
+    for key in (unreadable := [key for key in expected if key in unknown]):
+        print(f"error: whether {key} is published cannot be read: {unknown[key]}", file=sys.stderr)
+    return 1 if unreadable else 0
 
 
 def _read_table(args: argparse.Namespace) -> list[SliceState]:

@@ -52,7 +52,7 @@ def read_states(slices: Iterable[tuple[str, SliceFolders]]) -> list[SliceState]:
 
 def read_state(key: str, folders: SliceFolders) -> SliceState:
     """Reads one slice. What cannot be read of it is said, and stops no other slice."""
-    progress, run = None, None
+    progress, run, version = None, None, None
     try:
         progress, run = _read_progress(folders)
         version = versions.newest_version(folders.metadata)
@@ -60,7 +60,8 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
             return SliceState(key, run=run, progress=progress)
         report = version.to_report(version.body["report"]["outcome"])
     except (SliceError, OSError, *_OF_ANOTHER_SHAPE) as e:
-        return SliceState(key, run=run, progress=progress, error=f"{e}" or type(e).__name__)
+        number = None if version is None else version.number
+        return SliceState(key, number, run=run, progress=progress, error=f"{e}" or type(e).__name__)
     return SliceState(key, version.number, version.body.get("published_at"), report, run, progress)
 
 

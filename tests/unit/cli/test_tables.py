@@ -231,3 +231,26 @@ def test_progress_of_another_shape_hides_no_slice(job: SliceJob, capsys: Out, te
     lines = say(capsys, "slices", job.output_path).splitlines()
     assert [line.split()[1] for line in lines[1:]] == ["published", "published"]
     assert "published: 4 rows" in say(capsys, "show", job.output_path, "2026-01-01")
+
+
+def test_slice_that_cannot_be_read_is_not_missing(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    [commit] = Path(job.paths.metadata).glob("commits/commit-*.json")
+    commit.write_text(commit.read_text().replace("2026", "2027"))
+    for argument, missing in (("2026-01-02", "2026-01-02\n"), ("2026-01-01", "")):
+        assert main(["missing", job.output_path, "--from", "2026-01-01", "--to", argument]) == 1
+        captured = capsys.readouterr()
+        assert captured.out == missing
+        assert captured.err.startswith("error: whether 2026-01-01 is published cannot be read: ")
+
+
+def test_longer_slices_are_missing_once(job: SliceJob, capsys: Out) -> None:
+    run(of_day(job, "2026-W02"))
+    january = ("--from", "2026-01-01", "--to", "2026-01-31")
+    weeks = say(capsys, "missing", job.output_path, *january, "--format", "%G-W%V")
+    assert weeks.split() == ["2026-W01", "2026-W03", "2026-W04", "2026-W05"]
+    run(of_day(job, "2026-01"))
+    months = say(capsys, "missing", job.output_path, *january, "--format", "%Y-%m")
+    assert months == "all 1 slices are published\n"
+    last = ("--from", "9999-12-31", "--to", "9999-12-31", "--every", "hour")
+    assert len(say(capsys, "missing", job.output_path, *last).split()) == 24

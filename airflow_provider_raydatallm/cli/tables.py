@@ -144,7 +144,7 @@ def _diff(args: argparse.Namespace) -> int:
         return 0
     rows = [("", args.before, args.after)]
     rows += [(d.name, _number(d.before), _number(d.after)) for d in figures]
-    rows += [(f"share of {_printable(d.name)}", f"{d.before:.1%}", f"{d.after:.1%}") for d in labels]
+    rows += [(f"share of {_printable(d.name)}", _share(d.before), _share(d.after)) for d in labels]
     print(_as_table(rows))
     return 0
 
@@ -155,11 +155,12 @@ def _missing(args: argparse.Namespace) -> int:
     expected, states = expected_keys(args.first, args.last, args.every, args.format), _read_table(args)
     unknown = {state.key: state.error for state in states if state.error and not state.is_published}
     keys = missing_keys({state.key for state in states if state.is_published} | unknown.keys(), expected)
+    unreadable = [key for key in expected if key in unknown]
     if args.json:
         print(json.dumps(keys))
-    elif keys or not unknown:
+    elif keys or not unreadable:
         print("\n".join(keys) or f"all {len(expected)} slices are published")
-    for key in (unreadable := [key for key in expected if key in unknown]):
+    for key in unreadable:
         print(f"error: whether {key} is published cannot be read: {unknown[key]}", file=sys.stderr)
     return 1 if unreadable else 0
 
@@ -236,6 +237,10 @@ def _number(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
     return f"{value:,}" if isinstance(value, int) else "-" if value is None else str(value)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
 
 
 def _printable(value: Any) -> str:

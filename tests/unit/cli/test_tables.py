@@ -144,6 +144,16 @@ def test_two_versions_and_two_slices_are_compared(job: SliceJob, capsys: Out, tm
     assert "there are: 1, 2" in error
 
 
+def test_share_of_labels_that_were_not_counted_is_unknown(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    run(of_day(job, "2026-01-02", choices=["a", "b"]), InProcess(answer=_of_its_own))
+    text = say(capsys, "diff", job.output_path, "2026-01-01", "2026-01-02")
+    shares = [line.split()[2:] for line in text.splitlines() if line.startswith("share of")]
+    assert shares == [["a", "-", "75.0%"], ["b", "-", "25.0%"]]
+    found = json.loads(say(capsys, "diff", job.output_path, "2026-01-02", "2026-01-01", "--json"))
+    assert found["labels"][0] == {"name": "a", "before": 0.75, "after": None}
+
+
 def test_shares_of_several_labels_are_of_rows(job: SliceJob, capsys: Out) -> None:
     several = changed(job, engine="vllm", choices=["x", "y"], multi_label=True)
     run(several, InProcess(batch=3, answer=answer_with(numbers=[0.9, 0.1])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
 from airflow_provider_raydatallm.processor.store.published import kept_versions
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
 
@@ -54,7 +55,7 @@ def compare_settings(before: Version, after: Version) -> list[Difference]:
 
 def compare_labels(before: Version, after: Version) -> list[Difference]:
     """The share of answered rows that have each label, the largest change first; none where answers are no
-    labels, and None for a version of which they were not counted."""
+    labels, and None where a version's report does not tell."""
     shares, later = _label_shares(before), _label_shares(after)
     labels = dict.fromkeys([*(shares or ()), *(later or ())])
     differences = [Difference(label, _share(shares, label), _share(later, label)) for label in labels]
@@ -67,7 +68,8 @@ def _label_shares(version: Version) -> dict[str, float] | None:
 
 
 def _share(shares: dict[str, float] | None, label: str) -> float | None:
-    return None if shares is None else shares.get(label, 0.0)
+    names_all = shares is not None and len(shares) < MOST_LABELS
+    return (shares or {}).get(label, 0.0 if names_all else None)
 
 
 def _figure(version: Version, name: str) -> Any:

@@ -154,6 +154,20 @@ def test_share_of_labels_that_were_not_counted_is_unknown(job: SliceJob, capsys:
     assert found["labels"][0] == {"name": "a", "before": 0.75, "after": None}
 
 
+def test_share_of_a_label_that_a_report_leaves_out_is_unknown(
+    job: SliceJob, capsys: Out, tmp_path: Path
+) -> None:
+    names = [f"n{i:02}" for i in range(51)]
+    for day, rarest in (("2026-01-01", "n00"), ("2026-01-02", "n50")):
+        rows = [name for name in names for _ in range(1 if name == rarest else 2)]
+        pq.write_table(pa.table({"name": rows}), tmp_path / "in.parquet")
+        run(of_day(job, day, choices=names), InProcess(answer=_of_its_own))
+    found = json.loads(say(capsys, "diff", job.output_path, "2026-01-01", "2026-01-02", "--json"))["labels"]
+    assert {d["name"]: (d["before"], d["after"]) for d in found if None in (d["before"], d["after"])} == {
+        "n00": (None, 2 / 101), "n50": (2 / 101, None),
+    }  # fmt: skip
+
+
 def test_shares_of_several_labels_are_of_rows(job: SliceJob, capsys: Out) -> None:
     several = changed(job, engine="vllm", choices=["x", "y"], multi_label=True)
     run(several, InProcess(batch=3, answer=answer_with(numbers=[0.9, 0.1])))

@@ -141,6 +141,8 @@ def test_mapped_tasks_have_a_slice_each_whatever_it_is_called(client_of: ClientO
 def test_unknown_run_is_not_found(client_of: ClientOf) -> None:
     for path in (f"{TASK}/runs/none/-1", f"{TASK}/runs/again/7", f"{TASK}/runs/none/-1/stored"):
         assert client_of(ANN).get(f"/ray-llm/api/{path}").status_code == 404
+    for index in (2**63, -2):
+        assert client_of(ANN).get(f"/ray-llm/api/{TASK}/runs/again/{index}").status_code == 422
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=5000", "offset=-1", "limit=x"])
@@ -197,9 +199,12 @@ def test_entry_of_another_version_is_counted_and_not_guessed(
     client_of: ClientOf, database: sessionmaker[Session]
 ) -> None:
     with database() as session:
-        write_runs(session, "mails", "other", [Run("new"), Run("broken"), Run("right"), Run("text")])
+        write_runs(session, "mails", "other", [
+            Run("new"), Run("broken"), Run("right"), Run("text"), Run("half", at=BEGIN + DAY),
+        ])  # fmt: skip
         for key, value in (
             ("new", {"format": 99, "slice_key": "new", "paths": {}}), ("broken", [1, 2]),
+            ("half", {"format": 1, "slice_key": "half", "paths": {}, "model": "\ud800"}),
             ("text", json.dumps({"format": 1, "slice_key": "text", "paths": {}})),
         ):  # fmt: skip
             session.execute(
@@ -210,7 +215,8 @@ def test_entry_of_another_version_is_counted_and_not_guessed(
         session.commit()
     page = get(client_of(ANN), "dags/mails/tasks/other/slices")
     assert {s["slice_key"] for s in page["slices"]} == {"right", "text"}
-    assert (page["unreadable"], page["total"]) == (2, 4)
+    assert (page["unreadable"], page["total"]) == (3, 5)
+    assert "mails.other" in [f"{t['dag_id']}.{t['task_id']}" for t in get(client_of(ANN), "tasks")["tasks"]]
     assert client_of(ANN).get("/ray-llm/api/dags/mails/tasks/other/runs/manual__new/-1").status_code == 404
 
 

@@ -110,6 +110,19 @@ def test_run_names_the_other_runs_of_its_slice(client_of: ClientOf) -> None:
     assert [t["state"] for t in run["tries"]] == ["success"]
 
 
+def test_history_finds_runs_behind_thousands_of_other_slices(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    keys = ["2026-01-31/é%_", *(f"other-{i}" for i in range(2500))]
+    with database() as session:
+        for day in range(2):
+            write_runs(session, "mails", "many", [
+                Run(key, map_index=i, run_id=f"day-{day}", at=BEGIN + day * DAY) for i, key in enumerate(keys)
+            ])  # fmt: skip
+    history = get(client_of(ANN), "dags/mails/tasks/many/runs/day-0/0")["history"]
+    assert [line["run_id"] for line in history] == ["day-1", "day-0"]
+
+
 @pytest.mark.parametrize(("address", "shown"), [
     ("https://ray/#/jobs/1", "https://ray/#/jobs/1"), ("javascript:alert(1)", None),
     ("data:text/html,", None), ("//ray", None), (5, None),

@@ -66,8 +66,8 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
 
 
 def _read_progress(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | None]:
-    """Returns nothing for a file that another version of the provider wrote in a shape of its own: it hides no
-    published version."""
+    """Returns nothing for a file of another shape, as another version of the provider may write it: it hides
+    no published version."""
     try:
         progress = folders.metadata.read_json(versions.PROGRESS)
         if progress is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.cli import tables
 from airflow_provider_raydatallm.cli.main import main
@@ -189,6 +192,36 @@ def test_values_that_json_lacks_are_texts(job: SliceJob, capsys: Out, tmp_path: 
     rows = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert [row["number"] for row in rows] == ["nan", "inf", 1.0]
     assert rows[0]["of"] == ["nan"]
+    write_progress(of_day(job, "2026-01-02"), 5, **ANSWERING | {"rows_per_s": float("nan")})
+    assert "NaN" not in say(capsys, "slices", job.output_path, "--json")
+
+
+def test_terminal_gets_nothing_that_it_obeys(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a"], "\x1b[2J": ["b"]}), tmp_path / "in.parquet")
+    run(job)
+    write_progress(of_day(job, "\x1b[2J"), 5, step="failed", error="no\x1b[31m room\nfor it")
+    for command in (["slices"], ["sample", "2026-01-01"], ["show", "\x1b[2J"], ["watch", "\x1b[2J"]):
+        text = say(capsys, command[0], job.output_path, *command[1:])
+        assert "\x1b" not in text
+        assert "[2J" in text or "no [31m room\nfor it" in text
+
+
+def test_reader_that_has_enough_hears_of_no_error(job: SliceJob) -> None:
+    run(job)
+    command = f"{sys.executable} -m airflow_provider_raydatallm.cli.main slices {job.output_path} | true"
+    shell = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert shell.stderr == ""
+
+
+def test_storage_that_cannot_be_listed_is_named(
+    job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("unable to locate credentials")
+
+    monkeypatch.setattr(LocalFileSystem, "glob", away)
+    error = say(capsys, "slices", job.output_path, code=1)
+    assert error == f"error: cannot list the slices of {job.output_path}: unable to locate credentials\n"
 
 
 @pytest.mark.parametrize("rows", ["0", "-1", "many"])
@@ -211,6 +244,10 @@ def test_run_is_watched_to_its_end(job: SliceJob, capsys: Out, monkeypatch: pyte
     lines = say(capsys, "watch", job.output_path, "2026-01-01").splitlines()
     assert lines[0].startswith("answering: 1 of 5 rows")
     assert lines[1].startswith("published: 4 rows")
+    assert main(["watch", job.output_path, "2026-01-01"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("published: 4 rows")
+    assert "no run of slice 2026-01-01 tells of its progress" in captured.err
 
 
 def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, capsys: Out) -> None:
@@ -242,7 +279,8 @@ def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, caps
 
 
 @pytest.mark.parametrize("text", [
-    "[]", '"x"', "{", '{"when": 5}', '{"step": "failed"}', '{"when": "2026-01-01T00:00:00", "step": "answer"}',
+    "[]", '"x"', "{", '{"when": 5}', '{"step": "failed"}',
+    '{"when": "2026-01-01T00:00:00", "step": "answer"}',
     '{"when": "2026-01-01T00:00:00+00:00", "step": "queued"}',
     '{"when": "2026-01-01T00:00:00+00:00", "step": "answer", "planned": 5}',
     '{"when": "2026-01-01T00:00:00+00:00", "step": "plan", "plan": [1]}',

@@ -201,7 +201,10 @@ def _files(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.published import published_files
 
     job = load_spec(args.spec)
-    paths = published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0])
+    try:
+        paths = published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0])
+    except FileNotFoundError as e:
+        raise SliceError(str(e), kind="input") from e
     print(json.dumps(paths) if args.json else "\n".join(paths))
     return 0
 

@@ -194,6 +194,9 @@ def test_program_lists_versions_and_restores_one(
 ) -> None:
     assert main(["versions", spec]) == 0
     assert capsys.readouterr().out == ""
+    assert main(["files", spec]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == f"error: no slice is published in {job.slice_path}\n"
     run(job)
     run(asked(job, "new"))
     assert main(["versions", spec]) == 0

@@ -27,9 +27,6 @@ from demo.spec import spec_of
 from tests.support.endpoint import completion, endpoint
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.warm_engine
-
-
 #: A first run's task log has no other line.
 _OURS = re.compile(
     "Slice 2026-|Submitted Ray job |Its dashboard asks for a token|planning the slice|checking the cluster|::"

@@ -62,7 +62,7 @@ class SliceFolders:
         :raises SliceError: when it is another table's, whose metadata lies in the same folder.
         """
         table, quarantine = version.body.get("table"), version.body.get("quarantine_folder")
-        if table is not None and table != self.table.url:
+        if table is not None and not self.table.is_folder(table):
             raise SliceError(
                 f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}: give "
                 "each table a publish.metadata_path of its own",

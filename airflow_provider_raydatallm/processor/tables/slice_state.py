@@ -58,6 +58,7 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
         version = versions.newest_version(folders.metadata)
         if version is None:
             return SliceState(key, run=run, progress=progress)
+        folders.of(version)  # which refuses another table's metadata
         report = version.to_report(version.body["report"]["outcome"])
     except (SliceError, OSError, *_OF_ANOTHER_SHAPE) as e:
         number = None if version is None else version.number

@@ -103,6 +103,20 @@ def test_any_output_path_is_the_tables(job: SliceJob, capsys: Out, path: str, tm
     assert "published: 4 rows" in say(capsys, "show", output, "2026-01-01")
 
 
+def test_table_may_be_written_in_other_ways_and_is_no_other_table(
+    job: SliceJob, capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(changed(job, metadata_path=f"{tmp_path}/metadata"))
+    monkeypatch.chdir(tmp_path)
+    metadata = ("--metadata-path", f"{tmp_path}/metadata")
+    for output in ("out", "./out", f"file://{tmp_path}/out", f"{tmp_path}//out/"):
+        assert "--- row 1 of 4" in say(capsys, "sample", output, "2026-01-01", *metadata)
+        assert "published" in say(capsys, "slices", output, *metadata)
+    for command in (["show", "other", "2026-01-01"], ["sample", "other", "2026-01-01"]):
+        assert "holds the metadata of" in say(capsys, *command, *metadata, code=1)
+    assert "unreadable: " in say(capsys, "slices", "other", *metadata)
+
+
 def test_report_of_a_slice_is_shown_with_its_versions(job: SliceJob, capsys: Out) -> None:
     run(job)
     run(changed(job, prompt="{name} new"))

@@ -64,6 +64,8 @@ def _job_of_task(args: argparse.Namespace) -> str:
         run.data_interval_start, run.data_interval_end = run.logical_date, run.logical_date + length
     if is_made_up and makes_partitioned_runs(dag.timetable):
         run.partition_key = args.date
+    elif is_made_up and run.logical_date is None:
+        raise ValueError(f"{args.date!r} is neither a date nor the id of a run of DAG {args.dag!r}")
     context = _get_template_context(ti, task)
     try:
         task.render_template_fields(context)

@@ -9,6 +9,7 @@ shipped with the job. The report is printed as JSON; with --nonce as a marked li
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.resources
 import json
 import os
@@ -141,18 +142,21 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
         start_log(job.slice_key)
         if not job.runs_user_code:
             keep_pandas_from_pyarrow()
-        report = run_slice(
-            job,
-            on_progress,
-            name=args.name,
-            finish_by=args.finish_by,
-            imports_s=process_seconds(),
-            before_commit=(
-                partial(watch.wait_for_waiter, partial(_print, "progress", args.nonce, {"step": "publish"}))
-                if watch is not None and not args.commit_alone
-                else None
-            ),
-        )
+        with _stdout_for_results(args):
+            report = run_slice(
+                job,
+                on_progress,
+                name=args.name,
+                finish_by=args.finish_by,
+                imports_s=process_seconds(),
+                before_commit=(
+                    partial(
+                        watch.wait_for_waiter, partial(_print, "progress", args.nonce, {"step": "publish"})
+                    )
+                    if watch is not None and not args.commit_alone
+                    else None
+                ),
+            )
     except StopRequested:
         why = "the job was told to stop"
         if watch is not None and watch.has_stopped:
@@ -163,6 +167,11 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
             watch.close()
     _print_report(report, args)
     return 0
+
+
+def _stdout_for_results(args: argparse.Namespace) -> contextlib.AbstractContextManager[Any]:
+    """Sends what the user's code prints to stderr; where results are in marked lines, it may stay."""
+    return contextlib.nullcontext() if args.nonce is not None else contextlib.redirect_stdout(sys.stderr)
 
 
 def _retry(args: argparse.Namespace) -> int:
@@ -188,7 +197,8 @@ def _status(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor import run_plan
 
-    plan = run_plan.plan_run(load_spec(args.spec), run_plan.reachable_cluster())
+    with _stdout_for_results(args):
+        plan = run_plan.plan_run(load_spec(args.spec), run_plan.reachable_cluster())
     print(
         json.dumps(run_plan.as_json(plan), indent=2)
         if args.json
@@ -201,7 +211,10 @@ def _files(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.published import published_files
 
     job = load_spec(args.spec)
-    paths = published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0])
+    try:
+        paths = published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0])
+    except FileNotFoundError as e:
+        raise SliceError(str(e), kind="input") from e
     print(json.dumps(paths) if args.json else "\n".join(paths))
     return 0
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.configuration import conf
 from airflow.sdk import PokeReturnValue
 from airflow.sdk.bases.sensor import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder
@@ -64,8 +65,13 @@ class RayLLMSliceSensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
             return super().execute(context)
-        wanted = self._wanted(context)
-        report = self._look(wanted)
+        try:
+            wanted = self._wanted(context)
+            report = self._look(wanted)
+        except RayLLMInputError as e:  # as Airflow does it after a poke, and after the waiting
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(f"Skipping, as soft_fail or never_fail is set: {e}") from e
+            raise
         if report is None:
             from airflow_provider_raydatallm.triggers.slice_published import SlicePublishedTrigger
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
+from pydantic_core import PydanticSerializationError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -88,7 +89,8 @@ class SliceEntry(SliceFigures):
         """Returns None for what a newer provider, or somebody else, wrote."""
         try:
             entry = cls.model_validate(value)
-        except pydantic.ValidationError:
+            entry.model_dump_json()  # not of half a character, of which JSON can be made, but no answer
+        except (pydantic.ValidationError, PydanticSerializationError):
             return None
         return entry if entry.format <= FORMAT else None
 

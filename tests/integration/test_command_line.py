@@ -15,6 +15,20 @@ from tests.support.in_process import STUB, run_in_process
 from tests.support.slices import PROGRAM
 
 
+def test_date_of_a_spec_that_is_none_is_named(empty_database: Path) -> None:
+    command = [
+        PROGRAM.with_name("airflow"),
+        "ray-llm",
+        "spec",
+        "customers_daily",
+        "infer_industry",
+        "2026-13-01",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: '2026-13-01' is neither a date nor the id of a run of DAG 'customers_daily'" in done.stderr
+
+
 def test_spec_of_a_dags_task_answers_its_slice(empty_database: Path, tmp_path: Path) -> None:
     demo = {"INPUT": f"{tmp_path}/in", "OUTPUT": f"{tmp_path}/out", "MODEL": "stub/stub"}
     environment = {**os.environ, **{f"RAY_LLM_DEMO_{name}": value for name, value in demo.items()}}

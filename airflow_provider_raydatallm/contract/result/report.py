@@ -9,6 +9,9 @@ from pydantic import Field, create_model
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.result.counters import Section, counters_of
 
+#: How many labels a report names: the most frequent ones.
+MOST_LABELS = 50
+
 
 def _declared_in(section: Section) -> type[Contract]:
     """A model with a field for each counter of the section."""

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-
-#: How many labels a report names, the most frequent ones.
-_REPORTED = 50
 
 
 def label_column(job: SliceJob) -> str | None:
@@ -34,5 +32,5 @@ def count_labels(table: pa.Table, name: str | None) -> Counter[str]:
 
 def reported(labels: Mapping[str, int]) -> dict[str, int] | None:
     """Returns the most frequent labels, those first; None when nothing was counted."""
-    most = sorted(labels.items(), key=lambda label: (-label[1], label[0]))[:_REPORTED]
+    most = sorted(labels.items(), key=lambda label: (-label[1], label[0]))[:MOST_LABELS]
     return dict(most) or None

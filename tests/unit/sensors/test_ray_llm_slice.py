@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -87,6 +87,9 @@ def test_what_no_waiting_helps_is_no_reason_for_another_try(job: SliceJob, defer
         sensor = sensor_of(job, deferrable=deferrable)
         sensor.output_path = path
         with pytest.raises(RayLLMInputError, match=r"nosuch|root of a bucket"):
+            sensor.execute(context(sensor))
+        sensor.soft_fail = True
+        with pytest.raises(AirflowSkipException):
             sensor.execute(context(sensor))
 
 

@@ -39,6 +39,7 @@ class SliceFigures(pydantic.BaseModel):
     :param trial: its name, when this was one: it says nothing of the slice itself.
     :param outcome: of the task; None while it runs, and when it failed. The following are then None or empty.
     :param labels: how many of the published rows have each label.
+    :param quarantine_reasons: how many rows in quarantine have each type of error.
     :param gpu_seconds: seconds from the engine's start to its last row, times the GPUs that it held.
     """
 
@@ -57,6 +58,7 @@ class SliceFigures(pydantic.BaseModel):
     gpu_seconds: float | None = None
     gpu_mean: float | None = None
     labels: dict[str, int] | None = None
+    quarantine_reasons: dict[str, int] | None = None
     advice: list[str] = []
 
 
@@ -141,5 +143,6 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_seconds": round(busy * tokens_per_s / per_gpu, 3) if tokens_per_s and per_gpu else None,
         "gpu_mean": known("utilisation").get("gpu_mean"),
         "labels": result.get("labels"),
+        "quarantine_reasons": result.get("quarantine_reasons"),
         "advice": list(result.get("advice") or ()),
     }

@@ -28,7 +28,8 @@ from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOpera
 
 with DAG("undefined", schedule="@daily", start_date=pendulum.datetime(2026, 1, 1)):
     RayLLMBatchOperator(
-        task_id="ask", input_path="/in", output_path="/out", model_source="m", prompt="{{ params.no.such }}"
+        task_id="ask", input_path="/in", output_path="/out", model_source="m",
+        prompt="{{ params.nowhere.at_all }}",
     )
 """
 
@@ -70,4 +71,4 @@ def test_spec_of_a_dags_task_answers_its_slice(empty_database: Path, tmp_path: P
     assert said.splitlines()[-1].startswith("error: Dag 'broken' could not be found")
     said = airflow("spec", "undefined", "ask", "2026-01-01", code=1)
     assert said.splitlines()[-1].startswith("error: ")
-    assert "such" in said.splitlines()[-1]
+    assert "nowhere" in said.splitlines()[-1]

@@ -158,7 +158,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     assert sum(operated["labels"].values()) == operated["counts"]["succeeded"] == 600
 
     # Mapped over slices: a day that is published costs nothing, and each task shows its slice.
-    run_dag("customers_mapped", "-c", json.dumps({"days": ["2026-01-01"]}), **environment)
+    run_dag("customers_mapped", "-c", json.dumps({"slice": "2026-01-01"}), **environment)
     (mapped,) = [r for r in xcom(airflow_database, "customers_mapped") if isinstance(r, dict)]
     assert (mapped["outcome"], mapped["slice_key"]) == ("unchanged", "2026-01-01")
     with sqlite3.connect(airflow_database) as connection:

@@ -62,10 +62,11 @@ class ProgressReporter:
             self._try(self._write)
 
     def report(self, progress: dict[str, Any], log_every_s: float = 0.0) -> None:
-        """:param log_every_s: logs only when the last log line is at least this old."""
+        """:param log_every_s: logs only when the step is another, or the last log line at least this old."""
+        is_next_step = progress.get("step") != self._progress.get("step")
         self._progress = progress
         self._lease.set_progress(progress)
-        if time.monotonic() - self._logged_at >= log_every_s:
+        if is_next_step or time.monotonic() - self._logged_at >= log_every_s:
             self._log(progress)
             self._logged_at = time.monotonic()
 

@@ -12,10 +12,10 @@ from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Pa
 
 from airflow_provider_raydatallm.notifications.slice_notifier import SliceNotifier
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.operators.slice_params import slice_params
 from airflow_provider_raydatallm.sensors.ray_llm_slice import RayLLMSliceSensor
 
 ROOT, ENGINES = os.environ["DURABLE_ROOT"], os.environ["DURABLE_ENGINES"].split(os.pathsep)
-DAY = Param("2025-01-01", type="string", format="date")
 SMTP = "airflow.providers.smtp.notifications.smtp.SmtpNotifier"
 
 
@@ -34,14 +34,17 @@ def notifier(who: str) -> SliceNotifier:
 def ask(**more: Any) -> None:
     RayLLMBatchOperator(
         task_id="ask", input_path=ROOT + "/{{ params.table }}/in/ds={slice}/",
-        output_path=ROOT + "/{{ params.table }}/out", prompt="Who is {name}?", model_source="stub/stub",
-        engine={"kind": "held_engine:HeldEngine", "batch_size": 10}, code_paths=ENGINES, poll_interval=1.0,
+        output_path=ROOT + "/{{ params.table }}/out", prompt="Who is {name}?",
+        model_source="{{ params.model }}", engine={"kind": "held_engine:HeldEngine", "batch_size": 10},
+        code_paths=ENGINES, poll_interval=1.0, source={"max_rows": "{{ params.max_rows }}"},
+        quality={"max_quarantine": "{{ params.max_quarantine }}"},
+        rerun={"retry_quarantined": "{{ params.retry_quarantined }}", "force": "{{ params.force }}"},
         on_success_callback=notifier("task"), on_failure_callback=notifier("task"), **more,
     )  # fmt: skip
 
 
+params = {"table": Param("notified", type="string"), **slice_params(models=["stub/stub", "stub/other"])}
 for mode in ("waiting", "deferred"):
-    params = {"slice": DAY, "table": Param("notified", type="string")}
     callbacks = {"on_success_callback": notifier("dag"), "on_failure_callback": notifier("dag")}
     with DAG(f"notified_{mode}", params=params, schedule=None, max_active_runs=8, **callbacks):
         ask(deferrable=mode == "deferred")

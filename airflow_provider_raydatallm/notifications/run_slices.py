@@ -77,7 +77,7 @@ def _of_task(ti: Any, error: Any) -> SliceMessage:
     if state is None:  # in the DAG processor
         key = f"{ti.task_id}_{map_index}" if map_index >= 0 else ti.task_id
         state = _states(ti.dag_id, ti.run_id, [ti.task_id]).get(key)
-    instance = _Instance(ti.dag_id, ti.task_id, ti.run_id, map_index, state and str(state))
+    instance = _Instance(ti.dag_id, ti.task_id, ti.run_id, map_index, getattr(state, "value", state))
     if not _has_slices(ti.task):
         return SliceMessage(instance.name)
     classes = type(error).__mro__ if isinstance(error, BaseException) else ()
@@ -116,7 +116,7 @@ def _instances(dag_id: str, run_id: str, dag: Any) -> Iterator[_Instance]:
             names.append((mapped[1], int(mapped[2])))
         for task_id, map_index in names:
             if tasks is None or _has_slices(tasks.get(task_id)):
-                yield _Instance(dag_id, task_id, run_id, map_index, state and str(state))
+                yield _Instance(dag_id, task_id, run_id, map_index, state)
 
 
 def _has_slices(task: Any) -> bool:
@@ -124,12 +124,12 @@ def _has_slices(task: Any) -> bool:
     return isinstance(operator, type) and issubclass(operator, SliceTask)
 
 
-def _states(dag_id: str, run_id: str, task_ids: list[str] | None = None) -> dict[str, Any]:
+def _states(dag_id: str, run_id: str, task_ids: list[str] | None = None) -> dict[str, str | None]:
     """Returns the states of task instances, by `TASK` or, of mapped ones, `TASK_INDEX`."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     states = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=[run_id], task_ids=task_ids)
-    return dict(states.get(run_id) or {})
+    return {key: getattr(state, "value", state) for key, state in (states.get(run_id) or {}).items()}
 
 
 def _status(instance: _Instance, noted: Any, error: tuple[str, ...] | None) -> SliceStatus:

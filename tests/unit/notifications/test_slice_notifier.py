@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from airflow.sdk import DAG, BaseNotifier, BaseOperator
+from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.xcom import XCom
 
@@ -79,7 +80,7 @@ class Run:
             task_id=task_id,
             run_id="r",
             map_index=-1,
-            state=state,
+            state=TaskInstanceState(state) if state else None,
             task=self.dag.task_dict[task_id],
         )
         return {"ti": ti, "dag": self.dag, "exception": error, **more}

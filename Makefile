@@ -14,7 +14,7 @@ WHEELS := $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find
 TORCH  := $(if $(WHEELS),$(addprefix --find-links ,$(WHEELS)),--torch-backend cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit long matrix lint check format docs bench chaos clean
+.PHONY: help setup demo page test unit long matrix lint check format docs bench chaos clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -37,8 +37,12 @@ $(MODELS): $(STAMP) tests/support/real_models.py
 demo: $(STAMP)  ## infer the industries of one day's customers: make demo [DATE=2026-01-02]
 	@$(BIN)/python -m demo.run --date $(DATE)
 
+page: $(STAMP)  ## Airflow's UI with the demo's slices, until Ctrl-C
+	@$(BIN)/python -m demo.page
+
 # Two processes share the tests in the order given (tests/conftest.py), so those that take longest begin first.
-IN_TWO := -n 2 --no-loadscope-reorder
+# One that dies ends the run: xdist would wait for ever for the last of its tests.
+IN_TWO := -n 2 --no-loadscope-reorder --max-worker-restart 0
 
 test: $(MODELS)  ## all tests but the long ones
 	@$(BIN)/python -m tests.support.browser

@@ -10,21 +10,18 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
-import os
 import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from demo.customers import industry_of, write_customers
+from demo.environment import HOME, ROOT, airflow_environment, program
 from demo.spec import write_specs
 
-ROOT = Path(__file__).resolve().parent.parent
-HOME = ROOT / ".demo"
 DATES = ("2026-01-01", "2026-01-02", "2026-01-03")
 ROWS = 12_000
 
@@ -41,7 +38,7 @@ def main() -> int:
 
     began = time.monotonic()
     HOME.mkdir(exist_ok=True)
-    environment = _environment()
+    environment = airflow_environment()
     line = ProgressLine()
     line.show("writing 12,000 customers of 3 days")
     write_customers(HOME / "customers", DATES, ROWS)
@@ -65,27 +62,11 @@ def main() -> int:
     return _show(date, time.monotonic() - began, already_done="unchanged" in line.last)
 
 
-def _environment() -> dict[str, str]:
-    return os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "AIRFLOW_HOME": str(HOME / "airflow"),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME}/airflow/airflow.db",
-        "AIRFLOW_CONN_RAY_DEFAULT": "ray://local",
-        "RAY_LLM_DEMO_INPUT": str(HOME / "customers"),
-        "RAY_LLM_DEMO_OUTPUT": str(HOME / "customers_enriched"),
-        "RAY_LLM_DEMO_MODEL": str(HOME / "model"),
-        "PYTHONWARNINGS": "ignore",
-    }
-
-
 def _run(
     command: list[str], environment: dict[str, str], log: Any, each_line: Callable[[str], None] | None = None
 ) -> int:
-    program = str(Path(sys.executable).parent / command[0])
     process = subprocess.Popen(
-        [program, *command[1:]],
+        [program(command[0]), *command[1:]],
         env=environment,
         cwd=ROOT,
         text=True,
@@ -171,12 +152,8 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
             f"{seconds:.0f} s in all, {report['seconds']['engine_start']:.0f} s of them to start the engine"
         )
     others = [d for d in DATES if not (HOME / "customers_enriched" / f"ds={d}").exists()]
-    print(
-        f"Next: make demo DATE={others[0]}, or its plan: .venv/bin/airflow-ray-llm plan "
-        f".demo/spec-{others[0]}.json"
-        if others
-        else "Ray keeps running; end it with .venv/bin/airflow-ray-llm local stop"
-    )
+    print("Next: make page shows it in Airflow's UI" + (f"; make demo DATE={others[0]}" if others else ""))
+    print("Ray keeps running; end it with .venv/bin/airflow-ray-llm local stop")
     return 0 if len(rows) == counts["succeeded"] else 1
 
 

@@ -259,7 +259,7 @@ class Labels(TypedDict, total=False):
     :param exact: have the model write its choice in full, by a grammar.
     :param multi: a row may have several of the choices, or none: the model is asked about each whether it
         applies, and `<output>` is a list of those that do. `confidence` then publishes the probability of
-        each, in the struct `<output>_probability`.
+        each, in the map `<output>_probability`.
     """
 
     confidence: bool | Later

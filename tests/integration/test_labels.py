@@ -133,7 +133,7 @@ def test_topics_of_a_review_are_those_that_the_model_says_yes_to(
     table = pq.read_table(out / "ds=2026-01-01", partitioning=None)
     assert table.column("review").to_pylist() == rows[:-1]
     assert table.schema.field("topics").type == pa.list_(pa.string())
-    told = table.column("topics_probability").to_pylist()
+    told = table.column("topics_probability").to_pylist(maps_as_pydicts="strict")
     assert [list(of_row) for of_row in told] == [TOPICS] * len(told)
     for topics, of_row in zip(table.column("topics").to_pylist(), told, strict=True):
         assert topics == [topic for topic, probability in of_row.items() if probability > 0.5]

@@ -198,14 +198,6 @@ class EngineSpec(RequestSpec):
         for field in ("label_confidence", "multi_label"):  # which need probabilities
             if getattr(self, field) and (reason := self._writes_labels_reason):
                 raise ValueError(f"{label(field)}=True is not possible: {reason}")
-        if self.multi_label and self.label_confidence:
-            first = {choice.casefold(): choice for choice in reversed(self.choices or ())}
-            if others := [choice for choice in self.choices or () if first[choice.casefold()] != choice]:
-                raise ValueError(
-                    f"choices {first[others[0].casefold()]!r} and {others[0]!r} differ by case only, and "
-                    "DuckDB, for one, takes fields of such names for the same: it would read the other's "
-                    "probability. Leave labels.confidence out, or name one of them otherwise"
-                )
         return self
 
     @model_validator(mode="after")

@@ -6,10 +6,15 @@ import uuid
 from dataclasses import asdict, replace
 from typing import Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.publication import commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.publish.vector_column import check_vectors
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.published import kept_versions, locate_files
 from airflow_provider_raydatallm.processor.store.versions import (
@@ -25,7 +30,8 @@ def restore_version(job: SliceJob, number: int) -> Version:
     """Publishes the files of an older version as a new one, and returns it. A run that is at work on the
     slice decides again when it comes to publish.
 
-    :raises SliceError: when that version is not kept, or another run publishes at the same time.
+    :raises SliceError: when that version is not kept or has vectors of another type than the table's other
+        slices, or another run publishes at the same time.
     """
     folders = SliceFolders.open(job.paths)
     kept = kept_versions(folders)
@@ -68,6 +74,7 @@ def restore_version(job: SliceJob, number: int) -> Version:
             "quarantine": stage("quarantine", old.quarantine),
             "plan": plan,
         }
+        check_vectors(job, _columns_of(places[old.files[0]]) if old.files else [])
         body["epoch"] = max(v.epoch for v in kept)  # the next lease's is higher
         body["report"] = {**old.body["report"], "published_version": new}
         folders.metadata.place(folders.metadata, old.plan, plan)
@@ -79,3 +86,9 @@ def restore_version(job: SliceJob, number: int) -> Version:
     version = reconcile(folders)
     assert version is not None
     return version
+
+
+def _columns_of(file: tuple[Store, str]) -> list[pa.Field]:
+    store, name = file
+    with store.fs.open(store.path(name)) as source:
+        return list(pq.read_schema(source))

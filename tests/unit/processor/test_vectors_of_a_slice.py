@@ -17,6 +17,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import answer_table
+from airflow_provider_raydatallm.processor.publish.restore import restore_version
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
 
@@ -128,6 +129,8 @@ def test_other_type_of_vectors_is_refused_before_a_row_is_paid_for_unless_all_da
         run_with(changed(job, **of_all))
     shown = pl.read_parquet(f"{tmp_path}/out/**/*.parquet").get_column("answer")
     assert (shown.dtype, shown.to_list()) == (pl.Array(pl.Float16, SIZE), [[1.0] * SIZE, [2.0] * SIZE])
+    with pytest.raises(SliceError, match=r"this slice's would be 3 float ones"):
+        restore_version(changed(days[0], embedding_dtype="float16"), 1)
     monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
     with pytest.raises(SliceError, match=r"would be 4 .*embedding.dimensions, that makes vectors of 3"):
         run_with(job_in(tmp_path, ["ccc"], "2026-02-01", embedding_dtype="float16"))

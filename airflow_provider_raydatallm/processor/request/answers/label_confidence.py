@@ -20,8 +20,8 @@ def fields(job: SliceJob) -> list[pa.Field]:
         return []
     name = job.output_column
     if job.multi_label:
-        of_each = pa.struct([pa.field(label, pa.float32()) for label in job.choices or ()])
-        return [pa.field(f"{name}_probability", of_each)]
+        # A label more makes it no other type, as it would a struct: readers take old and new slices together.
+        return [pa.field(f"{name}_probability", pa.map_(pa.string(), pa.float32()))]
     return [
         pa.field(f"{name}_probability", pa.float32()),
         pa.field(f"{name}_runner_up", pa.string()),
@@ -47,8 +47,8 @@ def read_labels(
     if not all(map(math.isfinite, probabilities)):
         raise InvalidOutput("holds probabilities that are no numbers")
     if are_several:
-        of_each = dict(zip(labels, probabilities, strict=True))
-        return [label for label, probability in of_each.items() if probability > 0.5], [of_each]
+        of_each = list(zip(labels, probabilities, strict=True))
+        return [label for label, probability in of_each if probability > 0.5], [of_each]
     first, second = sorted(range(len(labels)), key=lambda i: -probabilities[i])[:2]
     entropy = -sum(p * math.log2(p) for p in probabilities if p > 0)
     return labels[first], [probabilities[first], labels[second], probabilities[second], entropy]

@@ -57,10 +57,6 @@ LABELS = ("a", "b")
             {"choices": LABELS, "multi_label": True, "task": "classify"},
             r"labels\.multi is for task='generate'",
         ),
-        (
-            {"choices": ["Bill", "ham", "bill"], "multi_label": True, "label_confidence": True},
-            r"'Bill' and 'bill' differ by case only",
-        ),
         ({"choices": LABELS, "multi_label": True, "logprobs": True}, r"set labels\.confidence=True"),
     ],
 )

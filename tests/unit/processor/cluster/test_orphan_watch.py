@@ -52,9 +52,16 @@ def publish(watch: OrphanWatch, waiter: Waiter) -> threading.Event:
     return published
 
 
-def test_job_publishes_when_a_beat_confirms_that_its_task_waits(waiter: Waiter) -> None:
+@pytest.fixture
+def watch(waiter: Waiter, monkeypatch: pytest.MonkeyPatch) -> OrphanWatch:
+    """One that stops nobody: its thread would outlive the test, and end the session's process."""
+    monkeypatch.setattr(OrphanWatch, "_watch", lambda self: None)
+    return OrphanWatch("beat", 600)
+
+
+def test_job_publishes_when_a_beat_confirms_that_its_task_waits(waiter: Waiter, watch: OrphanWatch) -> None:
     waiter.beat()
-    published = publish(OrphanWatch("beat", 600), waiter)
+    published = publish(watch, waiter)
     for _ in range(5):
         waiter.beat()  # of a waiter that has not asked Airflow
         assert not published.wait(INTERVAL)
@@ -63,9 +70,8 @@ def test_job_publishes_when_a_beat_confirms_that_its_task_waits(waiter: Waiter) 
     assert published.wait(5)
 
 
-def test_confirmation_of_a_waiter_that_died_is_worth_nothing(waiter: Waiter) -> None:
+def test_confirmation_of_a_waiter_that_died_is_worth_nothing(waiter: Waiter, watch: OrphanWatch) -> None:
     waiter.beat(CONFIRMED)
-    watch = OrphanWatch("beat", 600)
     watch._silent_s()
     time.sleep(STALE + INTERVAL)
     published = publish(watch, waiter)

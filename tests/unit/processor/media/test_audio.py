@@ -60,7 +60,7 @@ def test_wav_of_a_stream_does_not_say_how_long_it_is(size: bytes) -> None:
 @pytest.mark.parametrize(("bad", "why"), [
     ("empty", "0 bytes"), ("text", "not a recording that can be read .*<html>"), ("truncated", "damaged"),
     ("no_sample", "no sample"), ("playlist", "not a recording"), ("list_of_files", "not a recording"),
-    ("nan", "no numbers"), ("picture", "not a recording"),
+    ("nan", "NaN or infinite"), ("picture", "not a recording"),
     ("unknown_codec", "not decoded"), ("slow", "longer than audio.max_seconds"),
 ])  # fmt: skip
 def test_bad_file_is_refused_with_its_reason(bad: str, why: str) -> None:

@@ -118,7 +118,7 @@ def test_several_labels_are_those_that_apply_and_may_be_none(tmp_path: Path) -> 
     numbers: list[list[float] | None] = [[0.6, 0.5, 0.9], [0.1, 0.2, 0.3], None, [np.nan, 0.6, 0.6]]
     rows, failed = parser(answers(numbers))
     assert rows.column("answer").to_pylist() == [["ham", "bill"], []]
-    assert rows.column("answer_probability").to_pylist() == [
+    assert rows.column("answer_probability").to_pylist(maps_as_pydicts="strict") == [
         pytest.approx({"ham": 0.6, "spam": 0.5, "bill": 0.9}),
         pytest.approx({"ham": 0.1, "spam": 0.2, "bill": 0.3}),
     ]

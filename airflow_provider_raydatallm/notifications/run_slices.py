@@ -79,7 +79,7 @@ def _of_task(ti: Any, error: Any) -> SliceMessage:
         state = _states(ti.dag_id, ti.run_id, [ti.task_id]).get(key)
     instance = _Instance(ti.dag_id, ti.task_id, ti.run_id, map_index, getattr(state, "value", state))
     if not _has_slices(ti.task):
-        return SliceMessage(instance.name)
+        return SliceMessage(instance.name, note="the task has no slice")
     classes = type(error).__mro__ if isinstance(error, BaseException) else ()
     return SliceMessage(
         instance.name, (_status(instance, instance.xcom(INDEX_KEY), tuple(c.__name__ for c in classes)),)
@@ -144,7 +144,8 @@ def _status(instance: _Instance, noted: Any, error: tuple[str, ...] | None) -> S
     if state in (None, "success", "skipped"):
         state = entry.outcome or state
     links = {"Slice": with_host(slice_page(*ids)), **links}
-    if isinstance(job_url := instance.xcom(RayJobLink.xcom_key), str) and job_url:
+    job_url = instance.xcom(RayJobLink.xcom_key)
+    if isinstance(job_url, str) and job_url.startswith(("http://", "https://")):
         links["Ray job"] = job_url
     progress = _progress(instance, entry) if state in _RUNNING else None
     return SliceStatus(instance.name, state, entry, error, links, progress, _cost(entry.gpu_seconds))

@@ -222,9 +222,16 @@ def test_message_goes_out_when_airflow_cannot_be_asked(run: Run, caplog: pytest.
     assert len(Recorder.sent) == 2
 
 
+def test_link_to_the_job_is_one_of_the_web(run: Run) -> None:
+    run.note("ask", outcome="published")
+    run.xcoms["ask", -1, "ray_job_url"] = "javascript:alert(1)"
+    SliceNotifier(Recorder, text="{{ slices.html }}")(run.task())
+    assert "javascript" not in Recorder.sent[0]
+
+
 def test_other_tasks_have_no_slice(run: Run) -> None:
     SliceNotifier(Recorder, text="{{ slices.title }}")(run.task("other"))
-    assert Recorder.sent == ["d.other: no task has begun a slice"]
+    assert Recorder.sent == ["d.other: the task has no slice"]
 
 
 def test_notifiers_own_error_is_airflows_to_log(run: Run) -> None:

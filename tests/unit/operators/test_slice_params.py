@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -59,14 +60,20 @@ def test_actions_of_the_page_need_no_others() -> None:
 @pytest.mark.parametrize("conf", [
     {}, {"slice": "2026-01-31", "force": True, "max_quarantine": 1, "retry_quarantined": True, "max_rows": 7},
 ])  # fmt: skip
-def test_their_templates_give_the_operator_their_values(conf: dict[str, Any]) -> None:
+def test_their_templates_give_the_operator_their_values(
+    conf: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = {"l4": {"accelerator": "L4"}, "h100": {"accelerator": "H100"}}
+    ray = {"conn_type": "ray", "host": "http://ray:8265", "extra": {"engines": profiles}}
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(ray))
     documented = slice_params.__doc__ or ""
     for name in set(PARAMS) - {"slice", "last_slice"}:
         assert f"{{{{ params.{name} }}}}" in documented
     with DAG("d", schedule=None):
         task = RayLLMBatchOperator(
             task_id="t", input_path="/in", output_path="/out", prompt="{a}", slice_key="k",
-            model_source="{{ params.model }}", source={"max_rows": "{{ params.max_rows }}"},
+            model_source="{{ params.model }}", engine="{{ params.engine }}",
+            source={"max_rows": "{{ params.max_rows }}"},
             rerun={
                 "retry_quarantined": "{{ params.retry_quarantined }}", "force": "{{ params.force }}",
             },
@@ -74,7 +81,7 @@ def test_their_templates_give_the_operator_their_values(conf: dict[str, Any]) ->
         )  # fmt: skip
     task.render_template_fields({"params": values(**conf)})  # type: ignore[arg-type]
     job = task.slice_job(context_of(task))[0]
-    assert job.model_source == "small"
+    assert (job.model_source, job.accelerator_type) == ("small", "L4")
     assert job.max_rows == conf.get("max_rows")
     assert (job.force_rerun, job.retry_quarantined) == (bool(conf), bool(conf))
     assert job.max_quarantine_fraction == (1 if conf else 0.1)

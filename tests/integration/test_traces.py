@@ -78,7 +78,7 @@ def test_run_is_one_trace_across_airflow_and_the_cluster_and_its_figures_reach_s
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
                 "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
                 "AIRFLOW__TRACES__OTEL_ON": "True", "OTEL_EXPORTER_OTLP_ENDPOINT": address,
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_SERVICE_NAME": "airflow",
+                "OTEL_TRACES_EXPORTER": "otlp_proto_http", "OTEL_SERVICE_NAME": "airflow",
                 "AIRFLOW__METRICS__STATSD_ON": "True", "AIRFLOW__METRICS__STATSD_HOST": "127.0.0.1",
                 "AIRFLOW__METRICS__STATSD_PORT": str(statsd.getsockname()[1]),
             },

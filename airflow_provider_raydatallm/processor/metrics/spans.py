@@ -1,18 +1,18 @@
 """Sends a run's steps as OpenTelemetry spans, in the trace of the task that submitted the job.
 
 Only where OpenTelemetry is configured on the cluster: by a tracer provider that this process has already, or
-by OTLP's standard variables and an installed exporter. No failure here fails the run, or holds its end for
-longer than `_FLUSH_SECONDS`.
+by OpenTelemetry's standard variables and an installed exporter. No failure here fails the run, or holds its
+end for longer than `_FLUSH_SECONDS`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import os
 import threading
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.report import Report
@@ -20,7 +20,8 @@ from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_metad
 
 logger = logging.getLogger(__name__)
 
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_EXPORTER = "OTEL_TRACES_EXPORTER"
+_CONFIGURED = (_EXPORTER, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _FLUSH_SECONDS = 3.0
 #: The spans of a progress's steps, of those that have one.
 _SPANS = {
@@ -116,31 +117,42 @@ def run_spans() -> Iterator[RunSpans]:
 def _provider() -> tuple[Any, bool]:
     """Returns the tracer provider, if there is one, and whether it was made here.
 
-    :raises ImportError: when a collector is configured, and the package that talks to it is missing.
+    :raises ImportError, LookupError: when a collector is configured, and a package is missing that it needs.
     """
-    is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    if is_off or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get(_EXPORTER) == "none":
         return None, False
+    is_configured = any(map(os.environ.get, _CONFIGURED))
     try:
         from opentelemetry import trace
         from opentelemetry.sdk.trace import TracerProvider
     except ImportError:
-        if not any(map(os.environ.get, _ENDPOINTS)):
-            return None, False
-        raise
+        if is_configured:
+            raise
+        return None, False
     if isinstance(provider := trace.get_tracer_provider(), TracerProvider):
         return provider, False
-    if not any(map(os.environ.get, _ENDPOINTS)):
+    if not is_configured:
         return None, False
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    kind = "grpc" if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") == "grpc" else "http"
-    exporter = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{kind}.trace_exporter")
     named = Resource({"service.name": os.environ.get("OTEL_SERVICE_NAME", "ray-llm")})
     provider = TracerProvider(resource=Resource.create().merge(named))
-    provider.add_span_processor(BatchSpanProcessor(exporter.OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(_exporter()))
     return provider, True
+
+
+def _exporter() -> Any:
+    """:raises LookupError: when no package has the one that the environment names."""
+    name = os.environ.get(_EXPORTER, "otlp")
+    if name == "otlp":
+        protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http")
+        name = f"otlp_proto_{protocol.partition('/')[0]}"
+    found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=name)), None)
+    if found is None:
+        package = f"opentelemetry-exporter-{name.replace('_', '-')}"
+        raise LookupError(f"no package has the exporter {name!r}: install {package} on the cluster's nodes")
+    return found.load()()
 
 
 def _parent() -> Any:

@@ -34,7 +34,7 @@ def notifier(who: str) -> SliceNotifier:
 def ask(**more: Any) -> None:
     RayLLMBatchOperator(
         task_id="ask", input_path=ROOT + "/{{ params.table }}/in/ds={slice}/",
-        output_path=ROOT + "/{{ params.table }}/out", prompt="Who is {name}?",
+        output_path=ROOT + "/{{ params.table }}/out", prompt="{name}",
         model_source="{{ params.model }}", engine={"kind": "held_engine:HeldEngine", "batch_size": 10},
         code_paths=ENGINES, poll_interval=1.0, source={"max_rows": "{{ params.max_rows }}"},
         quality={"max_quarantine": "{{ params.max_quarantine }}"},

@@ -21,17 +21,24 @@ os.environ.update({
 })  # fmt: skip
 
 
+#: Whose tests share what is started once.
+_FOLDERS = frozenset({"tests/chaos", "tests/durable", "tests/integration/one_engine"})
+
+
 class _BySharing(LoadScopeScheduling):  # type: ignore[misc]
     """Sends tests that share real things, in a folder or else in a file, to one of two processes."""
 
     def _split_scope(self, nodeid: str) -> str:
         folder, file = nodeid.split("::")[0].rsplit("/", 1)
-        return folder if folder in ("tests/chaos", "tests/durable") else f"{folder}/{file}"
+        return folder if folder in _FOLDERS else f"{folder}/{file}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _BySharing:
     return _BySharing(config, log)
 
+
+# vLLM would bind each engine to the same cores, while two processes run tests.
+os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 
 for name in [n for n in os.environ if n.startswith(("RAY_", "AIRFLOW_CONN_"))]:
     del os.environ[name]

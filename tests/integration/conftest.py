@@ -27,13 +27,6 @@ from tests.support.paths import ROOT
 from tests.support.s3 import moto_server
 from tests.support.slices import PROGRAM, Ask
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the warm engine run one after the other, before those that stop it."""
-    items.sort(key=lambda item: item.path.parent == HERE and "warm_engine" not in item.keywords)
-
 
 @pytest.fixture(scope="session")
 def ray_head() -> Iterator[LocalHead]:

@@ -1,5 +1,5 @@
-"""A task's context made by hand, as far as the operator needs it. `tests/integration/test_dags.py` and
-`tests/durable` have Airflow itself make it."""
+"""A task's context made by hand, as far as the operator needs it. The tests of example DAGs, and those of
+`tests/durable`, have Airflow itself make it."""
 
 from __future__ import annotations
 

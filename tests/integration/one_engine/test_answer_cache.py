@@ -15,8 +15,6 @@ import s3fs
 from demo.customers import LABELS, industry_of, write_customers
 from tests.support.slices import WARM_ENGINE, Ask
 
-pytestmark = pytest.mark.warm_engine
-
 
 @pytest.mark.parametrize("other_scope", ["shared", pytest.param("slice", marks=pytest.mark.long)])
 def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine(

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from demo.customers import industry_of, write_customers
-
-pytestmark = pytest.mark.warm_engine
 
 ROWS = 60
 

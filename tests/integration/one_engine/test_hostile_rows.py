@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from demo.customers import LABELS, industry_of, write_customers
 from tests.support.hostile import CELLS, Cell, spread, texts
 from tests.support.slices import WARM_ENGINE, Ask
-
-pytestmark = pytest.mark.warm_engine
 
 #: The rule on top is one that the engine cannot keep to.
 SCHEMA = {

@@ -28,9 +28,6 @@ from tests.support.endpoint import completion, endpoint
 from tests.support.paths import ROOT
 from tests.support.smtp_server import mail_server
 
-pytestmark = pytest.mark.warm_engine
-
-
 #: A first run's task log has no other line.
 _OURS = re.compile(
     "Slice 2026-|Submitted Ray job |Its dashboard asks for a token|planning the slice|checking the cluster|::"

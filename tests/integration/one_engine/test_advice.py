@@ -14,9 +14,6 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.slices import WARM_ENGINE, Ask
 
-pytestmark = pytest.mark.warm_engine
-
-
 #: Milliseconds of rows for two workers that take one row after the other, 32 of them in a batch. The rules
 #: look at runs of half a minute.
 EVEN = [165] * 384

@@ -24,9 +24,6 @@ from tests.support.in_process import changed, job_of
 from tests.support.marks import long
 from tests.support.slices import WARM_ENGINE, Ask
 
-pytestmark = pytest.mark.warm_engine
-
-
 #: Over 256 tokens, which is the limit of the engine that most tests share.
 LONG = "far too long " * 70
 

@@ -16,9 +16,6 @@ from tests.support.paths import ROOT
 from tests.support.slices import WARM_ENGINE, Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
-pytestmark = pytest.mark.warm_engine
-
-
 #: Tokens of the rows that are held.
 LONG = 40
 

@@ -20,8 +20,6 @@ from demo.customers import LABELS, industry_of, write_customers
 from tests.support.own_process import in_own_process
 from tests.support.slices import WARM_ENGINE, Ask
 
-pytestmark = pytest.mark.warm_engine
-
 #: One is the beginning of two others, which begin alike.
 MANY = [*LABELS, f"{LABELS[0]} (small)", f"{LABELS[0]} (large)"]
 #: One for each place where they branch.

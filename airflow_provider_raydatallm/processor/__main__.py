@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.groups import flatten
 from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, encode_line
@@ -27,6 +27,9 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.processor.metrics.spans import RunSpans
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -118,6 +121,16 @@ def _run_command(command: Command, args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, **changes: Any) -> int:
+    from airflow_provider_raydatallm.processor.metrics.spans import run_spans
+
+    with run_spans() as spans:
+        report = _run_slice(args, spans, changes)
+        spans.succeed(report)
+        _print_report(report, args)
+    return 0
+
+
+def _run_slice(args: argparse.Namespace, spans: RunSpans, changes: dict[str, Any]) -> Report:
     from airflow_provider_raydatallm.processor.cluster.orphan_watch import OrphanWatch
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
     from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
@@ -134,16 +147,18 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     def on_progress(progress: dict[str, Any]) -> None:
         if progress["step"] in ("attach", "publish"):  # it waits for no room
             say_admitted()
+        spans.enter(progress["step"])
         _print("progress", args.nonce, progress)
 
     try:
         job = load_spec(args.spec)
         job = job.model_copy(update={"queue_timeout": max(job.queue_timeout - args.waited, 1.0), **changes})
         start_log(job.slice_key)
+        spans.begin(job.slice_key)
         if not job.runs_user_code:
             keep_pandas_from_pyarrow()
         with _stdout_for_results(args):
-            report = run_slice(
+            return run_slice(
                 job,
                 on_progress,
                 name=args.name,
@@ -165,8 +180,6 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     finally:
         if watch is not None:
             watch.close()
-    _print_report(report, args)
-    return 0
 
 
 def _stdout_for_results(args: argparse.Namespace) -> contextlib.AbstractContextManager[Any]:

@@ -64,6 +64,7 @@ class SliceFigures(pydantic.BaseModel):
 class SliceEntry(SliceFigures):
     """
     :param paths: where the slice's files lie (`SlicePaths`), for a server that may read them.
+    :param quarantine_reasons: how many rows in quarantine have each type of error.
     """
 
     model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
@@ -71,6 +72,7 @@ class SliceEntry(SliceFigures):
     format: int = FORMAT
     paths: dict[str, str]
     ray_job_id: str | None = None
+    quarantine_reasons: dict[str, int] | None = None
 
     @classmethod
     def of(cls, job: SliceJob, result: Mapping[str, Any] | None = None) -> SliceEntry:
@@ -143,5 +145,6 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_seconds": round(busy * tokens_per_s / per_gpu, 3) if tokens_per_s and per_gpu else None,
         "gpu_mean": known("utilisation").get("gpu_mean"),
         "labels": result.get("labels"),
+        "quarantine_reasons": result.get("quarantine_reasons"),
         "advice": list(result.get("advice") or ()),
     }

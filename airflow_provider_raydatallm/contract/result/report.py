@@ -159,6 +159,8 @@ class Report(Contract):
     history: History | None = None
     #: Rows with each label, where answers are labels: the most frequent ones first.
     labels: dict[str, int] | None = None
+    #: Rows in quarantine with each type of error: the most frequent ones first.
+    quarantine_reasons: dict[str, int] | None = None
     advice: tuple[Advice, ...] | None = None
 
     def to_xcom(

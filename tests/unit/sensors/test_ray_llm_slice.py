@@ -29,7 +29,7 @@ def job(tmp_path: Path) -> SliceJob:
 
 def sensor_of(job: SliceJob, **arguments: Any) -> RayLLMSliceSensor:
     with DAG("waits", schedule=None):
-        return RayLLMSliceSensor(task_id="wait", output_path=job.output_path, **arguments)
+        return RayLLMSliceSensor(task_id="wait", **{"output_path": job.output_path, **arguments})
 
 
 def context(sensor: Any) -> Any:
@@ -91,6 +91,16 @@ def test_what_no_waiting_helps_is_no_reason_for_another_try(job: SliceJob, defer
         sensor.soft_fail = True
         with pytest.raises(AirflowSkipException):
             sensor.execute(context(sensor))
+
+
+@pytest.mark.parametrize("name", ["output_path", "metadata_path"])
+def test_relative_path_is_refused_instead_of_waited_for(job: SliceJob, name: str) -> None:
+    with pytest.raises(RayLLMInputError, match=f"wait: {name} 'lake/out' is relative"):
+        sensor_of(job, **{"output_path": job.output_path, name: "lake/out"})
+    sensor = sensor_of(job, **{"output_path": job.output_path, name: "{{ params.path }}"}, deferrable=True)
+    setattr(sensor, name, "lake/out")  # as rendered
+    with pytest.raises(RayLLMInputError, match=f"wait: {name} 'lake/out' is relative"):
+        sensor.execute(context(sensor))
 
 
 @pytest.mark.parametrize("wrong", [

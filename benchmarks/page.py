@@ -2,8 +2,7 @@
 asset keeps after Airflow has cleaned their runs; on PostgreSQL and on SQLite.
 
 * Each route of the API, one request after the other: medians and 95th percentiles, goal under 200 ms.
-* Chromium, from a click in Airflow's loaded UI to the tasks, a task's calendar with its charts, and a slice.
-  Goal: under 1 s.
+* Chromium, from a click in Airflow's loaded UI to the tasks, a task's calendar, and a slice. Goal: under 1 s.
 * The bundle's size, goal under 600 KB gzipped.
 * What the plugin adds to the start of each Airflow process, and to one that then parses a DAG file: new
   processes with and without it by turns, the difference of their medians. Goal: under 100 ms, once. In
@@ -50,7 +49,7 @@ _DAY = f"{_TASK}/runs/manual__2025-01-01/-1"
 _STORED = f"dags/{DAG}/tasks/stored/runs/stored/-1"
 ROUTES = {
     "settings": "settings", "tasks": "tasks", "400 slices": f"{_TASK}/slices?limit=400",
-    "the largest page, 1,200 slices": f"{_TASK}/slices?limit=1200&offset=1000", "a run": _DAY,
+    "400 slices, most without a run": f"{_TASK}/slices?limit=400&offset=1000", "a run": _DAY,
     "a slice's folder": f"{_STORED}/stored", "rows of a slice": f"{_STORED}/samples/published",
 }  # fmt: skip
 API_MS, VIEW_S, BUNDLE_KB, START_MS = 200, 1.0, 600, 100
@@ -140,16 +139,7 @@ def _look(page: Page, times: dict[str, list[float]]) -> None:
     task = page.get_by_role("link", name=f"{DAG} / {TASK}")
     timed("tasks, with the bundle's load", page.get_by_role("link", name="Ray LLM").click, task.wait_for)
     day = page.get_by_role("link", name="2026-01-01: ")
-    # The last thing that is drawn.
-    charts = page.get_by_role("img", name="Labels of").or_(
-        page.get_by_role("img", name="Rows with problems of")
-    )
-
-    def calendar() -> None:
-        day.wait_for()
-        charts.locator("svg").first.wait_for()
-
-    timed("a task's calendar of 400 days and its charts", task.click, calendar)
+    timed("a task's calendar of 400 days", task.click, day.wait_for)
     timed("a slice", day.click, page.get_by_text("planned =").wait_for)
 
 

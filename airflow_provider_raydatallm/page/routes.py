@@ -59,7 +59,7 @@ def get_slices(
     task_id: str,
     session: SessionDep,
     offset: Offset = 0,
-    limit: Annotated[int, Query(ge=1, le=1200)] = 400,
+    limit: Annotated[int, Query(ge=1, le=400)] = 400,
 ) -> SlicesPage:
     """A task's runs of slices, the newest first, by Airflow's database alone."""
     return index.list_slices(session, dag_id, task_id, offset, limit)

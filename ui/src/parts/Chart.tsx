@@ -19,21 +19,34 @@ interface Props {
 
 export function Chart({ option, label, height = "220px" }: Props) {
   const element = useRef<HTMLDivElement>(null);
+  const chart = useRef<echarts.ECharts | null>(null);
+  const latest = useRef(option);
+  const draw = () => chart.current?.setOption(themed(latest.current), { notMerge: true });
   useEffect(() => {
-    if (element.current === null) return undefined;
-    const chart = echarts.init(element.current, null, { renderer: "svg" });
-    const draw = () => chart.setOption(themed(option), { notMerge: true });
-    draw();
-    const resized = new ResizeObserver(() => chart.resize());
-    resized.observe(element.current);
+    const box = element.current;
+    if (box === null) return undefined;
+    const resized = new ResizeObserver(() => chart.current?.resize());
     // Airflow's button for dark and light changes a class of the document.
     const recolored = new MutationObserver(draw);
-    recolored.observe(document.documentElement, { attributeFilter: ["class", "data-theme"] });
+    // What nobody sees yet does not hold up what is seen.
+    const seen = new IntersectionObserver((entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      seen.disconnect();
+      chart.current = echarts.init(box, null, { renderer: "svg" });
+      draw();
+      resized.observe(box);
+      recolored.observe(document.documentElement, { attributeFilter: ["class", "data-theme"] });
+    });
+    seen.observe(box);
     return () => {
-      resized.disconnect();
-      recolored.disconnect();
-      chart.dispose();
+      for (const observer of [seen, resized, recolored]) observer.disconnect();
+      chart.current?.dispose();
+      chart.current = null;
     };
+  }, []);
+  useEffect(() => {
+    latest.current = option;
+    draw();
   }, [option]);
   return <Box aria-label={label} height={height} ref={element} role="img" width="100%" />;
 }

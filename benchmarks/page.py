@@ -49,7 +49,7 @@ _DAY = f"{_TASK}/runs/manual__2025-01-01/-1"
 _STORED = f"dags/{DAG}/tasks/stored/runs/stored/-1"
 ROUTES = {
     "settings": "settings", "tasks": "tasks", "400 slices": f"{_TASK}/slices?limit=400",
-    "400 slices, most without a run": f"{_TASK}/slices?limit=400&offset=1000", "a run": _DAY,
+    "400 slices, most of them cleaned": f"{_TASK}/slices?limit=400&offset=1000", "a run": _DAY,
     "a slice's folder": f"{_STORED}/stored", "rows of a slice": f"{_STORED}/samples/published",
 }  # fmt: skip
 API_MS, VIEW_S, BUNDLE_KB, START_MS = 200, 1.0, 600, 100

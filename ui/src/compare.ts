@@ -17,6 +17,9 @@ const COUNTS: [string, string][] = [
   ["truncated", "Truncated answers"],
 ];
 
+/** A report names so many labels, the most frequent ones: of others nothing is known then. */
+const MOST_LABELS = 50;
+
 type Counted = Pick<Version, "counts" | "labels">;
 
 /** Counts that either has, then the shares of labels, those that changed most first. */
@@ -49,7 +52,9 @@ export function compareSlices(base: SliceLine, other: SliceLine): Change[] {
 
 function share({ counts, labels }: Counted, label: string): number | null {
   const rows = counts.succeeded;
-  return rows ? (100 * (labels?.[label] ?? 0)) / rows : null;
+  if (!rows || labels === null) return null;
+  const isUnknown = labels[label] === undefined && Object.keys(labels).length >= MOST_LABELS;
+  return isUnknown ? null : (100 * (labels[label] ?? 0)) / rows;
 }
 
 function moved({ before, after }: Change): number {

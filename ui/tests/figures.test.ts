@@ -82,7 +82,7 @@ describe("trends", () => {
 });
 
 describe("side by side", () => {
-  const version = (labels: Record<string, number>, bad = 1) => ({ counts: counts(100, bad), labels });
+  const version = (labels: Record<string, number> | null, bad = 1) => ({ counts: counts(100, bad), labels });
 
   it("names counts first, then the labels whose share changed most", () => {
     const changes = compareVersions(version({ a: 50, b: 49 }), version({ a: 20, b: 48, c: 31 }));
@@ -91,6 +91,12 @@ describe("side by side", () => {
     ]);
     expect(changes[2]?.before).toBe(0);
     expect(changes[2]?.after).toBeCloseTo(31.3, 1);
+  });
+  it("knows nothing of labels that were not counted, or that a report leaves out", () => {
+    const many = Object.fromEntries(Array.from({ length: 50 }, (_, i) => [`label ${i}`, 50 - i]));
+    const before = (labels: Record<string, number> | null) =>
+      compareVersions(version(labels), version({ rare: 1 })).find((change) => change.name === "Label rare")?.before;
+    expect([before(null), before(many), before({ a: 1 })]).toEqual([null, null, 0]);
   });
   it("leaves out what neither slice has", () => {
     const [one, other] = [slice("a", { counts: counts(10), rows_per_s: 5 }), slice("b", { counts: counts(20) })];

@@ -135,7 +135,7 @@ def _watch(args: argparse.Namespace) -> int:
             if (shown, state.run) == (None, None):
                 text = "no run of slice {} tells of its progress, which begins some ten seconds after its job"
                 print(text.format(args.slice), file=sys.stderr)
-            return _show(args)
+            return _show(args) or int(state.run in ("failed", "stopped"))
         assert state.progress is not None
         if state.progress["when"] != shown:
             shown = state.progress["when"]

@@ -264,6 +264,17 @@ def test_run_is_watched_to_its_end(job: SliceJob, capsys: Out, monkeypatch: pyte
     assert "no run of slice 2026-01-01 tells of its progress" in captured.err
 
 
+def test_watch_says_by_its_exit_code_that_a_run_failed(
+    job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_progress(job, 0, **ANSWERING)
+    monkeypatch.setattr(tables, "time", SimpleNamespace(
+        sleep=lambda seconds: write_progress(job, 0, **{**ANSWERING, "step": "failed", "error": "no GPU"})
+    ))  # fmt: skip
+    assert main(["watch", job.output_path, "2026-01-01"]) == 1
+    assert "no GPU" in capsys.readouterr().out
+
+
 def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, capsys: Out) -> None:
     for key in ("2026-01-01", "2026-01-03", "2026-01-01T01", "20260104"):
         run(of_day(job, key))

@@ -160,6 +160,9 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": "airflow_provider_raydatallm.decorators.ray_llm_batch.ray_llm_batch_task",
             }
         ],
+        "notifications": [
+            "airflow_provider_raydatallm.notifications.slice_notifier.SliceNotifier",
+        ],
         "cli": ["airflow_provider_raydatallm.cli.airflow_command.get_cli_commands"],
         "extra-links": [
             "airflow_provider_raydatallm.links.ray.RayJobLink",

@@ -1,4 +1,4 @@
-"""Answers several slices in one run: dynamic task mapping over slice keys.
+"""Answers several slices in one run: dynamic task mapping over slice keys, from a form with two dates.
 
 The UI shows the slice key of each mapped task.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 
-from airflow.sdk import Param, dag, get_current_context, task
+from airflow.sdk import dag, get_current_context, task
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.operators.slice_params import slice_params, slices_asked
 
 INDUSTRIES = [
     "Law Firm", "Healthcare", "Technology", "Retail", "Consulting", "Manufacturing", "Finance",
@@ -19,14 +20,12 @@ INDUSTRIES = [
 
 @task
 def days() -> list[str]:
-    return list(get_current_context()["params"]["days"])
+    return slices_asked(get_current_context()["params"])
 
 
 @dag(
     schedule=None,
-    params={
-        "days": Param(["2026-01-01", "2026-01-02"], type="array", items={"type": "string"}, title="Days")
-    },
+    params=slice_params(ranges=True),
     tags=["ray-llm"],
 )
 def customers_mapped() -> None:
@@ -41,6 +40,9 @@ def customers_mapped() -> None:
         choices=INDUSTRIES,
         sampling_params={"temperature": 0, "max_tokens": 16},
         output_column="industry",
+        source={"max_rows": "{{ params.max_rows }}"},
+        rerun={"retry_quarantined": "{{ params.retry_quarantined }}", "force": "{{ params.force }}"},
+        quality={"max_quarantine": "{{ params.max_quarantine }}"},
         engine={"kwargs": {"max_model_len": 256}},
     ).expand(slice_key=days())
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 
 import pendulum
-from airflow.sdk import CronDataIntervalTimetable, Param, dag
+from airflow.sdk import CronDataIntervalTimetable, dag
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.operators.slice_params import slice_params
 
 INDUSTRIES = [
     "Law Firm", "Healthcare", "Technology", "Retail", "Consulting", "Manufacturing", "Finance",
@@ -25,31 +26,9 @@ MODELS = [os.environ.get("RAY_LLM_DEMO_MODEL", "Qwen/Qwen2.5-0.5B-Instruct"), "Q
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
-    params={
-        "slice": Param(
-            None, type=["null", "string"], format="date", title="Day", description="Empty: that of the run"
-        ),
-        "model": Param(
-            MODELS[0], type="string", enum=MODELS, title="Model",
-            description="Another one replaces the day's answers",
-        ),
-        "max_rows": Param(
-            None, type=["null", "integer"], minimum=1, title="Rows of a trial",
-            description="Empty: the whole day. Else so many rows, into a table of their own",
-        ),
-        "retry_quarantined": Param(
-            False, type="boolean", title="Answer quarantined rows again", description="Of a published day"
-        ),
-        "force": Param(
-            False, type="boolean", title="Answer all rows again", description="Also where nothing changed"
-        ),
-        "max_quarantine": Param(
-            0.05, type="number", minimum=0, maximum=1, title="Share of rows that may fail",
-            description="Above it the day is not published",
-        ),
-    },
+    params=slice_params(models=MODELS),
     tags=["ray-llm"],
-)  # fmt: skip
+)
 def customers_operated() -> None:
     RayLLMBatchOperator(
         task_id="infer_industry",

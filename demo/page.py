@@ -50,7 +50,8 @@ def main() -> int:
             stderr=log,
             process_group=0,
         )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for end in (signal.SIGTERM, signal.SIGHUP):  # and a terminal that is closed
+        signal.signal(end, signal.default_int_handler)
     try:
         if not _wait_until_it_answers(airflow, f"{address}/ray-llm/openapi.json"):
             print(*log_file.read_text(errors="replace").splitlines()[-30:], sep="\n", file=sys.stderr)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
+from collections.abc import Iterator
 
 from airflow_provider_raydatallm.processor.__main__ import add_command
 
@@ -24,16 +26,29 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _spec(args: argparse.Namespace) -> int:
-    from airflow.sdk.exceptions import AirflowException
-
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what DAG files print
+        with _stdout_to_stderr():
             text = _job_of_task(args)
-    except (AirflowException, RuntimeError, ValueError, LookupError) as e:
+    except Exception as e:  # whatever the DAG's file and its templates raise
         print(f"error: {e}", file=sys.stderr)
         return 1
     print(text)
     return 0
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """For what DAG files print, and for Airflow's loggers, some of which hold the stream itself."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def _job_of_task(args: argparse.Namespace) -> str:
@@ -64,6 +79,8 @@ def _job_of_task(args: argparse.Namespace) -> str:
         run.data_interval_start, run.data_interval_end = run.logical_date, run.logical_date + length
     if is_made_up and makes_partitioned_runs(dag.timetable):
         run.partition_key = args.date
+    elif is_made_up and run.logical_date is None:
+        raise ValueError(f"{args.date!r} is neither a date nor the id of a run of DAG {args.dag!r}")
     context = _get_template_context(ti, task)
     try:
         task.render_template_fields(context)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 _WATCH_SECONDS = 2.0
 _CELL_CHARACTERS = 200
-#: That Arrow can count.
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,7 +57,12 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
     try:
-        return command(args)
+        code = command(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `| head` has all that it wanted; the interpreter would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (SliceError, OSError, ValueError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
@@ -67,12 +73,12 @@ def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace)
 def _slices(args: argparse.Namespace) -> int:
     states = _read_table(args)
     if args.json:
-        print(json.dumps([_as_json(state) for state in states]))
+        _print_json([_as_json(state) for state in states])
     elif states:
         rows = [("slice", "state", "rows", "quarantined", "rows/s", "tokens", "version", "published")]
-        print(_as_table([*rows, *map(_state_cells, states)]))
+        _say(_as_table([*rows, *map(_state_cells, states)]))
     else:
-        print(f"no slice of {args.output} ever had a run: is this the task's output_path?")
+        _say(f"no slice of {args.output} ever had a run: is this the task's output_path?")
     return 0
 
 
@@ -85,18 +91,18 @@ def _show(args: argparse.Namespace) -> int:
     kept = kept_versions(folders) if state.is_published else []
     if args.json:
         versions = [{"version": v.number, "published_at": v.body.get("published_at")} for v in kept]
-        print(json.dumps({**_as_json(state), "versions": versions}))
+        _print_json({**_as_json(state), "versions": versions})
         return 0
     if state.error or not (state.report or state.progress):
         raise FileNotFoundError(state.error or f"no run of slice {args.slice} left anything in {args.output}")
     if state.report is not None:
-        print("\n".join(result_lines(state.report)))
+        _say("\n".join(result_lines(state.report)))
         for section in ("counts", "tokens", "seconds", "throughput", "utilisation"):
             values = getattr(state.report, section).model_dump(exclude_none=True, exclude={"start"})
-            print(f"{section}: " + (", ".join(f"{k} {v:,}" for k, v in values.items()) or "not measured"))
-        print("versions: " + ", ".join(f"{v.number} ({v.body.get('published_at')})" for v in kept))
+            _say(f"{section}: " + (", ".join(f"{k} {v:,}" for k, v in values.items()) or "not measured"))
+        _say("versions: " + ", ".join(f"{v.number} ({v.body.get('published_at')})" for v in kept))
     if state.progress is not None:
-        print(f"{state.run}, {state.progress['when']}: {progress_text(state.progress)}")
+        _say(f"{state.run}, {state.progress['when']}: {progress_text(state.progress)}")
     return 0
 
 
@@ -108,14 +114,14 @@ def _sample(args: argparse.Namespace) -> int:
     version = find_version(folders, None)
     _, rows = first_rows(folders, version, args.rows, quarantined=args.quarantined)
     if args.json:
-        print(json.dumps(_as_json_values(rows), default=str))
+        _print_json(rows)
         return 0
     for number, row in enumerate(rows, 1):
-        print(f"--- row {number} of {len(rows)}")
+        _say(f"--- row {number} of {len(rows)}")
         for name, value in row.items():
-            print(f"{name}: {_printable(value)}")
+            _say(f"{_printable(name)}: {_printable(value)}")
     if not rows:
-        print("no row " + ("is in quarantine" if args.quarantined else "is published"))
+        _say("no row " + ("is in quarantine" if args.quarantined else "is published"))
     return 0
 
 
@@ -126,11 +132,18 @@ def _watch(args: argparse.Namespace) -> int:
     while True:
         state = read_state(args.slice, folders)
         if state.run != "running":
+            if (shown, state.run) == (None, None):
+                text = "no run of slice {} tells of its progress, which begins some ten seconds after its job"
+                print(text.format(args.slice), file=sys.stderr)
             return _show(args)
         assert state.progress is not None
         if state.progress["when"] != shown:
             shown = state.progress["when"]
-            print(json.dumps(state.progress) if args.json else progress_text(state.progress), flush=True)
+            if args.json:
+                _print_json(state.progress)
+            else:
+                _say(progress_text(state.progress))
+            sys.stdout.flush()
         time.sleep(_WATCH_SECONDS)
 
 
@@ -140,25 +153,29 @@ def _diff(args: argparse.Namespace) -> int:
     before, after = _version_of(args, args.before), _version_of(args, args.after)
     figures, labels = compare_settings(before, after), compare_labels(before, after)
     if args.json:
-        print(json.dumps({"figures": [asdict(d) for d in figures], "labels": [asdict(d) for d in labels]}))
+        _print_json({"figures": [asdict(d) for d in figures], "labels": [asdict(d) for d in labels]})
         return 0
     rows = [("", args.before, args.after)]
     rows += [(d.name, _number(d.before), _number(d.after)) for d in figures]
-    rows += [(f"share of {_printable(d.name)}", f"{d.before:.1%}", f"{d.after:.1%}") for d in labels]
-    print(_as_table(rows))
+    rows += [(f"share of {_printable(d.name)}", _share(d.before), _share(d.after)) for d in labels]
+    _say(_as_table(rows))
     return 0
 
 
 def _missing(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.gaps import expected_keys, missing_keys
 
-    expected = list(expected_keys(args.first, args.last, args.every, args.format))
-    keys = missing_keys({state.key for state in _read_table(args) if state.is_published}, expected)
+    expected, states = expected_keys(args.first, args.last, args.every, args.format), _read_table(args)
+    unknown = {state.key: state.error for state in states if state.error and not state.is_published}
+    keys = missing_keys({state.key for state in states if state.is_published} | unknown.keys(), expected)
+    unreadable = [key for key in expected if key in unknown]
     if args.json:
-        print(json.dumps(keys))
-    else:
-        print("\n".join(keys) or f"all {len(expected)} slices are published")
-    return 0
+        _print_json(keys)
+    elif keys or not unreadable:
+        _say("\n".join(keys) or f"all {len(expected)} slices are published")
+    for key in unreadable:
+        print(f"error: whether {key} is published cannot be read: {unknown[key]}", file=sys.stderr)
+    return 1 if unreadable else 0
 
 
 def _read_table(args: argparse.Namespace) -> list[SliceState]:
@@ -189,6 +206,15 @@ def _row_count(text: str) -> int:
     return int(text)
 
 
+def _print_json(value: Any) -> None:
+    print(json.dumps(_as_json_values(value), default=str))
+
+
+def _say(text: str) -> None:
+    """Prints lines without what a terminal obeys: texts of rows, models and others are in them."""
+    print("\n".join(map(_plain, text.split("\n"))))
+
+
 def _as_json_values(value: Any) -> Any:
     """With texts in place of numbers that JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -205,15 +231,16 @@ def _as_json(state: SliceState) -> dict[str, Any]:
 
 
 def _state_cells(state: SliceState) -> tuple[str, ...]:
+    key = _printable(state.key)
     if state.error is not None:
-        return state.key, f"unreadable: {_printable(state.error)}"
+        return key, f"unreadable: {_printable(state.error)}"
     if state.report is None:
         text = progress_text(state.progress) if state.progress else "nothing is published"
-        return state.key, f"{state.run or 'missing'}: {_printable(text.splitlines()[0])}"
+        return key, f"{state.run or 'missing'}: {_printable(text.splitlines()[0])}"
     report, again = state.report, f", {state.run} again" if state.run else ""
     tokens = [n for n in (report.tokens.input, report.tokens.output) if n is not None]
     return (
-        state.key, f"published{again}", f"{report.counts.succeeded:,}", f"{report.counts.quarantined:,}",
+        key, f"published{again}", f"{report.counts.succeeded:,}", f"{report.counts.quarantined:,}",
         _number(report.throughput.rows_per_s), _number(sum(tokens) if tokens else None),
         str(state.version), (state.published_at or "")[:19],
     )  # fmt: skip
@@ -235,9 +262,17 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "-" if value is None else str(value)
 
 
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
 def _printable(value: Any) -> str:
     """One line without what a terminal obeys, cut."""
-    text = "".join(c if c.isprintable() else " " for c in str(value))
+    text = _plain(str(value))
     return (
         text if len(text) <= _CELL_CHARACTERS else f"{text[:_CELL_CHARACTERS]}... ({len(text):,} characters)"
     )
+
+
+def _plain(line: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in line)

@@ -42,6 +42,19 @@ def check_address(address: str) -> str:
     return address
 
 
+def check_absolute(name: str, address: str) -> None:
+    """
+    :raises ValueError: for a relative path, naming it: what a task reads or waits for on another machine, in
+        another folder, is somewhere else.
+    """
+    is_relative = not address.startswith(("/", "data:")) and "::" not in address
+    if is_relative and _SCHEME.match(address) is None:
+        raise ValueError(
+            f"{name} {address[:200]!r} is relative, and Airflow and the cluster run in folders of their own: "
+            "give a path that begins with /, or an address such as s3://bucket/table"
+        )
+
+
 def _secret_marks(scheme: str, host: str) -> str:
     if scheme in _AZURE:
         return ":"

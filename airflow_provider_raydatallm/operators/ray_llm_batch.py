@@ -297,8 +297,6 @@ class RayLLMBatchOperator(SliceTask):
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
 
     def _build_submission(self, context: Context) -> JobSubmission:
-        if self._render_error is not None:
-            raise self._render_error
         ti = context["ti"]
         job, user_packages = self.slice_job(context)
         ids = {n: str(getattr(ti, n)) for n in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
@@ -334,7 +332,10 @@ class RayLLMBatchOperator(SliceTask):
         """Returns the run's spec and the packages of the user's code.
 
         :raises RayLLMInputError: naming the argument that cannot work.
+        :raises Exception: of a template that could not be rendered.
         """
+        if self._render_error is not None:
+            raise self._render_error
         dag, run = context["dag"], context["dag_run"]
         timezone = arguments.schedule_timezone(dag)
         try:

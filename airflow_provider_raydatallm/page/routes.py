@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
-from fastapi import APIRouter, HTTPException, Query, status
+from fastapi import APIRouter, HTTPException, Path, Query, status
 
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import index, storage
@@ -25,6 +25,8 @@ from airflow_provider_raydatallm.page.answers import (
 router = APIRouter(prefix="/api", tags=["Ray LLM"])
 
 Offset = Annotated[int, Query(ge=0)]
+#: As Airflow's database holds it.
+MapIndex = Annotated[int, Path(ge=-1, lt=2**31)]
 _TASK = "/dags/{dag_id}/tasks/{task_id}"
 _RUN = _TASK + "/runs/{run_id}/{map_index}"
 
@@ -64,7 +66,7 @@ def get_slices(
 
 
 @router.get(_RUN, dependencies=MAY_READ_SLICES)
-def get_run(dag_id: str, task_id: str, run_id: str, map_index: int, session: SessionDep) -> SliceRun:
+def get_run(dag_id: str, task_id: str, run_id: str, map_index: MapIndex, session: SessionDep) -> SliceRun:
     """One run of a slice, by Airflow's database alone."""
     run = _find(session, dag_id, task_id, run_id, map_index)
     task = (dag_id, task_id, run_id, map_index)
@@ -79,7 +81,7 @@ def get_run(dag_id: str, task_id: str, run_id: str, map_index: int, session: Ses
 
 
 @router.get(f"{_RUN}/stored", dependencies=MAY_READ_SLICES)
-def get_stored(dag_id: str, task_id: str, run_id: str, map_index: int, session: SessionDep) -> Stored:
+def get_stored(dag_id: str, task_id: str, run_id: str, map_index: MapIndex, session: SessionDep) -> Stored:
     """The slice's report, versions and progress, from its folder."""
     run = _find(session, dag_id, task_id, run_id, map_index)
     session.close()  # storage may take its time, and a connection is not needed for it
@@ -91,7 +93,7 @@ def get_sample(
     dag_id: str,
     task_id: str,
     run_id: str,
-    map_index: int,
+    map_index: MapIndex,
     kind: Literal["published", "quarantined"],
     session: SessionDep,
 ) -> Sample:

@@ -9,6 +9,7 @@ shipped with the job. The report is printed as JSON; with --nonce as a marked li
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.resources
 import json
 import os
@@ -17,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.groups import flatten
 from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, encode_line
@@ -26,6 +27,9 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.processor.metrics.spans import RunSpans
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -117,6 +121,16 @@ def _run_command(command: Command, args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, **changes: Any) -> int:
+    from airflow_provider_raydatallm.processor.metrics.spans import run_spans
+
+    with run_spans() as spans:
+        report = _run_slice(args, spans, changes)
+        spans.succeed(report)
+        _print_report(report, args)
+    return 0
+
+
+def _run_slice(args: argparse.Namespace, spans: RunSpans, changes: dict[str, Any]) -> Report:
     from airflow_provider_raydatallm.processor.cluster.orphan_watch import OrphanWatch
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
     from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
@@ -133,26 +147,31 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     def on_progress(progress: dict[str, Any]) -> None:
         if progress["step"] in ("attach", "publish"):  # it waits for no room
             say_admitted()
+        spans.enter(progress["step"])
         _print("progress", args.nonce, progress)
 
     try:
         job = load_spec(args.spec)
         job = job.model_copy(update={"queue_timeout": max(job.queue_timeout - args.waited, 1.0), **changes})
         start_log(job.slice_key)
+        spans.begin(job.slice_key)
         if not job.runs_user_code:
             keep_pandas_from_pyarrow()
-        report = run_slice(
-            job,
-            on_progress,
-            name=args.name,
-            finish_by=args.finish_by,
-            imports_s=process_seconds(),
-            before_commit=(
-                partial(watch.wait_for_waiter, partial(_print, "progress", args.nonce, {"step": "publish"}))
-                if watch is not None and not args.commit_alone
-                else None
-            ),
-        )
+        with _stdout_for_results(args):
+            return run_slice(
+                job,
+                on_progress,
+                name=args.name,
+                finish_by=args.finish_by,
+                imports_s=process_seconds(),
+                before_commit=(
+                    partial(
+                        watch.wait_for_waiter, partial(_print, "progress", args.nonce, {"step": "publish"})
+                    )
+                    if watch is not None and not args.commit_alone
+                    else None
+                ),
+            )
     except StopRequested:
         why = "the job was told to stop"
         if watch is not None and watch.has_stopped:
@@ -161,8 +180,11 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
     finally:
         if watch is not None:
             watch.close()
-    _print_report(report, args)
-    return 0
+
+
+def _stdout_for_results(args: argparse.Namespace) -> contextlib.AbstractContextManager[Any]:
+    """Sends what the user's code prints to stderr; where results are in marked lines, it may stay."""
+    return contextlib.nullcontext() if args.nonce is not None else contextlib.redirect_stdout(sys.stderr)
 
 
 def _retry(args: argparse.Namespace) -> int:
@@ -188,7 +210,8 @@ def _status(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor import run_plan
 
-    plan = run_plan.plan_run(load_spec(args.spec), run_plan.reachable_cluster())
+    with _stdout_for_results(args):
+        plan = run_plan.plan_run(load_spec(args.spec), run_plan.reachable_cluster())
     print(
         json.dumps(run_plan.as_json(plan), indent=2)
         if args.json
@@ -201,7 +224,10 @@ def _files(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.published import published_files
 
     job = load_spec(args.spec)
-    paths = published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0])
+    try:
+        paths = published_files(job.slice_path, metadata_path=job.paths.metadata.rpartition("/")[0])
+    except FileNotFoundError as e:
+        raise SliceError(str(e), kind="input") from e
     print(json.dumps(paths) if args.json else "\n".join(paths))
     return 0
 

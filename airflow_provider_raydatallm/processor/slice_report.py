@@ -12,8 +12,8 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.metrics.advice import RunFacts, advise
 from airflow_provider_raydatallm.processor.metrics.meter import Meter
-from airflow_provider_raydatallm.processor.publish.label_counts import reported
 from airflow_provider_raydatallm.processor.publish.parts import Totals
+from airflow_provider_raydatallm.processor.publish.value_counts import reported
 from airflow_provider_raydatallm.processor.sizing.model_config import could_use_fp8
 
 
@@ -82,6 +82,7 @@ def published_report(
         tokens=Tokens(**totals_of("tokens")) if totals.rows else Tokens(),
         **sections,
         labels=reported(totals.labels),
+        quarantine_reasons=reported(totals.reasons),
         advice=advise(run),
     )
 

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 from airflow.configuration import conf
 from airflow.sdk import PokeReturnValue
 from airflow.sdk.bases.sensor import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_raydatallm.contract.addresses import check_absolute
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder
 from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.task.arguments import is_rendered_later, to_url
 from airflow_provider_raydatallm.task.run_slice import slice_of_run
 from airflow_provider_raydatallm.task.wanted_slice import WantedSlice
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_raydatallm.operators.groups import Path
 
 
 class RayLLMSliceSensor(BaseSensorOperator):
@@ -43,10 +48,10 @@ class RayLLMSliceSensor(BaseSensorOperator):
     def __init__(
         self,
         *,
-        output_path: str,
+        output_path: Path,
         slice_key: str | None = None,
         slice_format: str = SLICE_FORMAT,
-        metadata_path: str | None = None,
+        metadata_path: Path | None = None,
         min_rows: int = 0,
         max_quarantine: float = 1.0,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
@@ -57,15 +62,22 @@ class RayLLMSliceSensor(BaseSensorOperator):
             raise RayLLMInputError(f"max_quarantine is a share from 0 to 1, got {max_quarantine!r}")
         if not isinstance(min_rows, int) or min_rows < 0:
             raise RayLLMInputError(f"min_rows is a number of rows, got {min_rows!r}")
-        self.output_path, self.slice_key, self.slice_format = output_path, slice_key, slice_format
-        self.metadata_path, self.min_rows, self.max_quarantine = metadata_path, min_rows, max_quarantine
+        self.output_path, self.metadata_path = to_url(output_path), to_url(metadata_path)
+        self.slice_key, self.slice_format = slice_key, slice_format
+        self.min_rows, self.max_quarantine = min_rows, max_quarantine
         self.deferrable = deferrable
+        self._check_paths()
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
             return super().execute(context)
-        wanted = self._wanted(context)
-        report = self._look(wanted)
+        try:
+            wanted = self._wanted(context)
+            report = self._look(wanted)
+        except RayLLMInputError as e:  # as Airflow does it after a poke, and after the waiting
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(f"Skipping, as soft_fail or never_fail is set: {e}") from e
+            raise
         if report is None:
             from airflow_provider_raydatallm.triggers.slice_published import SlicePublishedTrigger
 
@@ -95,7 +107,18 @@ class RayLLMSliceSensor(BaseSensorOperator):
         except SliceError as e:
             raise RayLLMInputError(str(e)) from e
 
+    def _check_paths(self) -> None:
+        """:raises RayLLMInputError: for a relative path, at which nothing would ever be."""
+        for name in ("output_path", "metadata_path"):
+            path = getattr(self, name)
+            if path is not None and not is_rendered_later(path):
+                try:
+                    check_absolute(name, path)
+                except ValueError as e:
+                    raise RayLLMInputError(f"{self.task_id}: {e}") from None
+
     def _wanted(self, context: Context) -> WantedSlice:
+        self._check_paths()
         key = slice_of_run(context, self.slice_key, self.slice_format).key
         try:
             path = slice_folder(self.output_path, key)

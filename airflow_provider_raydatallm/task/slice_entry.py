@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
+from pydantic_core import PydanticSerializationError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -63,6 +64,7 @@ class SliceFigures(pydantic.BaseModel):
 class SliceEntry(SliceFigures):
     """
     :param paths: where the slice's files lie (`SlicePaths`), for a server that may read them.
+    :param quarantine_reasons: how many rows in quarantine have each type of error.
     """
 
     model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
@@ -70,6 +72,7 @@ class SliceEntry(SliceFigures):
     format: int = FORMAT
     paths: dict[str, str]
     ray_job_id: str | None = None
+    quarantine_reasons: dict[str, int] | None = None
 
     @classmethod
     def of(cls, job: SliceJob, result: Mapping[str, Any] | None = None) -> SliceEntry:
@@ -88,7 +91,8 @@ class SliceEntry(SliceFigures):
         """Returns None for what a newer provider, or somebody else, wrote."""
         try:
             entry = cls.model_validate(value)
-        except pydantic.ValidationError:
+            entry.model_dump_json()  # not of half a character, of which JSON can be made, but no answer
+        except (pydantic.ValidationError, PydanticSerializationError):
             return None
         return entry if entry.format <= FORMAT else None
 
@@ -141,5 +145,6 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_seconds": round(busy * tokens_per_s / per_gpu, 3) if tokens_per_s and per_gpu else None,
         "gpu_mean": known("utilisation").get("gpu_mean"),
         "labels": result.get("labels"),
+        "quarantine_reasons": result.get("quarantine_reasons"),
         "advice": list(result.get("advice") or ()),
     }

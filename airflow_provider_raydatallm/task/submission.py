@@ -13,6 +13,7 @@ import pydantic_core
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_raydatallm.contract.addresses import check_absolute
 from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.result.report import Report
@@ -31,6 +32,8 @@ _RUN_FIELDS = frozenset({"version", "slice_key", "slice_instant", "slice_timezon
 _GROUPED = frozenset(field for leaves in GROUPS.values() for field in leaves.values())
 #: The operator's arguments that describe the job: fields of the spec under the same name, and the groups.
 _JOB_ARGUMENTS = (*sorted(SliceJob.model_fields.keys() - _RUN_FIELDS - _GROUPED), *GROUPS)
+#: Which the cluster opens. An answer cache has rules of its own.
+_PATHS = tuple(name for name in ADDRESSES if name != "answer_cache")
 #: Leaves that concern the task's waiting, not the job.
 _TASK_LEAVES = _GROUPED - SliceJob.model_fields.keys()
 
@@ -100,8 +103,8 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of the spec that arguments set.
 
     :param arguments: `job_arguments`, with the engine's profile resolved.
-    :raises ValueError: naming a group's leaf that does not exist, or a template that rendered to nothing: all
-        rows would be asked that.
+    :raises ValueError: naming a group's leaf that does not exist, a relative path, or a template that
+        rendered to nothing: all rows would be asked that.
     """
     fields = {name: value for name, value in flatten(arguments).items() if name not in _TASK_LEAVES}
     fields |= {name: to_url(fields[name]) for name in (*ADDRESSES, "adapter_path") if name in fields}
@@ -114,6 +117,8 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
         nothing = ("None", "") if name in ("prompt", "messages") else ("None",)
         if isinstance(value, str) and value.strip() in nothing:
             raise ValueError(f"{label(name)} rendered to {value!r}: check the template")
+        if name in _PATHS and isinstance(value, str):
+            check_absolute(label(name), value)
     return {name: v for name, v in fields.items() if v is not None or name == "engine_idle_timeout"}
 
 

@@ -37,7 +37,7 @@ class WantedSlice:
         try:
             report = published_report(slice_paths(self.slice_path, self.metadata_path))
         except (OSError, SliceError) as e:
-            if isinstance(e, SliceError) and e.kind == "input":
+            if isinstance(e, SliceError) and e.kind != "transient":  # such as a package that is missing here
                 raise
             log.warning("Cannot look at %s now: %s", self.slice_path, e)
             return None

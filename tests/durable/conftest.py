@@ -17,6 +17,7 @@ from tests.support.outcomes import Outcomes, table_of
 from tests.support.paths import ROOT
 from tests.support.ray_door import Cluster
 from tests.support.scene import Scene
+from tests.support.smtp_server import MailServer, mail_server
 from tests.support.tables import Table
 
 MAX_WAITING_JOBS = 2
@@ -41,11 +42,19 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="package")
-def airflow(cluster: Cluster, data: Path) -> Iterator[Airflow]:
+def mails() -> Iterator[MailServer]:
+    """Where the connection `smtp_default` of `airflow` leads."""
+    with mail_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
+def airflow(cluster: Cluster, data: Path, mails: MailServer) -> Iterator[Airflow]:
     """All of Airflow, and the cluster, running."""
     environment = {
         "AIRFLOW_CONN_RAY_DEFAULT": cluster.connection,
         "AIRFLOW_CONN_RAY_EMBEDDED": "ray://local",
+        "AIRFLOW_CONN_SMTP_DEFAULT": mails.connection,
         "AIRFLOW_CONN_HUB": json.dumps({"conn_type": "huggingface", "password": HUB_TOKEN}),
         "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "postgres", "password": WAREHOUSE_PASSWORD}),
         "DATABASE_URL": f"postgresql://warehouse:{WAREHOUSE_PASSWORD}@warehouse/data",

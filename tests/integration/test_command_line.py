@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,18 +13,60 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.processor.__main__ import load_spec
 from tests.support.in_process import STUB, run_in_process
+from tests.support.paths import ROOT
 from tests.support.slices import PROGRAM
+
+BROKEN = """
+from airflow.sdk import dag
+print("printed by a DAG file")
+raise ValueError("broken on purpose")
+"""
+UNDEFINED = """
+import pendulum
+from airflow.sdk import DAG
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+
+with DAG("undefined", schedule="@daily", start_date=pendulum.datetime(2026, 1, 1)):
+    RayLLMBatchOperator(
+        task_id="ask", input_path="/in", output_path="/out", model_source="m",
+        prompt="{{ params.nowhere.at_all }}",
+    )
+"""
+
+
+def test_date_of_a_spec_that_is_none_is_named(empty_database: Path) -> None:
+    command = [
+        PROGRAM.with_name("airflow"),
+        "ray-llm",
+        "spec",
+        "customers_daily",
+        "infer_industry",
+        "2026-13-01",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: '2026-13-01' is neither a date nor the id of a run of DAG 'customers_daily'" in done.stderr
 
 
 def test_spec_of_a_dags_task_answers_its_slice(empty_database: Path, tmp_path: Path) -> None:
     demo = {"INPUT": f"{tmp_path}/in", "OUTPUT": f"{tmp_path}/out", "MODEL": "stub/stub"}
-    environment = {**os.environ, **{f"RAY_LLM_DEMO_{name}": value for name, value in demo.items()}}
+    (dags := tmp_path / "dags").mkdir()
+    shutil.copy(ROOT / "dags" / "customers_daily.py", dags)
+    (dags / "broken.py").write_text(BROKEN)
+    (dags / "undefined.py").write_text(UNDEFINED)
+    shutil.copy(empty_database, tmp_path / "airflow.db")
+    environment = {
+        **os.environ, **{f"RAY_LLM_DEMO_{name}": value for name, value in demo.items()},
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db",
+    }  # fmt: skip
 
-    def airflow(*arguments: str) -> str:
+    def airflow(*arguments: str, code: int = 0) -> str:
         command = [PROGRAM.with_name("airflow"), "ray-llm", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout
+        assert done.returncode == code, done.stderr[-2000:]
+        assert not code or not done.stdout
+        return done.stderr if code else done.stdout
 
     (tmp_path / "in" / "ds=2026-01-01").mkdir(parents=True)
     pq.write_table(
@@ -35,3 +78,11 @@ def test_spec_of_a_dags_task_answers_its_slice(empty_database: Path, tmp_path: P
     run_in_process(job.model_copy(update={"engine": STUB, "choices": None}))
     [state] = json.loads(airflow("slices", f"{tmp_path}/out", "--json"))
     assert (state["key"], state["report"]["counts"]["succeeded"]) == ("2026-01-01", 2)
+
+    # Of another DAG, stdout has nothing, and stderr what is wrong.
+    said = airflow("spec", "broken", "ask", "2026-01-01", code=1)
+    assert "broken on purpose" in said
+    assert said.splitlines()[-1].startswith("error: Dag 'broken' could not be found")
+    said = airflow("spec", "undefined", "ask", "2026-01-01", code=1)
+    assert said.splitlines()[-1].startswith("error: ")
+    assert "nowhere" in said.splitlines()[-1]

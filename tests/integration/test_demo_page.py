@@ -25,8 +25,9 @@ demo.page.main()
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP])  # and a terminal that is closed
 def test_page_of_the_demo_is_there_for_who_has_the_password_and_ends_with_all_its_processes(
-    empty_database: Path, tmp_path: Path
+    empty_database: Path, tmp_path: Path, end: signal.Signals
 ) -> None:
     (tmp_path / "airflow").mkdir()
     shutil.copy(empty_database, tmp_path / "airflow" / "airflow.db")
@@ -48,7 +49,7 @@ def test_page_of_the_demo_is_there_for_who_has_the_password_and_ends_with_all_it
                 answer = client.get("/ray-llm/api/tasks", headers={"Authorization": f"Bearer {token}"})
             assert answer.json() == {"tasks": [], "total": 0}
         finally:
-            page.send_signal(signal.SIGTERM)
+            page.send_signal(end)
             page.wait(timeout=60)
     assert len(processes) > 4
     assert psutil.wait_procs(processes, timeout=5)[1] == []

@@ -179,6 +179,9 @@ class Airflow:
         self.kill(name)
         self.start(name)
 
+    def runs(self, name: str) -> bool:
+        return name in self._processes
+
     def pid(self, name: str) -> int:
         return self._processes[name].pid
 

@@ -9,6 +9,9 @@ from pydantic import Field, create_model
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.result.counters import Section, counters_of
 
+#: How many labels a report names: the most frequent ones.
+MOST_LABELS = 50
+
 
 def _declared_in(section: Section) -> type[Contract]:
     """A model with a field for each counter of the section."""
@@ -156,6 +159,8 @@ class Report(Contract):
     history: History | None = None
     #: Rows with each label, where answers are labels: the most frequent ones first.
     labels: dict[str, int] | None = None
+    #: Rows in quarantine with each type of error: the most frequent ones first.
+    quarantine_reasons: dict[str, int] | None = None
     advice: tuple[Advice, ...] | None = None
 
     def to_xcom(

@@ -66,13 +66,14 @@ class ProgressReporter:
         self, progress: dict[str, Any], log_every_s: float = 0.0, details: dict[str, Any] | None = None
     ) -> None:
         """
-        :param log_every_s: logs only when the last log line is at least this old.
+        :param log_every_s: logs only when the step is another, or the last log line at least this old.
         :param details: what only the file has; None: as before.
         """
+        is_next_step = progress.get("step") != self._progress.get("step")
         self._progress = progress
         self._details = self._details if details is None else details
         self._lease.set_progress(progress)
-        if time.monotonic() - self._logged_at >= log_every_s:
+        if is_next_step or time.monotonic() - self._logged_at >= log_every_s:
             self._log(progress)
             self._logged_at = time.monotonic()
 

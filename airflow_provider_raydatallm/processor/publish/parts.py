@@ -34,8 +34,8 @@ from airflow_provider_raydatallm.processor.columns import (
     SPENT_FIELDS,
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
-from airflow_provider_raydatallm.processor.publish.label_counts import count_labels
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
+from airflow_provider_raydatallm.processor.publish.value_counts import count_labels, count_reasons
 from airflow_provider_raydatallm.processor.request.answers.parser import PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader, last_failures
@@ -58,6 +58,7 @@ class Totals:
         default_factory=lambda: {c.name: None if c.section == "tokens" else 0 for c in COUNTERS}
     )
     labels: collections.Counter[str] = field(default_factory=collections.Counter)
+    reasons: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -67,6 +68,7 @@ class Totals:
             self.too_long + other.too_long,
             {c.name: c.add(self.counters[c.name], other.counters[c.name]) for c in COUNTERS},
             self.labels + other.labels,
+            self.reasons + other.reasons,
         )
 
 
@@ -208,6 +210,7 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, l
         too_long=failed_as(PROMPT_TOO_LONG),
         counters={c.name: total(c) for c in COUNTERS},
         labels=count_labels(answered, labels),
+        reasons=count_reasons(failures.column("error_type")),
     )
 
 

@@ -67,6 +67,15 @@ class Store:
     def path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
 
+    def is_folder(self, url: str) -> bool:
+        """Whether an address is this folder's, which may be written in several ways: s3:// and s3a://."""
+        if url == self.url:
+            return True
+        fs, root = open_fs(url)
+        if self.is_local:
+            return isinstance(fs, LocalFileSystem) and os.path.normpath(root) == os.path.normpath(self.root)
+        return type(fs) is type(self.fs) and root == self.root
+
     # Reading
 
     def read(self, name: str) -> bytes | None:

@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -155,7 +156,12 @@ def kept_versions(folders: SliceFolders) -> list[Version]:
         return []
     result = [newest]
     for folder in reversed(folders.staging.names(versions.KEPT)):
-        version = versions.read_version(folders.metadata, int(folder)) if folder.isdecimal() else None
+        try:
+            version = versions.read_version(folders.metadata, int(folder)) if folder.isdecimal() else None
+        except SliceError as e:
+            if e.kind != "input":
+                raise
+            continue  # its commit is damaged: the others can be read and restored all the same
         if version is not None and version.number < newest.number:
             kept = {
                 f"{versions.KEPT}/{folder}/{n}" for n in folders.staging.names(f"{versions.KEPT}/{folder}")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
@@ -60,7 +62,7 @@ class SliceFolders:
         :raises SliceError: when it is another table's, whose metadata lies in the same folder.
         """
         table, quarantine = version.body.get("table"), version.body.get("quarantine_folder")
-        if table is not None and table != self.table.url:
+        if table is not None and not self.table.is_folder(table):
             raise SliceError(
                 f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}: give "
                 "each table a publish.metadata_path of its own",
@@ -149,7 +151,15 @@ class Version:
         return str(self.body["input"]["hash"])
 
     def to_report(self, outcome: str) -> Report:
-        return Report.model_validate({**self.body["report"], "outcome": outcome})
+        """:raises SliceError: when a newer provider wrote it, with more than this one knows."""
+        try:
+            return Report.model_validate({**self.body["report"], "outcome": outcome})
+        except ValidationError as e:
+            raise SliceError(
+                f"version {self.number} was published by version {self.body.get('provider_version')} of the "
+                "provider, whose reports this one cannot read: upgrade the provider here",
+                kind="input",
+            ) from e
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
 from airflow_provider_raydatallm.processor.store.published import kept_versions
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
 
@@ -54,16 +55,21 @@ def compare_settings(before: Version, after: Version) -> list[Difference]:
 
 def compare_labels(before: Version, after: Version) -> list[Difference]:
     """The share of answered rows that have each label, the largest change first; none where answers are no
-    labels."""
+    labels, and None where a version's report does not tell."""
     shares, later = _label_shares(before), _label_shares(after)
-    labels = dict.fromkeys([*shares, *later])
-    found = [Difference(label, shares.get(label, 0.0), later.get(label, 0.0)) for label in labels]
-    return sorted(found, key=lambda d: -abs(d.after - d.before))
+    labels = dict.fromkeys([*(shares or ()), *(later or ())])
+    differences = [Difference(label, _share(shares, label), _share(later, label)) for label in labels]
+    return sorted(differences, key=lambda d: -abs((d.after or 0.0) - (d.before or 0.0)))
 
 
-def _label_shares(version: Version) -> dict[str, float]:
-    labels, rows = version.body["report"].get("labels") or {}, _figure(version, "counts.succeeded")
-    return {label: count / rows for label, count in labels.items()}
+def _label_shares(version: Version) -> dict[str, float] | None:
+    labels, rows = version.body["report"].get("labels"), _figure(version, "counts.succeeded")
+    return {label: count / rows for label, count in labels.items()} if labels and rows else None
+
+
+def _share(shares: dict[str, float] | None, label: str) -> float | None:
+    names_all = shares is not None and len(shares) < MOST_LABELS
+    return (shares or {}).get(label, 0.0 if names_all else None)
 
 
 def _figure(version: Version, name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 Every = Literal["day", "hour"]
@@ -11,8 +11,8 @@ Every = Literal["day", "hour"]
 _STEPS = {"day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1)}
 
 
-def expected_keys(first: str, last: str, every: Every, key_format: str | None = None) -> Iterator[str]:
-    """Yields the keys from the first to the last day or hour, both included.
+def expected_keys(first: str, last: str, every: Every, key_format: str | None = None) -> list[str]:
+    """Returns the keys from the first to the last day or hour, both included; a week's or month's once.
 
     :param first: in UTC, unless it has an offset, which is then the last one's, too.
     :param key_format: of `strftime`; by default `2026-01-31`, or `2026-01-31T05` for hours.
@@ -25,9 +25,9 @@ def expected_keys(first: str, last: str, every: Every, key_format: str | None = 
         end += dt.timedelta(hours=23)
     if end < at:
         raise ValueError(f"the last slice ({last}) comes before the first one ({first})")
-    while at <= end:
-        yield at.strftime(key_format or ("%Y-%m-%d" if every == "day" else "%Y-%m-%dT%H"))
-        at += _STEPS[every]
+    key_format = key_format or ("%Y-%m-%d" if every == "day" else "%Y-%m-%dT%H")
+    instants = (at + n * _STEPS[every] for n in range((end - at) // _STEPS[every] + 1))
+    return list(dict.fromkeys(instant.strftime(key_format) for instant in instants))
 
 
 def missing_keys(published: Collection[str], expected: Iterable[str]) -> list[str]:

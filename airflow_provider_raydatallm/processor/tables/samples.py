@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.store.published import locate_files
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _BATCH_ROWS = 1000
 
@@ -31,7 +34,24 @@ def first_rows(
             names = list(parquet.schema_arrow.names)[:most_columns]
             size = min(rows - len(lines), _BATCH_ROWS)
             for batch in parquet.iter_batches(batch_size=size, columns=names):
-                lines += batch.to_pylist()
+                lines += _rows(batch)
                 if len(lines) >= rows:
                     return names, lines[:rows]
     return names, lines
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        return list(batch.to_pylist())
+    except (ValueError, OverflowError):
+        columns = [[_value(column, i) for i in range(batch.num_rows)] for column in batch.columns]
+        return [dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _value(column: pa.Array, row: int) -> Any:
+    """A cell; as Arrow's text of it where Python has no such value: a year after 9999, nanoseconds without
+    pandas, bytes that are no UTF-8."""
+    try:
+        return column[row].as_py()
+    except (ValueError, OverflowError):
+        return column.slice(row, 1).to_string(skip_new_lines=True)[1:-1]

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.processor.store import versions
@@ -16,6 +17,7 @@ from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 _THREADS = 16
 #: A run that is at work writes its progress every ten seconds; clocks of machines may differ.
 _SILENCE_S = 60.0
+_OF_ANOTHER_SHAPE = (ValueError, LookupError, TypeError, AttributeError)
 
 Run = Literal["running", "stopped", "failed"]
 
@@ -50,21 +52,35 @@ def read_states(slices: Iterable[tuple[str, SliceFolders]]) -> list[SliceState]:
 
 def read_state(key: str, folders: SliceFolders) -> SliceState:
     """Reads one slice. What cannot be read of it is said, and stops no other slice."""
-    progress, run = None, None
+    progress, run, version = None, None, None
     try:
-        progress = folders.metadata.read_json(versions.PROGRESS)
-        run = None if progress is None else _run_of(progress)
+        progress, run = _read_progress(folders)
         version = versions.newest_version(folders.metadata)
         if version is None:
             return SliceState(key, run=run, progress=progress)
+        folders.of(version)  # which refuses another table's metadata
         report = version.to_report(version.body["report"]["outcome"])
-    except (SliceError, ValueError, KeyError, TypeError, OSError) as e:
-        return SliceState(key, run=run, progress=progress, error=f"{e}" or type(e).__name__)
+    except (SliceError, OSError, *_OF_ANOTHER_SHAPE) as e:
+        number = None if version is None else version.number
+        return SliceState(key, number, run=run, progress=progress, error=f"{e}" or type(e).__name__)
     return SliceState(key, version.number, version.body.get("published_at"), report, run, progress)
 
 
+def _read_progress(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | None]:
+    """Returns nothing for a file of another shape, as another version of the provider may write it: it hides
+    no published version."""
+    try:
+        progress = folders.metadata.read_json(versions.PROGRESS)
+        if progress is None:
+            return None, None
+        progress_text(progress)
+        return progress, _run_of(progress)
+    except _OF_ANOTHER_SHAPE:
+        return None, None
+
+
 def _run_of(progress: dict[str, Any]) -> Run:
+    since = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(progress["when"])
     if progress.get("step") == "failed":
         return "failed"
-    since = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(progress["when"])
     return "running" if since.total_seconds() < _SILENCE_S else "stopped"

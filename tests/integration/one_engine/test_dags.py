@@ -26,6 +26,7 @@ from demo.customers import industry_of, write_customers
 from demo.spec import spec_of
 from tests.support.endpoint import completion, endpoint
 from tests.support.paths import ROOT
+from tests.support.smtp_server import mail_server
 
 #: A first run's task log has no other line.
 _OURS = re.compile(
@@ -158,7 +159,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     assert sum(operated["labels"].values()) == operated["counts"]["succeeded"] == 600
 
     # Mapped over slices: a day that is published costs nothing, and each task shows its slice.
-    run_dag("customers_mapped", "-c", json.dumps({"days": ["2026-01-01"]}), **environment)
+    run_dag("customers_mapped", "-c", json.dumps({"slice": "2026-01-01"}), **environment)
     (mapped,) = [r for r in xcom(airflow_database, "customers_mapped") if isinstance(r, dict)]
     assert (mapped["outcome"], mapped["slice_key"]) == ("unchanged", "2026-01-01")
     with sqlite3.connect(airflow_database) as connection:
@@ -188,3 +189,20 @@ def test_endpoint_dag_has_an_endpoint_answer(
     table = pq.read_table(tmp_path / "out_by_endpoint" / "ds=2026-01-01", partitioning=None)
     assert table.column("industry").to_pylist() == ["Healthcare"] * 600
     assert {headers["Authorization"] for headers, _ in served.requests} == {"Bearer sk-of-the-endpoint"}
+
+
+def test_on_duty_dag_mails_what_failed(ray_head: LocalHead, airflow_database: Path, tmp_path: Path) -> None:
+    with mail_server() as mails:
+        demo = {"INPUT": str(tmp_path / "nothing"), "OUTPUT": str(tmp_path / "out"), "MODEL": "m/m"}
+        subprocess.run(
+            [AIRFLOW, "dags", "test", "customers_on_duty", "2026-01-02"],
+            env={
+                **os.environ, **{f"RAY_LLM_DEMO_{name}": value for name, value in demo.items()},
+                "AIRFLOW_CONN_SMTP_DEFAULT": mails.connection,
+            },
+            capture_output=True,
+        )  # fmt: skip
+    [mail] = mails.with_subject("customers_on_duty.infer_industry: slice 2026-01-01 failed")
+    assert "RayLLMInputError. The DAG, the connection or the data is wrong" in mail
+    assert re.search('<a href="http[^"]+/plugin/ray-llm/dags/customers_on_duty/[^"]+">Slice</a>', mail)
+    assert re.search('<a href="http[^"]+">Ray job</a>', mail)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.cli import tables
 from airflow_provider_raydatallm.cli.main import main
@@ -100,6 +103,20 @@ def test_any_output_path_is_the_tables(job: SliceJob, capsys: Out, path: str, tm
     assert "published: 4 rows" in say(capsys, "show", output, "2026-01-01")
 
 
+def test_table_may_be_written_in_other_ways_and_is_no_other_table(
+    job: SliceJob, capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(changed(job, metadata_path=f"{tmp_path}/metadata"))
+    monkeypatch.chdir(tmp_path)
+    metadata = ("--metadata-path", f"{tmp_path}/metadata")
+    for output in ("out", "./out", f"file://{tmp_path}/out", f"{tmp_path}//out/"):
+        assert "--- row 1 of 4" in say(capsys, "sample", output, "2026-01-01", *metadata)
+        assert "published" in say(capsys, "slices", output, *metadata)
+    for command in (["show", "other", "2026-01-01"], ["sample", "other", "2026-01-01"]):
+        assert "holds the metadata of" in say(capsys, *command, *metadata, code=1)
+    assert "unreadable: " in say(capsys, "slices", "other", *metadata)
+
+
 def test_report_of_a_slice_is_shown_with_its_versions(job: SliceJob, capsys: Out) -> None:
     run(job)
     run(changed(job, prompt="{name} new"))
@@ -144,6 +161,30 @@ def test_two_versions_and_two_slices_are_compared(job: SliceJob, capsys: Out, tm
     assert "there are: 1, 2" in error
 
 
+def test_share_of_labels_that_were_not_counted_is_unknown(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    run(of_day(job, "2026-01-02", choices=["a", "b"]), InProcess(answer=_of_its_own))
+    text = say(capsys, "diff", job.output_path, "2026-01-01", "2026-01-02")
+    shares = [line.split()[2:] for line in text.splitlines() if line.startswith("share of")]
+    assert shares == [["a", "-", "75.0%"], ["b", "-", "25.0%"]]
+    found = json.loads(say(capsys, "diff", job.output_path, "2026-01-02", "2026-01-01", "--json"))
+    assert found["labels"][0] == {"name": "a", "before": 0.75, "after": None}
+
+
+def test_share_of_a_label_that_a_report_leaves_out_is_unknown(
+    job: SliceJob, capsys: Out, tmp_path: Path
+) -> None:
+    names = [f"n{i:02}" for i in range(51)]
+    for day, rarest in (("2026-01-01", "n00"), ("2026-01-02", "n50")):
+        rows = [name for name in names for _ in range(1 if name == rarest else 2)]
+        pq.write_table(pa.table({"name": rows}), tmp_path / "in.parquet")
+        run(of_day(job, day, choices=names), InProcess(answer=_of_its_own))
+    found = json.loads(say(capsys, "diff", job.output_path, "2026-01-01", "2026-01-02", "--json"))["labels"]
+    assert {d["name"]: (d["before"], d["after"]) for d in found if None in (d["before"], d["after"])} == {
+        "n00": (None, 2 / 101), "n50": (2 / 101, None),
+    }  # fmt: skip
+
+
 def test_shares_of_several_labels_are_of_rows(job: SliceJob, capsys: Out) -> None:
     several = changed(job, engine="vllm", choices=["x", "y"], multi_label=True)
     run(several, InProcess(batch=3, answer=answer_with(numbers=[0.9, 0.1])))
@@ -165,6 +206,36 @@ def test_values_that_json_lacks_are_texts(job: SliceJob, capsys: Out, tmp_path: 
     rows = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert [row["number"] for row in rows] == ["nan", "inf", 1.0]
     assert rows[0]["of"] == ["nan"]
+    write_progress(of_day(job, "2026-01-02"), 5, **ANSWERING | {"rows_per_s": float("nan")})
+    assert "NaN" not in say(capsys, "slices", job.output_path, "--json")
+
+
+def test_terminal_gets_nothing_that_it_obeys(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a"], "\x1b[2J": ["b"]}), tmp_path / "in.parquet")
+    run(job)
+    write_progress(of_day(job, "\x1b[2J"), 5, step="failed", error="no\x1b[31m room\nfor it")
+    for command in (["slices"], ["sample", "2026-01-01"], ["show", "\x1b[2J"], ["watch", "\x1b[2J"]):
+        text = say(capsys, command[0], job.output_path, *command[1:])
+        assert "\x1b" not in text
+        assert "[2J" in text or "no [31m room\nfor it" in text
+
+
+def test_reader_that_has_enough_hears_of_no_error(job: SliceJob) -> None:
+    run(job)
+    command = f"{sys.executable} -m airflow_provider_raydatallm.cli.main slices {job.output_path} | true"
+    shell = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert shell.stderr == ""
+
+
+def test_storage_that_cannot_be_listed_is_named(
+    job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("unable to locate credentials")
+
+    monkeypatch.setattr(LocalFileSystem, "glob", away)
+    error = say(capsys, "slices", job.output_path, code=1)
+    assert error == f"error: cannot list the slices of {job.output_path}: unable to locate credentials\n"
 
 
 @pytest.mark.parametrize("rows", ["0", "-1", "many"])
@@ -187,6 +258,10 @@ def test_run_is_watched_to_its_end(job: SliceJob, capsys: Out, monkeypatch: pyte
     lines = say(capsys, "watch", job.output_path, "2026-01-01").splitlines()
     assert lines[0].startswith("answering: 1 of 5 rows")
     assert lines[1].startswith("published: 4 rows")
+    assert main(["watch", job.output_path, "2026-01-01"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("published: 4 rows")
+    assert "no run of slice 2026-01-01 tells of its progress" in captured.err
 
 
 def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, capsys: Out) -> None:
@@ -215,3 +290,43 @@ def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, caps
     assert "comes before the first" in say(
         capsys, "missing", table, "--from", "2026-01-03", "--to", "2026-01-02", code=1
     )
+
+
+@pytest.mark.parametrize("text", [
+    "[]", '"x"', "{", '{"when": 5}', '{"step": "failed"}',
+    '{"when": "2026-01-01T00:00:00", "step": "answer"}',
+    '{"when": "2026-01-01T00:00:00+00:00", "step": "queued"}',
+    '{"when": "2026-01-01T00:00:00+00:00", "step": "answer", "planned": 5}',
+    '{"when": "2026-01-01T00:00:00+00:00", "step": "plan", "plan": [1]}',
+    '{"when": "2026-01-01T00:00:00+00:00", "step": "{x}"}',
+])  # fmt: skip
+def test_progress_of_another_shape_hides_no_slice(job: SliceJob, capsys: Out, text: str) -> None:
+    run(job)
+    (Path(job.paths.metadata) / "progress.json").write_text(text)
+    run(of_day(job, "2026-01-02"))
+    lines = say(capsys, "slices", job.output_path).splitlines()
+    assert [line.split()[1] for line in lines[1:]] == ["published", "published"]
+    assert "published: 4 rows" in say(capsys, "show", job.output_path, "2026-01-01")
+
+
+def test_slice_that_cannot_be_read_is_not_missing(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    [commit] = Path(job.paths.metadata).glob("commits/commit-*.json")
+    commit.write_text(commit.read_text().replace("2026", "2027"))
+    for argument, missing in (("2026-01-02", "2026-01-02\n"), ("2026-01-01", "")):
+        assert main(["missing", job.output_path, "--from", "2026-01-01", "--to", argument]) == 1
+        captured = capsys.readouterr()
+        assert captured.out == missing
+        assert captured.err.startswith("error: whether 2026-01-01 is published cannot be read: ")
+
+
+def test_longer_slices_are_missing_once(job: SliceJob, capsys: Out) -> None:
+    run(of_day(job, "2026-W02"))
+    january = ("--from", "2026-01-01", "--to", "2026-01-31")
+    weeks = say(capsys, "missing", job.output_path, *january, "--format", "%G-W%V")
+    assert weeks.split() == ["2026-W01", "2026-W03", "2026-W04", "2026-W05"]
+    run(of_day(job, "2026-01"))
+    months = say(capsys, "missing", job.output_path, *january, "--format", "%Y-%m")
+    assert months == "all 1 slices are published\n"
+    last = ("--from", "9999-12-31", "--to", "9999-12-31", "--every", "hour")
+    assert len(say(capsys, "missing", job.output_path, *last).split()) == 24

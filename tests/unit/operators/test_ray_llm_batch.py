@@ -189,6 +189,19 @@ def test_what_a_template_cannot_make_possible_is_refused_with_the_dag() -> None:
         operator(choices="{{ params.x }}", regex="a|b")
 
 
+def test_relative_path_is_refused_as_it_would_be_elsewhere_on_the_cluster() -> None:
+    for name in ("input_path", "output_path"):
+        with pytest.raises(RayLLMInputError, match=rf"t: {name} 'lake/x' is relative, .* begins with /"):
+            operator(**{name: "lake/x"})
+    with pytest.raises(RayLLMInputError, match=r"publish.metadata_path 'lake/x' is relative"):
+        operator(publish={"metadata_path": "lake/x"})
+    task = operator(input_path="{{ params.x }}", slice_key="k")
+    task.render_template_fields({"params": {"x": "~/x"}})  # type: ignore[arg-type]
+    with pytest.raises(RayLLMInputError, match="input_path '~/x' is relative"):
+        task.slice_job(context_of(task))
+    assert operator(input_path="file:///in").input_path == "file:///in"
+
+
 def test_invalid_schema_and_non_json_argument_are_refused() -> None:
     with pytest.raises(ValueError, match="output_schema"):
         operator(output_schema=dict)

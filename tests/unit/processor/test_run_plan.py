@@ -97,6 +97,20 @@ def test_what_is_wrong_is_part_of_the_plan(
     assert (said["to_answer"], said["findings"][0]["code"]) == (10_000, "heads_not_divisible")
 
 
+def test_what_the_users_code_prints_is_not_in_the_result(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prints_much.py").write_text("print('imported')\ndef ask(row): return {}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    noisy = changed(job, prompt=None, preprocess="prints_much:ask")
+    (tmp_path / "spec.json").write_text(noisy.model_dump_json())
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody there
+    main(["plan", str(tmp_path / "spec.json"), "--json"])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["to_answer"] == 10_000
+    assert "imported" in captured.err
+
+
 def test_published_slice_has_nothing_to_do(job: SliceJob) -> None:
     stub = changed(job, engine="tests.support.stub_engine:StubEngine")
     run_in_process(stub, InProcess(batch=1000))

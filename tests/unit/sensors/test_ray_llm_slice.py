@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -29,7 +29,7 @@ def job(tmp_path: Path) -> SliceJob:
 
 def sensor_of(job: SliceJob, **arguments: Any) -> RayLLMSliceSensor:
     with DAG("waits", schedule=None):
-        return RayLLMSliceSensor(task_id="wait", output_path=job.output_path, **arguments)
+        return RayLLMSliceSensor(task_id="wait", **{"output_path": job.output_path, **arguments})
 
 
 def context(sensor: Any) -> Any:
@@ -88,6 +88,19 @@ def test_what_no_waiting_helps_is_no_reason_for_another_try(job: SliceJob, defer
         sensor.output_path = path
         with pytest.raises(RayLLMInputError, match=r"nosuch|root of a bucket"):
             sensor.execute(context(sensor))
+        sensor.soft_fail = True
+        with pytest.raises(AirflowSkipException):
+            sensor.execute(context(sensor))
+
+
+@pytest.mark.parametrize("name", ["output_path", "metadata_path"])
+def test_relative_path_is_refused_instead_of_waited_for(job: SliceJob, name: str) -> None:
+    with pytest.raises(RayLLMInputError, match=f"wait: {name} 'lake/out' is relative"):
+        sensor_of(job, **{"output_path": job.output_path, name: "lake/out"})
+    sensor = sensor_of(job, **{"output_path": job.output_path, name: "{{ params.path }}"}, deferrable=True)
+    setattr(sensor, name, "lake/out")  # as rendered
+    with pytest.raises(RayLLMInputError, match=f"wait: {name} 'lake/out' is relative"):
+        sensor.execute(context(sensor))
 
 
 @pytest.mark.parametrize("wrong", [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.task.wanted_slice import WantedSlice
 from tests.support.in_process import job_of, run_in_process
+from tests.support.slice_files import folders_of, newest
 
 LOG = logging.getLogger(__name__)
 
@@ -61,3 +63,18 @@ def test_storage_that_is_away_is_waited_for_and_a_wrong_table_is_not(
     commits.rename(commits.with_name("hidden"))
     commits.write_text("a file where a folder is expected")
     assert WantedSlice(job.slice_path, elsewhere).look(LOG) is None
+
+
+def test_report_of_a_newer_provider_and_a_missing_package_are_not_waited_for(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_in_process(job)
+    version = newest(job)
+    version.body["report"]["what_is_new"] = 1
+    store = folders_of(job).metadata
+    store.put_document("commits/commit-000001.json", version.body | {"provider_version": "9.0"})
+    with pytest.raises(SliceError, match=r"by version 9\.0 of the provider, .*: upgrade the provider here"):
+        WantedSlice(job.slice_path).look(LOG)
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(SliceError, match="gcsfs"):
+        WantedSlice("gs://lake/out/ds=2026-01-31").look(LOG)

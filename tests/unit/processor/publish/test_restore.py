@@ -102,6 +102,19 @@ def test_kept_version_that_is_damaged_is_never_restored(job: SliceJob, damage: s
     assert run(asked(job, "new")).outcome == "unchanged"
 
 
+def test_damaged_commit_of_a_kept_version_stops_neither_readers_nor_restores_of_others(job: SliceJob) -> None:
+    for text in ("one", "two", "three"):
+        run(asked(job, text, keep_versions=2))
+    commit = metadata(job) / versions.commit_name(1)
+    commit.write_text(commit.read_text()[:-9])
+    assert [v.number for v in kept_versions(folders_of(job))] == [3, 2]
+    assert published_dataset(job.slice_path, version=2).count_rows() == 10
+    with pytest.raises(SliceError, match=r"version 1 of .* is not kept \(kept: 3, 2\)"):
+        restore.restore_version(job, 1)
+    assert restore.restore_version(job, 2).number == 4
+    assert answers(job)[0] == "a two"
+
+
 def test_run_that_publishes_at_the_same_time_wins_and_the_restore_says_so(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +194,9 @@ def test_program_lists_versions_and_restores_one(
 ) -> None:
     assert main(["versions", spec]) == 0
     assert capsys.readouterr().out == ""
+    assert main(["files", spec]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == f"error: no slice is published in {job.slice_path}\n"
     run(job)
     run(asked(job, "new"))
     assert main(["versions", spec]) == 0

@@ -49,3 +49,27 @@ def test_columns_are_limited_and_files_that_are_not_needed_stay_closed(
     names, lines = samples.first_rows(folders, version, 3, most_columns=1)
     assert (names, lines[0]) == (["name"], {"name": "00"})
     assert len(opened) == 1
+
+
+def test_value_that_python_lacks_hides_no_row(tmp_path: Path) -> None:
+    rows = {
+        "name": ["a", "b"], "at": pa.array([2**62, 0], pa.timestamp("us")),
+        "day": pa.array([0, 2**30], pa.date32()),
+        "deep": pa.array([[2**62], [0]], pa.list_(pa.timestamp("us"))),
+        "text": pa.array([b"\xff", b"ok"]).view(pa.string()),
+    }  # fmt: skip
+    pq.write_table(pa.table(rows), tmp_path / "in.parquet")
+    job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out")
+    run_in_process(job)
+    folders = SliceFolders.open(job.paths)
+    version = versions.newest_version(folders.metadata)
+    assert version is not None
+    _, lines = samples.first_rows(folders, version, 2)
+    assert [line["name"] for line in lines] == ["a", "b"]
+    assert [str(line["at"]) for line in lines] == [
+        "<value out of range: 4611686018427387904>",
+        "1970-01-01 00:00:00",
+    ]
+    assert [str(line["day"]) for line in lines] == ["1970-01-01", "<value out of range: 1073741824>"]
+    assert "out of range" in lines[0]["deep"]
+    assert [line["text"] for line in lines] == ['"\ufffd"', "ok"]

@@ -291,7 +291,7 @@ ANSWERS = "{% for m in messages %}<|{{ m.role }}|>BEFORE{{ m.content }}{% endfor
         (ANSWERS.replace("BEFORE", "\n"), {"\nno", "\non"}),
     ],
 )
-def test_label_counts_with_and_without_a_space_where_the_model_may_write_one(
+def test_value_counts_with_and_without_a_space_where_the_model_may_write_one(
     tmp_path: Path, template: str, texts: set[str]
 ) -> None:
     assert first_request(tmp_path, template, ["no", "on"]) == texts

@@ -3,7 +3,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.publish.label_counts import count_labels, label_column, reported
+from airflow_provider_raydatallm.processor.publish.value_counts import (
+    count_labels,
+    count_reasons,
+    label_column,
+    reported,
+)
 from tests.support.slice_jobs import slice_job
 
 
@@ -33,3 +38,8 @@ def test_report_names_the_most_frequent_labels() -> None:
     assert named is not None
     assert (len(named), next(iter(named.items()))) == (50, ("label 199", 199))
     assert reported({}) is None
+
+
+def test_reasons_are_names_and_never_texts() -> None:
+    types = ["KeyError", "KeyError", "user_code.BadRow", "Jane Doe owes 5", "Ivan\n", None, "x" * 200]
+    assert count_reasons(pa.array(types)) == {"KeyError": 2, "user_code.BadRow": 1, "Other": 3}

@@ -1,0 +1,211 @@
+"""What a message says of slices: figures, links and what to do. Pure.
+
+Neither a row's text nor an error's, which may quote one, is in it: an error has its class, and a link to the
+log.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text
+from airflow_provider_raydatallm.task.slice_entry import SliceEntry
+
+#: How many slices, and how many reasons of quarantine, a message names.
+_SLICES, _REASONS = 20, 3
+_STATES = {
+    "published": "is published",
+    "unchanged": "was published already",
+    "attached": "is published, by another run",
+    "empty": "has no rows",
+    "failed": "failed",
+    "up_for_retry": "failed, and is tried again",
+    "upstream_failed": "was not begun: a task before it failed",
+    "removed": "was removed",
+    "skipped": "was skipped",
+    "success": "was marked as a success",
+    "running": "is running",
+    "deferred": "is running",
+    "restarting": "is stopped, to begin anew",
+}
+_WAITING = "waits for a worker"
+#: States after which nothing more is to come in this run.
+_DONE = frozenset({"published", "unchanged", "attached", "empty", "skipped", "success", "removed"})
+_FAILED = frozenset({"failed", "up_for_retry"})
+
+_KEPT = "Finished rows are kept: clear the task, and it goes on with the rest"
+#: What to do about the classes of `exceptions`, and Airflow's own.
+_ADVICE = {
+    "RayLLMInputError": "The DAG, the connection or the data is wrong, and a retry ends the same way: the "
+    "log names what, and its value",
+    "RayConnectionError": "The connection is wrong, or the cluster refuses its token: test the connection",
+    "RayClusterUnfitError": "The cluster cannot run the slice: the log says what it lacks",
+    "RayModelNotFoundError": "The model is not at model_source, is incomplete, or needs a permission "
+    "(model_conn_id)",
+    "RayLLMJobError": f"The Ray job ended without publishing. {_KEPT}",
+    "RayQueueTimeoutError": "The cluster had no room within limits.queue, and nothing was spent: free some, "
+    "then clear the task",
+    "RayOutOfMemoryError": "The GPU's memory was too small: lower max_num_seqs, max_model_len or "
+    "gpu_memory_utilization in engine.kwargs, or spread the model over more GPUs",
+    "RayEngineDiedError": f"A process or a node of the job died. {_KEPT}",
+    "RayJobStoppedError": f"The job was stopped: by a person, by its task, or by limits.orphan. {_KEPT}",
+    "RayUnreachableError": "The cluster does not answer. The job may run on: the task's next try finds it",
+    "AirflowTaskTimeout": f"execution_timeout has passed. {_KEPT}",
+    "BaseException": "The log says why",
+}
+_NO_ERROR = f"The task ended without an error of its own: it was marked, or its worker died. {_KEPT}"
+
+
+@dataclass(frozen=True)
+class SliceStatus:
+    """One slice of a run.
+
+    :param task: `DAG.TASK`, and of a mapped task its index.
+    :param state: the outcome of a task that has one; else Airflow's state of the task, None while it waits.
+    :param figures: what the task noted; None when it has noted nothing yet.
+    :param error: classes of a failed task's error, the error's own first; () of one that had none, None
+        where that is not known.
+    :param links: addresses, by what they lead to.
+    :param progress: of a running slice, where it can be read.
+    :param cost: such as `1.25 EUR`.
+    """
+
+    task: str
+    state: str | None
+    figures: SliceEntry | None = None
+    error: tuple[str, ...] | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
+    progress: Mapping[str, Any] | None = None
+    cost: str | None = None
+
+    @property
+    def slice_key(self) -> str | None:
+        return self.figures.slice_key if self.figures is not None else None
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether the slice is done, or known to finish before `limits.finish_by`."""
+        late_s = (self.progress or {}).get("late_s")
+        return self.state in _DONE or (late_s is not None and late_s <= 0)
+
+    @property
+    def headline(self) -> str:
+        figures = self.figures
+        name = "the slice" if figures is None else f"slice {_plain(figures.slice_key)}"
+        if figures is not None and figures.trial is not None:
+            name = f"trial {_plain(figures.trial)} of {name}"
+        headline = f"{self.task}: {name} {_STATES.get(self.state or '', _WAITING)}"
+        if (quarantined := self._count("quarantined")) and self.state == "published":
+            headline += f", {quarantined:,} rows in quarantine"
+        return headline
+
+    @property
+    def details(self) -> list[str]:
+        return [line for line in self._lines() if line]
+
+    def _lines(self) -> Iterator[str]:
+        if self.state in _FAILED:
+            yield self._error_line()
+        elif self.progress is not None and self.state not in _DONE:
+            yield progress_text(dict(self.progress))
+        elif self.figures is not None and self.figures.counts:
+            yield self._counts_line(self.figures)
+            yield self._rates_line(self.figures)
+
+    def _error_line(self) -> str:
+        if not self.error:
+            return _NO_ERROR if self.error is not None else _ADVICE["BaseException"]
+        advice = next((_ADVICE[name] for name in self.error if name in _ADVICE), "")
+        return f"{_plain(self.error[0])}. {advice}" if advice else _plain(self.error[0])
+
+    def _counts_line(self, figures: SliceEntry) -> str:
+        planned, succeeded, quarantined = (
+            self._count(name) for name in ("planned", "succeeded", "quarantined")
+        )
+        line = f"{planned:,} rows planned = {succeeded:,} answered + {quarantined:,} in quarantine"
+        if not quarantined:
+            return line
+        most = list((figures.quarantine_reasons or {}).items())[:_REASONS]
+        reasons = "".join(f", {rows:,} {_plain(name)}" for name, rows in most)
+        return f"{line} ({quarantined / planned:.1%}{reasons})"
+
+    def _rates_line(self, figures: SliceEntry) -> str:
+        tokens, details = figures.tokens, []
+        if tokens.get("input") or tokens.get("output"):
+            details.append(f"{tokens.get('input', 0):,} tokens in, {tokens.get('output', 0):,} out")
+        if figures.rows_per_s:
+            details.append(f"{figures.rows_per_s:,.0f} rows/s")
+        if self.cost is not None:
+            details.append(self.cost)
+        return "; ".join(details)
+
+    def _count(self, name: str) -> int:
+        return self.figures.counts.get(name, 0) if self.figures is not None else 0
+
+
+@dataclass(frozen=True)
+class SliceMessage(Sequence[SliceStatus]):
+    """What a notifier's templates know as `slices`: a `title`, a `text`, the same as `html`, and each slice.
+
+    :param source: the DAG, or its task, that the message is about.
+    :param note: why slices are missing.
+    """
+
+    source: str
+    statuses: tuple[SliceStatus, ...] = ()
+    note: str = ""
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.statuses[index]
+
+    def __len__(self) -> int:
+        return len(self.statuses)
+
+    @property
+    def title(self) -> str:
+        if len(self) == 1:
+            return self.statuses[0].headline
+        if not self:
+            return f"{self.source}: {self.note or 'no task has begun a slice'}"
+        states = Counter((s.state or "waiting").replace("_", " ") for s in self)
+        return f"{self.source}: {len(self)} slices: " + ", ".join(f"{n} {s}" for s, n in states.items())
+
+    @property
+    def text(self) -> str:
+        """Plain text: each slice's headline, its figures and its links."""
+        blocks = [
+            "\n".join([s.headline, *s.details, *(f"{name}: {url}" for name, url in s.links.items())])
+            for s in self[:_SLICES]
+        ]
+        return "\n\n".join([*([] if len(self) == 1 else [self.title]), *blocks, *self._left_out])
+
+    @property
+    def html(self) -> str:
+        def links(status: SliceStatus) -> str:
+            return " · ".join(
+                f'<a href="{html.escape(url)}">{html.escape(name)}</a>' for name, url in status.links.items()
+            )
+
+        blocks = [
+            "<br>\n".join(
+                [f"<b>{html.escape(s.headline)}</b>", *map(html.escape, s.details), *filter(None, [links(s)])]
+            )
+            for s in self[:_SLICES]
+        ]
+        title = [] if len(self) == 1 else [html.escape(self.title)]
+        return "\n".join(f"<p>{block}</p>" for block in [*title, *blocks, *map(html.escape, self._left_out)])
+
+    @property
+    def _left_out(self) -> list[str]:
+        lines = [f"... and {len(self) - _SLICES} more"] if len(self) > _SLICES else []
+        return lines + ([self.note] if self.note and self else [])
+
+
+def _plain(text: str) -> str:
+    """Without the characters by which a chat or a mail takes text for a mention or a tag."""
+    return re.sub(r"[<>&@*`|\s]+", " ", text)[:200]

@@ -1,0 +1,180 @@
+"""Collects what a run's tasks have noted of their slices: from Airflow's XComs, and the progress of running
+ones from the tables' metadata.
+
+Contexts differ. A task's callback has the task instance; a DAG's has the DAG, the run's id and perhaps its
+last task; a deadline's has the run as JSON and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from airflow.sdk.configuration import conf
+
+from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
+from airflow_provider_raydatallm.links.page_address import slice_page, task_page, with_host
+from airflow_provider_raydatallm.links.ray import RayJobLink
+from airflow_provider_raydatallm.notifications.message import SliceMessage, SliceStatus
+from airflow_provider_raydatallm.operators.slice_task import SliceTask
+from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry
+
+#: Task instances of a run that are asked for their slices.
+_INSTANCES = 200
+#: Seconds that the tables' storage may take: this process need not even reach it.
+_STORAGE_SECONDS = 10.0
+_MAPPED = re.compile(r"(.+)_(\d+)")
+_RUNNING = frozenset({"running", "deferred"})
+
+
+class _Instance(NamedTuple):
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int
+    state: str | None
+
+    @property
+    def name(self) -> str:
+        index = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        return f"{self.dag_id}.{self.task_id}{index}"
+
+    def xcom(self, key: str) -> Any:
+        from airflow.sdk.execution_time.xcom import XCom
+
+        ids = {name: getattr(self, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
+        return XCom.get_one(key=key, **ids)
+
+
+def collect_slices(context: Mapping[str, Any], log: Any) -> SliceMessage:
+    """Returns the slices of a callback's task, or of all tasks of its run. Raises nothing: a message without
+    figures is better than none.
+
+    :param context: of a callback of a task or a DAG, or of a deadline.
+    """
+    dag_id = "Airflow"
+    try:
+        ti = context.get("ti")
+        if ti is not None and "reason" not in context:  # which Airflow gives to callbacks of DAGs
+            dag_id = ti.dag_id
+            return _of_task(ti, context.get("exception"))
+        dag_id, run_id = _run_of(context)
+        return _of_run(dag_id, run_id, context.get("dag"))
+    except Exception as e:
+        log.warning("The message lacks the slices' figures: %s: %s", type(e).__name__, e)
+        return SliceMessage(dag_id, note="the slices' figures could not be read")
+
+
+def _of_task(ti: Any, error: Any) -> SliceMessage:
+    """
+    :param error: of the task; what ends without one was killed, or marked.
+    """
+    map_index = -1 if ti.map_index is None else ti.map_index
+    state = getattr(ti, "state", None)
+    if state is None:  # in the DAG processor
+        key = f"{ti.task_id}_{map_index}" if map_index >= 0 else ti.task_id
+        state = _states(ti.dag_id, ti.run_id, [ti.task_id]).get(key)
+    instance = _Instance(ti.dag_id, ti.task_id, ti.run_id, map_index, getattr(state, "value", state))
+    if not _has_slices(ti.task):
+        return SliceMessage(instance.name, note="the task has no slice")
+    classes = type(error).__mro__ if isinstance(error, BaseException) else ()
+    return SliceMessage(
+        instance.name, (_status(instance, instance.xcom(INDEX_KEY), tuple(c.__name__ for c in classes)),)
+    )
+
+
+def _of_run(dag_id: str, run_id: str, dag: Any) -> SliceMessage:
+    statuses, instances = [], _instances(dag_id, run_id, dag)
+    for instance in islice(instances, _INSTANCES):
+        entry = instance.xcom(INDEX_KEY)
+        # Where the DAG is not known, a task without an entry may be any other task.
+        if entry is not None or dag is not None:
+            statuses.append(_status(instance, entry, None))
+    is_cut = next(instances, None) is not None
+    note = f"Only the first {_INSTANCES} tasks of the run were asked" if is_cut else ""
+    return SliceMessage(dag_id, tuple(statuses), note)
+
+
+def _run_of(context: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the ids of the DAG and the run."""
+    dag = context.get("dag")
+    if dag is not None:
+        return dag.dag_id, context["run_id"]
+    run = context["dag_run"]
+    return run["dag_id"], run["dag_run_id"]
+
+
+def _instances(dag_id: str, run_id: str, dag: Any) -> Iterator[_Instance]:
+    """Yields a run's task instances that may have slices: of a DAG that is not known, all."""
+    tasks = dag.task_dict if dag is not None else None
+    for key, state in _states(dag_id, run_id).items():
+        names = [(key, -1)]
+        if (mapped := _MAPPED.fullmatch(key)) and key not in (tasks or ()):
+            names.append((mapped[1], int(mapped[2])))
+        for task_id, map_index in names:
+            if tasks is None or _has_slices(tasks.get(task_id)):
+                yield _Instance(dag_id, task_id, run_id, map_index, state)
+
+
+def _has_slices(task: Any) -> bool:
+    operator = getattr(task, "operator_class", type(task))  # of a mapped task
+    return isinstance(operator, type) and issubclass(operator, SliceTask)
+
+
+def _states(dag_id: str, run_id: str, task_ids: list[str] | None = None) -> dict[str, str | None]:
+    """Returns the states of task instances, by `TASK` or, of mapped ones, `TASK_INDEX`."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=[run_id], task_ids=task_ids)
+    return {key: getattr(state, "value", state) for key, state in (states.get(run_id) or {}).items()}
+
+
+def _status(instance: _Instance, noted: Any, error: tuple[str, ...] | None) -> SliceStatus:
+    """
+    :param noted: the task's entry, as it wrote it.
+    """
+    entry = SliceEntry.parse(noted)
+    state, ids = instance.state, instance[:4]
+    links = {"Task": with_host(task_page(*ids))}
+    if entry is None:
+        return SliceStatus(instance.name, state, error=error, links=links)
+    if state in (None, "success", "skipped"):
+        state = entry.outcome or state
+    links = {"Slice": with_host(slice_page(*ids)), **links}
+    job_url = instance.xcom(RayJobLink.xcom_key)
+    if isinstance(job_url, str) and job_url.startswith(("http://", "https://")):
+        links["Ray job"] = job_url
+    progress = _progress(instance, entry) if state in _RUNNING else None
+    return SliceStatus(instance.name, state, entry, error, links, progress, _cost(entry.gpu_seconds))
+
+
+def _cost(gpu_seconds: float | None) -> str | None:
+    price = conf.getfloat("ray_llm", "gpu_hour_price", fallback=0.0)
+    if price <= 0 or gpu_seconds is None:
+        return None
+    return f"{gpu_seconds / 3600 * price:,.2f} {conf.get('ray_llm', 'currency', fallback='USD')}"
+
+
+def _progress(instance: _Instance, entry: SliceEntry) -> dict[str, Any] | None:
+    """Returns what the slice's folder says of the running job, where this process may read it, in time."""
+    from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
+
+    view = SliceView(SlicePaths(**entry.paths), {"dag_id": instance.dag_id, "task_id": instance.task_id})
+    read: list[dict[str, Any] | None] = []
+
+    def look() -> None:
+        try:
+            read.append(view.progress())
+        except Exception:  # of storage, or a package that is missing: the message says less
+            read.append(None)
+
+    reader = threading.Thread(target=look, daemon=True)  # it may hang for longer than this process lives
+    reader.start()
+    reader.join(_STORAGE_SECONDS)
+    progress = read[0] if read else None
+    # What a failed job wrote has its error's text; a plan does not say how far it is.
+    is_of_work = progress is not None and progress.get("step") != "failed" and not progress.get("plan")
+    return progress if is_of_work else None

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm import exceptions
+from airflow_provider_raydatallm.notifications.message import SliceMessage, SliceStatus
+from airflow_provider_raydatallm.task.slice_entry import SliceEntry
+
+COUNTS = {"planned": 600, "succeeded": 591, "quarantined": 9}
+LINKS = {"Slice": "http://airflow/x?a=1&b=2", "Ray job": "http://ray/jobs/j"}
+
+
+def entry(**given: Any) -> SliceEntry:
+    return SliceEntry(slice_key="2026-01-31", paths={"table": "/t"}, **given)
+
+
+def status(state: str | None = "published", figures: SliceEntry | None = None, **given: Any) -> SliceStatus:
+    return SliceStatus("customers.ask", state, figures or entry(), links=LINKS, **given)
+
+
+def test_finished_slice_has_counts_that_add_up_reasons_tokens_speed_and_cost() -> None:
+    reasons = {"InvalidOutput": 5, "KeyError": 2, "Other": 2}
+    figures = entry(
+        outcome="published", counts=COUNTS, quarantine_reasons=reasons, rows_per_s=45.6,
+        tokens={"input": 12_345, "output": 2_400},
+    )  # fmt: skip
+    message = SliceMessage("customers", (status(figures=figures, cost="1.25 EUR"),))
+    assert message.title == "customers.ask: slice 2026-01-31 is published, 9 rows in quarantine"
+    assert message.text.splitlines() == [
+        message.title,
+        "600 rows planned = 591 answered + 9 in quarantine (1.5%, 5 InvalidOutput, 2 KeyError, 2 Other)",
+        "12,345 tokens in, 2,400 out; 46 rows/s; 1.25 EUR",
+        "Slice: http://airflow/x?a=1&b=2",
+        "Ray job: http://ray/jobs/j",
+    ]
+
+
+def test_figures_that_nobody_measured_are_left_out() -> None:
+    figures = entry(outcome="empty", counts=dict.fromkeys(COUNTS, 0))
+    assert SliceMessage("customers", (SliceStatus("customers.ask", "empty", figures),)).text.splitlines() == [
+        "customers.ask: slice 2026-01-31 has no rows",
+        "0 rows planned = 0 answered + 0 in quarantine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            ("RayQueueTimeoutError", "RayLLMJobError", "BaseException"),
+            "RayQueueTimeoutError. The cluster had",
+        ),
+        (("ZeroDivisionError", "ArithmeticError", "BaseException"), "ZeroDivisionError. The log says why"),
+        ((), "ended without an error of its own"),
+        (None, "The log says why"),
+    ],
+)
+def test_failed_slice_names_the_class_of_its_error_and_what_to_do(error: Any, says: str) -> None:
+    [line] = status("failed", error=error).details
+    assert says in line
+
+
+def test_each_error_of_the_provider_has_something_to_do() -> None:
+    classes = [
+        c for _, c in inspect.getmembers(exceptions, inspect.isclass) if c.__module__ == exceptions.__name__
+    ]
+    advice = [status("failed", error=(c.__name__,)).details for c in classes]
+    assert len(classes) > 8
+    assert all(". " in line for [line] in advice)
+
+
+def test_running_slice_says_how_far_it_is_and_how_late() -> None:
+    progress = {
+        "step": "answer", "planned": 4000, "rows": 1280, "rows_per_s": 210.0, "tokens_per_s": 9700.0,
+        "eta_s": 1600, "late_s": 1500, "workers": 1, "workers_needed": 3,
+    }  # fmt: skip
+    late = status("deferred", progress=progress)
+    assert late.headline == "customers.ask: slice 2026-01-31 is running"
+    assert late.details == [
+        "answering: 1,280 of 4,000 rows (32%), 210 rows/s, 9,700 tokens/s, 1,600 s left, 1,500 s later than "
+        "finish_by (3 workers would be in time)"
+    ]
+    assert not late.is_in_time
+    assert status("deferred", progress={**progress, "late_s": -60}).is_in_time
+    assert not status("deferred", progress={**progress, "late_s": None}).is_in_time
+    assert not status("deferred").is_in_time
+    assert not status(None).is_in_time
+    assert not status("failed").is_in_time
+    assert status("published").is_in_time
+
+
+def test_several_slices_are_counted_by_state_and_told_each() -> None:
+    message = SliceMessage("customers", (status("published"), status("failed"), status("published")))
+    assert message.title == "customers: 3 slices: 2 published, 1 failed"
+    assert message.text.count("Slice: http") == 3
+    assert len(list(message)) == 3
+    many = SliceMessage("customers", (status("published"),) * 25)
+    assert many.text.count("Slice: http") == 20
+    assert many.text.endswith("... and 5 more")
+
+
+def test_without_slices_the_message_says_so() -> None:
+    assert SliceMessage("customers").text == "customers: no task has begun a slice"
+    assert SliceMessage("customers", note="no").title == "customers: no"
+
+
+def test_hostile_names_are_harmless() -> None:
+    hostile = "<!channel> <script>alert(1)</script> *x* @here\n&"
+    figures = SliceEntry(slice_key=hostile, paths={}, outcome="published", counts={**COUNTS},
+                         quarantine_reasons={"<b>": 9}, trial="<i>")  # fmt: skip
+    message = SliceMessage("customers", (SliceStatus("customers.ask", "failed", figures, (hostile,), LINKS),))
+    for text in (message.title, message.text):
+        assert not set("<>@*") & set(text)
+    assert "\n" not in message.title
+    assert "<script" not in message.html
+    assert 'href="http://airflow/x?a=1&amp;b=2"' in message.html

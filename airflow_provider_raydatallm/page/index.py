@@ -113,11 +113,10 @@ def list_history(session: Session, dag_id: str, task_id: str, slice_key: str) ->
     # JSON has these characters as they are, whichever way a database keeps it.
     part = max(re.findall("[A-Za-z0-9.:-]+", slice_key), key=len, default="")
     may_be_its = cast(XComModel.value, String).contains(part, autoescape=True)
-    newest = _newest_first(_entries(dag_id, task_id).where(may_be_its)).limit(_HISTORY_RUNS)
-    run_ids = {entry.run_id for entry in session.execute(newest) if _key_of(entry.value) == slice_key}
-    own = _entries(dag_id, task_id).where(XComModel.run_id.in_(run_ids))
-    runs = (_of_row(row) for row in session.execute(_with_states(dag_id, task_id, own)))
-    return [run.line for run in runs if run is not None and run.line.slice_key == slice_key]
+    entries = _newest_first(_entries(dag_id, task_id).where(may_be_its)).limit(_HISTORY_RUNS)
+    rows = session.execute(_with_states(dag_id, task_id, entries))
+    runs = (_of_row(row) for row in rows if _key_of(row.value) == slice_key)
+    return [run.line for run in runs if run is not None]
 
 
 def list_tries(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> list[Try]:

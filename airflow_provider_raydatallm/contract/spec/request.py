@@ -74,6 +74,8 @@ class RequestSpec(AudioSpec):
     def _check_choices(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and (len(set(value)) != len(value) or len(value) < 2 or "" in value):
             raise ValueError(f"choices must be at least two different, non-empty texts, got {list(value)!r}")
+        if bad := [choice for choice in value or () if "\0" in choice]:
+            raise ValueError(f"choices must not hold NUL, which databases take in no text, got {bad[0]!r}")
         return value
 
     @field_validator("output_schema")

@@ -22,6 +22,7 @@ from tests.support.slice_jobs import slice_job
         ({"preprocess": "m:f"}, "give one of them"),
         ({"prompt": None, "preprocess": "no colon"}, "package.module:function"),
         ({"choices": ["a", "a"]}, "two different"),
+        ({"choices": ["a", "b\0"]}, "must not hold NUL"),
         ({"choices": ["a", "b"], "regex": "x"}, "exclude each other"),
         ({"choices": ["a", "b"], "sampling_params": {"structured_outputs": {}}}, "structured_outputs"),
         ({"output_mode": "columns"}, "output_mode is 'columns', which is for answers of an output_schema"),

@@ -215,7 +215,8 @@ def test_terminal_gets_nothing_that_it_obeys(job: SliceJob, capsys: Out, tmp_pat
     run(job)
     write_progress(of_day(job, "\x1b[2J"), 5, step="failed", error="no\x1b[31m room\nfor it")
     for command in (["slices"], ["sample", "2026-01-01"], ["show", "\x1b[2J"], ["watch", "\x1b[2J"]):
-        text = say(capsys, command[0], job.output_path, *command[1:])
+        assert main([command[0], job.output_path, *command[1:]]) == int(command[0] == "watch")
+        text = capsys.readouterr().out
         assert "\x1b" not in text
         assert "[2J" in text or "no [31m room\nfor it" in text
 

@@ -294,7 +294,7 @@ class _Work:
 
 
 def _shares(work_by_worker: Mapping[str, _Work], inference_s: float) -> list[WorkerShare]:
-    """The busiest workers first; where there are too many, those between the busiest and the idlest lack."""
+    """The busiest workers first; of too many, only the busiest and the idlest."""
     shares = [
         WorkerShare(name=name, rows=work.rows, busy_share=round(work.seconds / inference_s, 3))
         for name, work in work_by_worker.items()

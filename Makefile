@@ -47,7 +47,7 @@ IN_TWO := -n 2 --no-loadscope-reorder --max-worker-restart 0
 test: $(MODELS)  ## all tests but the long ones
 	@$(BIN)/python -m tests.support.browser
 	@$(BIN)/python -m pytest $(IN_TWO) tests/durable tests/chaos tests/model tests/browser tests/unit
-	@$(BIN)/python -m pytest tests/integration
+	@$(BIN)/python -m pytest $(IN_TWO) tests/integration
 
 unit: $(STAMP)  ## the tests that take milliseconds
 	@$(BIN)/python -m pytest -q $(IN_TWO) -m "not long and not slow" tests/unit

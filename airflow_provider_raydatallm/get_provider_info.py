@@ -71,6 +71,18 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "EUR",
                         "default": "USD",
                     },
+                    "output_url": {
+                        "description": (
+                            "Where people look at a slice's files in a browser, for the link Output on "
+                            "tasks: the web address of the storage's console or of a data catalogue, in "
+                            "which {bucket}, {path} (in the bucket) and {address} (s3://bucket/path) are "
+                            "replaced, percent-encoded. Empty: no link."
+                        ),
+                        "version_added": None,
+                        "type": "string",
+                        "example": "https://console.cloud.google.com/storage/browser/{bucket}/{path}",
+                        "default": "",
+                    },
                     "token_folder": {
                         "description": (
                             "Folder, besides ~/.ray, of token files that connections of type Ray may name "
@@ -167,6 +179,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "airflow_provider_raydatallm.links.ray.RayJobLink",
             "airflow_provider_raydatallm.links.slice_page.SlicePageLink",
+            "airflow_provider_raydatallm.links.output.OutputLink",
         ],
     }
 

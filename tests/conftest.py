@@ -37,8 +37,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _BySharin
     return _BySharing(config, log)
 
 
-# vLLM would bind each engine to the same cores, while two processes run tests.
-os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-
 for name in [n for n in os.environ if n.startswith(("RAY_", "AIRFLOW_CONN_"))]:
     del os.environ[name]

@@ -34,7 +34,8 @@ class LocalHeadError(RuntimeError):
 
 def head_environment(folder: Path) -> dict[str, str]:
     """Returns the environment of the head, which its jobs inherit."""
-    env = inherited(os.environ)
+    # vLLM would bind each engine on this machine to the same cores.
+    env = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} | inherited(os.environ)
     return env | {
         # Jobs run `python`, which must be the one that has ray.
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), env.get("PATH", os.defpath)]),

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import record_asset_events
 from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
+from airflow_provider_raydatallm.links.output import OutputLink, output_url
 from airflow_provider_raydatallm.links.page_address import slice_page
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.links.slice_page import SlicePageLink
@@ -103,7 +104,7 @@ class SliceTask(SliceLineage, BaseOperator):
             self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
             self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
             write_entry(context, self.outlets, job)
-            self._push_page_link(context)
+            self._push_links(context, job)
             if (result := tracker.lost_result()) is not None:
                 self.log.info("An earlier try finished the slice, and ended before Airflow knew")
                 return self._finish(context, job, result)
@@ -168,10 +169,12 @@ class SliceTask(SliceLineage, BaseOperator):
         return JobTracker(wait_options, build, context["ti"], store, self.log, commits_alone, record)
 
     @staticmethod
-    def _push_page_link(context: Context) -> None:
+    def _push_links(context: Context, job: SliceJob) -> None:
         ti: Any = context["ti"]
         address = slice_page(ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index)
         ti.xcom_push(SlicePageLink.xcom_key, address)
+        if (output := output_url(job.slice_path)) is not None:
+            ti.xcom_push(OutputLink.xcom_key, output)
 
     @staticmethod
     def _name_mapped_task(context: Context, job: SliceJob) -> None:

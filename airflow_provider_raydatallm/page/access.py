@@ -8,7 +8,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AssetDetails,
+    DagAccessEntity,
+    DagDetails,
+)
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.models.dag import DagModel
 from fastapi import Depends
@@ -34,6 +39,11 @@ def _readable_dags(user: GetUserDep) -> set[str]:
         )
 
     return {dag_id for dag_id in dag_ids if may_read(dag_id)}
+
+
+def may_read_asset(user: BaseUser, asset_id: int) -> bool:
+    details = AssetDetails(id=str(asset_id))
+    return get_auth_manager().is_authorized_asset(method="GET", user=user, details=details)
 
 
 ReadableDags = Annotated[set[str], Depends(_readable_dags)]

@@ -63,14 +63,22 @@ class Try(BaseModel):
     ended: datetime | None
 
 
+class AssetLine(BaseModel):
+    id: int
+    name: str
+
+
 class SliceRun(BaseModel):
     """One run of a slice, and all that Airflow knows of it.
 
+    :param assets: that the task updates, as far as the user may read them.
     :param history: runs of the same slice, with this one, the newest first.
     """
 
     line: SliceLine
     output_path: str
+    output_url: str | None
+    assets: list[AssetLine]
     ray_job_id: str | None
     ray_job_url: str | None
     tries: list[Try]

@@ -7,6 +7,7 @@ import re
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from airflow.models.asset import AssetModel, TaskOutletAssetReference
 from airflow.models.dag import DagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
@@ -14,7 +15,15 @@ from airflow.models.xcom import XComModel
 from sqlalchemy import Select, String, and_, cast, func, select, tuple_
 from sqlalchemy.orm import Session
 
-from airflow_provider_raydatallm.page.answers import SliceLine, SlicesPage, State, TaskLine, TasksPage, Try
+from airflow_provider_raydatallm.page.answers import (
+    AssetLine,
+    SliceLine,
+    SlicesPage,
+    State,
+    TaskLine,
+    TasksPage,
+    Try,
+)
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry, SliceFigures
 
 try:
@@ -134,6 +143,14 @@ def list_tries(session: Session, dag_id: str, task_id: str, run_id: str, map_ind
             if number:
                 tries[number] = Try(number=number, state=state, started=started, ended=ended)
     return [tries[number] for number in sorted(tries)]
+
+
+def list_assets(session: Session, dag_id: str, task_id: str) -> list[AssetLine]:
+    """Lists the assets in a task's `outlets`, by their names."""
+    of_task = (TaskOutletAssetReference.dag_id == dag_id, TaskOutletAssetReference.task_id == task_id)
+    assets = select(AssetModel.id, AssetModel.name).join(TaskOutletAssetReference.asset).where(*of_task)
+    rows = session.execute(assets.order_by(AssetModel.name, AssetModel.id))
+    return [AssetLine(id=row.id, name=row.name) for row in rows]
 
 
 def read_xcom(

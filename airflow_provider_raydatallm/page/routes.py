@@ -10,9 +10,10 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import APIRouter, HTTPException, Path, Query, status
 
+from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import index, storage
-from airflow_provider_raydatallm.page.access import MAY_READ_SLICES, ReadableDags
+from airflow_provider_raydatallm.page.access import MAY_READ_SLICES, ReadableDags, may_read_asset
 from airflow_provider_raydatallm.page.answers import (
     Sample,
     Settings,
@@ -66,13 +67,17 @@ def get_slices(
 
 
 @router.get(_RUN, dependencies=MAY_READ_SLICES)
-def get_run(dag_id: str, task_id: str, run_id: str, map_index: MapIndex, session: SessionDep) -> SliceRun:
+def get_run(
+    dag_id: str, task_id: str, run_id: str, map_index: MapIndex, session: SessionDep, user: GetUserDep
+) -> SliceRun:
     """One run of a slice, by Airflow's database alone."""
     run = _find(session, dag_id, task_id, run_id, map_index)
     task = (dag_id, task_id, run_id, map_index)
     return SliceRun(
         line=run.line,
         output_path=run.entry.paths.get("table", ""),
+        output_url=_web_address(index.read_xcom(session, *task, OutputLink.xcom_key)),
+        assets=[a for a in index.list_assets(session, dag_id, task_id) if may_read_asset(user, a.id)],
         ray_job_id=run.entry.ray_job_id,
         ray_job_url=_web_address(index.read_xcom(session, *task, RayJobLink.xcom_key)),
         tries=index.list_tries(session, *task),

@@ -40,6 +40,7 @@ class SliceFigures(pydantic.BaseModel):
     :param trial: its name, when this was one: it says nothing of the slice itself.
     :param outcome: of the task; None while it runs, and when it failed. The following are then None or empty.
     :param labels: how many of the published rows have each label.
+    :param quarantine_reasons: how many rows in quarantine have each type of error.
     :param gpu_seconds: seconds from the engine's start to its last row, times the GPUs that it held.
     """
 
@@ -58,13 +59,13 @@ class SliceFigures(pydantic.BaseModel):
     gpu_seconds: float | None = None
     gpu_mean: float | None = None
     labels: dict[str, int] | None = None
+    quarantine_reasons: dict[str, int] | None = None
     advice: list[str] = []
 
 
 class SliceEntry(SliceFigures):
     """
     :param paths: where the slice's files lie (`SlicePaths`), for a server that may read them.
-    :param quarantine_reasons: how many rows in quarantine have each type of error.
     """
 
     model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
@@ -72,7 +73,6 @@ class SliceEntry(SliceFigures):
     format: int = FORMAT
     paths: dict[str, str]
     ray_job_id: str | None = None
-    quarantine_reasons: dict[str, int] | None = None
 
     @classmethod
     def of(cls, job: SliceJob, result: Mapping[str, Any] | None = None) -> SliceEntry:

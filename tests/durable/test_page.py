@@ -80,6 +80,10 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
         )
     expect(page.get_by_role("img", name="Rows per second over time")).to_be_visible()
     assert sum(report["history"]["rows"]) == ROWS
+    expect(page.get_by_role("link", name=DAG_ID, exact=True)).to_have_attribute(
+        "href", re.compile(r"/assets/\d+$")
+    )
+    expect(section(page, "Why rows are in quarantine")).to_contain_text(f"ValueError{FAILING} (100%)")
     look(page, "slice")
     page.get_by_role("button", name="Rows in quarantine").click()
     expect(page.get_by_role("cell", name="ValueError: it begins with fail")).to_have_count(FAILING)
@@ -145,6 +149,10 @@ def day(page: Page, key: str) -> Locator:
 
 def figure(page: Page, name: str) -> Locator:
     return page.get_by_text(name, exact=True).locator("..")
+
+
+def section(page: Page, title: str) -> Locator:
+    return page.locator("section").filter(has=page.get_by_role("heading", name=title, exact=True))
 
 
 def confirm(page: Page, name: str, says: str) -> None:

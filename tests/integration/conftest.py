@@ -23,9 +23,12 @@ from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.support import tiny_model as trained
 from tests.support.arguments import grouped
 from tests.support.context import context_of
+from tests.support.engine_processes import end_engines
 from tests.support.paths import ROOT
 from tests.support.s3 import moto_server
 from tests.support.slices import PROGRAM, Ask
+
+ONE_ENGINE = "one_engine"
 
 
 @pytest.fixture(scope="session")
@@ -39,11 +42,12 @@ def ray_head() -> Iterator[LocalHead]:
     stop_head(folder)
 
 
-@pytest.fixture(scope="module")
-def no_engines(ray_head: LocalHead) -> None:
-    """Shared engines that tests before left there are ended: they hold CPUs for minutes."""
-    command = [PROGRAM, "engines", "stop", "--all", "--force"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+@pytest.fixture(scope="module", autouse=True)
+def engines_end_with_their_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Idle shared engines hold CPUs, and 2.5 GB each. Those of `one_engine` end with their folder."""
+    yield
+    if request.path.parent.name != ONE_ENGINE:
+        end_engines()
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,6 @@ from tests.support.hostile import CELLS, texts
 from tests.support.own_process import in_own_process
 from tests.support.slices import Ask
 
-pytestmark = pytest.mark.usefixtures("no_engines")
-
 PROMPT = "What industry is this company in: {company}"
 #: The example's labels.
 INDUSTRIES = {"Law Firm", "Healthcare", "Technology", "Retail", "Other"}

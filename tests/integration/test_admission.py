@@ -34,8 +34,6 @@ from tests.support.in_process import job_of
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.usefixtures("no_engines")
-
 N = 60
 #: 7 of the head's 8 CPUs, so that two do not fit.
 BIG = {"workers": 3, "each": 2}
@@ -191,6 +189,7 @@ def test_small_job_does_not_pass_a_big_one_that_waits(send: Send, tmp_path: Path
     assert min(there["big"]) < min(there["small"])
 
 
+@pytest.mark.long
 def test_job_that_is_killed_or_stopped_while_it_waits_lets_the_next_in(send: Send, tmp_path: Path) -> None:
     running = send("a", gate=f"{tmp_path}/never")
     wait_for(lambda: len(workers(tmp_path / "journal").get("a", [])) == 3)

@@ -290,6 +290,7 @@ def test_job_publishes_only_while_a_task_waits_for_it(
     assert kept.status_code == 404  # the cluster keeps no beat of a job that is over
 
 
+@pytest.mark.long
 def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
     ray_head: LocalHead, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import pytest
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import write_customers
 from tests.support import real_models
-from tests.support.engine_processes import processes
-from tests.support.slices import PROGRAM, Ask, fragments, rows_in
+from tests.support.engine_processes import end_engines, processes
+from tests.support.slices import Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
 #: Tokens that the model has positions for.
@@ -61,13 +61,6 @@ def transformers_vectors(texts: list[str], folder: Path) -> tuple[np.ndarray, in
     subprocess.run([sys.executable, "-c", _REFERENCE, *paths, str(LENGTH)], check=True)
     results = np.load(folder / "vectors.npz")
     return results["vectors"], int(results["tokens"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engines_end(ray_head: LocalHead) -> Iterator[None]:
-    """The shared engine, which would hold CPUs for minutes."""
-    yield
-    subprocess.run([PROGRAM, "engines", "stop", "--all", "--force"], check=True, stdout=subprocess.DEVNULL)
 
 
 def embed(ask: Ask, folder: Path, rows: list[str | None], **given: Any) -> tuple[dict[str, Any], pa.Table]:
@@ -116,6 +109,7 @@ def test_long_text_has_the_mean_of_the_vectors_of_its_parts(ask: Ask, tmp_path: 
     assert (result["counts"]["succeeded"], result["tokens"]["input"]) == (len(texts), tokens)
 
 
+@pytest.mark.long
 def test_example_embeds_customers(run_example: Callable[..., Path], tmp_path: Path) -> None:
     write_customers(tmp_path / "customers", ["2026-01-01"], 50)
     out = run_example(
@@ -133,8 +127,9 @@ def test_example_embeds_customers(run_example: Callable[..., Path], tmp_path: Pa
 
 @pytest.mark.long
 def test_engine_that_is_killed_in_the_midst_of_a_slice_loses_no_row_and_publishes_none_twice(
-    ask: Ask, ray_head: LocalHead, no_engines: None, tmp_path: Path
+    ask: Ask, ray_head: LocalHead, tmp_path: Path
 ) -> None:
+    end_engines()
     rows = [f"company {i} of {'many ' * (i % 90)}words" for i in range(2000)]
     pq.write_table(pa.table({"n": range(len(rows)), "text": rows}), tmp_path / "in.parquet")
     results: list[Any] = []

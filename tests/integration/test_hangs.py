@@ -26,8 +26,6 @@ from tests.support.paths import ROOT
 from tests.support.slices import Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
-pytestmark = pytest.mark.usefixtures("no_engines")
-
 CODE = [str(ROOT / "tests" / "support" / name) for name in ("stub_engine.py", "stub_worker.py", "crowded.py")]
 
 

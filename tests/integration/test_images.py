@@ -165,6 +165,7 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(
             assert re.search(why, reasons[kind]), (kind, reasons[kind])
 
 
+@pytest.mark.long
 def test_example_captions_photos(
     run_example: Callable[..., Path], vision_model: Path, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from airflow_provider_raydatallm.local_ray.head import (
     stop_head,
 )
 from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
+from tests.support.marks import long
 from tests.support.paths import ROOT
 
 pytest.importorskip("ray")
@@ -217,7 +218,9 @@ def test_head_is_not_ended_from_within(folder: Path, monkeypatch: pytest.MonkeyP
     is_status(folder, head)
 
 
-@pytest.mark.parametrize("victim", ["gcs_server", "raylet", "main, and its state is half-written"])
+@pytest.mark.parametrize("victim", [
+    long("gcs_server"), long("raylet"), "main, and its state is half-written",
+])  # fmt: skip
 def test_after_a_crash_the_next_head_is_healthy_and_nothing_old_is_left(
     folder: Path, victim: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
@@ -74,6 +75,7 @@ def test_real_chat_model_answers_in_the_shape_of_the_schema(ask: Ask, tmp_path: 
     assert 10 * len(COUNTRIES) < tokens["output"] < 60 * len(COUNTRIES)
 
 
+@pytest.mark.long
 def test_real_model_corrects_answers_that_only_the_validator_refuses(ask: Ask, tmp_path: Path) -> None:
     """Sampling is greedy: without what is wrong it would say the same again."""
     countries = [*COUNTRIES, "Egypt", "Brazil"]
@@ -100,6 +102,7 @@ def test_real_model_corrects_answers_that_only_the_validator_refuses(ask: Ask, t
     assert tokens["input"] > 30 * (len(countries) + 2 * len(corrected))
 
 
+@pytest.mark.long
 def test_vectors_of_real_mails_tell_spam_from_ham(ask: Ask, tmp_path: Path) -> None:
     mails = pq.read_table(real_models.mails()).to_pylist()
     rows = []

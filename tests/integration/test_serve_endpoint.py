@@ -21,7 +21,7 @@ NAMES = [f"Dental {i}" for i in range(300)]
 
 
 @pytest.fixture
-def serve_port(ray_head: LocalHead, no_engines: None) -> Iterator[int]:
+def serve_port(ray_head: LocalHead) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     environment = os.environ | ray_head.environment() | {"RAY_ADDRESS": ray_head.gcs_address}
@@ -31,6 +31,7 @@ def serve_port(ray_head: LocalHead, no_engines: None) -> Iterator[int]:
     subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True, timeout=300)
 
 
+@pytest.mark.long
 def test_deployment_of_ray_serve_answers_a_slice(
     run_example: Callable[..., Path], serve_port: int, tmp_path: Path
 ) -> None:

@@ -24,8 +24,6 @@ from tests.support.engine_processes import processes
 from tests.support.slices import PROGRAM, Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
-pytestmark = pytest.mark.usefixtures("no_engines")
-
 #: So many tokens take the tiny model seconds, and on a slow machine no minutes.
 LONG = 500
 ENGINE = {"max_model_len": LONG + 200, "max_num_seqs": 8, "hf_overrides": {"max_position_embeddings": 8192}}

@@ -16,8 +16,6 @@ from tests.support.paths import ROOT
 from tests.support.slices import Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
-pytestmark = pytest.mark.usefixtures("no_engines")
-
 
 def test_process_that_is_killed_starts_again_with_the_missing_rows(
     ask: Ask, ray_head: LocalHead, tiny_model: Path, tmp_path: Path
@@ -47,6 +45,7 @@ def test_process_that_is_killed_starts_again_with_the_missing_rows(
     assert {n for n in asked if asked.count(n) > 1}.isdisjoint(finished)
 
 
+@pytest.mark.long
 def test_process_that_dies_again_and_again_ends_the_run(ask: Ask, tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text("import os\ndef ask(row):\n    os._exit(3)\n")
     pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")

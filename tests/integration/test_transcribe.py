@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.processor.media.audio import SAMPLE_RATE, decode_audio
 from tests.support.http_server import http_server
 from tests.support.own_process import in_own_process
 from tests.support.recordings import BAD_RECORDINGS, recording
-from tests.support.slices import PROGRAM, Ask
+from tests.support.slices import Ask
 from tests.support.speech_model import POSITIONS, write_speech_model
 
 #: In a process of its own, as where a tokenizer was loaded without torch, transformers takes it for missing.
@@ -82,13 +81,6 @@ def transformers_transcripts(model: Path, rows: list[dict[str, Any]], folder: Pa
 @pytest.fixture(scope="module")
 def speech_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return in_own_process(write_speech_model, tmp_path_factory.mktemp("speech"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def engines_end(ray_head: LocalHead) -> Iterator[None]:
-    """The shared engine, which would hold CPUs for minutes."""
-    yield
-    subprocess.run([PROGRAM, "engines", "stop", "--all", "--force"], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_recordings_are_written_down_and_bad_ones_stop_no_other(
@@ -154,6 +146,7 @@ def test_recordings_are_written_down_and_bad_ones_stop_no_other(
         assert re.search(why, reasons[kind]), (kind, reasons[kind])
 
 
+@pytest.mark.long
 def test_example_transcribes_calls(
     run_example: Callable[..., Path], speech_model: Path, tmp_path: Path
 ) -> None:

@@ -15,8 +15,6 @@ from tests.support.paths import ROOT
 from tests.support.slices import Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
-pytestmark = pytest.mark.usefixtures("no_engines")
-
 #: Of `stub_worker`: tokens of a row that kills its engine.
 DEADLY = 666
 

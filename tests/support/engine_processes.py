@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import psutil
 
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
+from tests.support.slices import PROGRAM
 from tests.support.waiting import wait_for
 
 
@@ -28,11 +33,23 @@ def assert_pauses(engine: psutil.Process) -> None:
 
 def processes(head: LocalHead, title: str) -> list[psutil.Process]:
     """The head's own whose title begins so."""
+    return _processes(head.folder, title)
+
+
+def end_engines() -> None:
+    """Ends the shared engines of the head that the connection `ray_default` names, if there are any."""
+    folder = os.environ.get("AIRFLOW_RAY_LLM_LOCAL_DIR")
+    if folder and _processes(Path(folder), "ray::ServeReplica"):
+        command = [PROGRAM, "engines", "stop", "--all", "--force"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _processes(folder: Path, title: str) -> list[psutil.Process]:
     found = []
     for p in psutil.process_iter(["cmdline"]):
         try:
             if " ".join(p.info["cmdline"] or []).startswith(title) and (
-                p.environ().get(MARKER_VARIABLE) == str(head.folder)
+                p.environ().get(MARKER_VARIABLE) == str(folder)
             ):
                 found.append(p)
         except psutil.Error:

@@ -25,6 +25,7 @@ export interface SliceLine {
   gpu_seconds: number | null;
   gpu_mean: number | null;
   labels: Record<string, number> | null;
+  quarantine_reasons: Record<string, number> | null;
   advice: string[];
 }
 
@@ -56,9 +57,16 @@ export interface Try {
   ended: string | null;
 }
 
+export interface Asset {
+  id: number;
+  name: string;
+}
+
 export interface SliceRun {
   line: SliceLine;
   output_path: string;
+  output_url: string | null;
+  assets: Asset[];
   ray_job_id: string | null;
   ray_job_url: string | null;
   tries: Try[];

@@ -66,6 +66,7 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
     assert len(fs.ls("lake/kept", refresh=True)) == 1  # whatever their scopes, the engines are alike
 
 
+@pytest.mark.long
 def test_corrected_answers_are_cached_and_invalid_ones_are_asked_for_again(
     ask: Ask, tiny_model: Path, tmp_path: Path
 ) -> None:

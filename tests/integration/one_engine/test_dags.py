@@ -170,6 +170,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
     assert shown == [("2026-01-01",)]
 
 
+@pytest.mark.long
 def test_endpoint_dag_has_an_endpoint_answer(
     ray_head: LocalHead, airflow_database: Path, tmp_path: Path
 ) -> None:

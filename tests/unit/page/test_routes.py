@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.models.asset import AssetModel, TaskOutletAssetReference
 from airflow.models.xcom import XComModel
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import app, storage
 from airflow_provider_raydatallm.page.answers import Stored
@@ -85,23 +88,53 @@ def test_history_finds_runs_behind_thousands_of_other_slices(
     assert [line["run_id"] for line in history] == ["day-1", "day-0"]
 
 
+@pytest.mark.parametrize(("link", "field"), [(RayJobLink, "ray_job_url"), (OutputLink, "output_url")])
 @pytest.mark.parametrize(("address", "shown"), [
     ("https://ray/#/jobs/1", "https://ray/#/jobs/1"), ("javascript:alert(1)", None),
     ("data:text/html,", None), ("//ray", None), (5, None),
 ])  # fmt: skip
 def test_only_addresses_of_the_web_become_links(
-    client_of: ClientOf, database: sessionmaker[Session], address: Any, shown: str | None
+    client_of: ClientOf,
+    database: sessionmaker[Session],
+    link: Any,
+    field: str,
+    address: Any,
+    shown: str | None,
 ) -> None:
     of_run = (XComModel.run_id == "again", XComModel.dag_id == "customers")
     with database() as session:
-        session.execute(delete(XComModel.__table__).where(*of_run, XComModel.key == RayJobLink.xcom_key))
+        session.execute(delete(XComModel.__table__).where(*of_run, XComModel.key == link.xcom_key))
         dag_run = session.scalar(select(XComModel.dag_run_id).where(*of_run))
         session.execute(insert(XComModel.__table__).values(
-            dag_run_id=dag_run, task_id="infer", map_index=-1, key=RayJobLink.xcom_key, dag_id="customers",
+            dag_run_id=dag_run, task_id="infer", map_index=-1, key=link.xcom_key, dag_id="customers",
             run_id="again", value=address, timestamp=BEGIN,
         ))  # fmt: skip
         session.commit()
-    assert get(client_of(ANN), RUN)["ray_job_url"] == shown
+    assert get(client_of(ANN), RUN)[field] == shown
+
+
+def test_run_names_the_assets_of_its_task_that_the_user_may_read(
+    client_of: ClientOf, database: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with database() as session:
+        assets = [
+            AssetModel(name=n, uri=f"x://{n}", group="asset", extra={}) for n in ("open", "closed", "other")
+        ]
+        session.add_all(assets)
+        session.flush()
+        ids = {asset.name: asset.id for asset in assets}
+        of_tasks = [("infer", "open"), ("infer", "closed"), ("another", "other")]
+        session.add_all(
+            TaskOutletAssetReference(asset_id=ids[name], dag_id="customers", task_id=task)
+            for task, name in of_tasks
+        )
+        session.commit()
+
+    def may_read(self: object, *, method: str, user: Any, details: Any = None) -> bool:
+        return method == "GET" and user.get_id() == ANN and details.id != str(ids["closed"])
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_asset", may_read)
+    assert get(client_of(ANN), RUN)["assets"] == [{"id": ids["open"], "name": "open"}]
 
 
 def test_mapped_tasks_have_a_slice_each_whatever_it_is_called(client_of: ClientOf) -> None:

@@ -7,10 +7,10 @@ import { compact, cost, count, money, percent, rate, time, UNKNOWN } from "../fo
 import { Actions } from "../parts/slice/Actions";
 import { Figure, Figures, Note, PageLink, Plain, Problem, Section, StateWords, Waiting } from "../parts/basics";
 import { Cluster } from "../parts/slice/Cluster";
-import { Labels } from "../parts/slice/Labels";
 import { Live } from "../parts/slice/Live";
 import { OverTime } from "../parts/slice/OverTime";
 import { Phases } from "../parts/slice/Phases";
+import { RowCounts } from "../parts/slice/RowCounts";
 import { Samples } from "../parts/slice/Samples";
 import { SideBySide } from "../parts/slice/SideBySide";
 import { Versions } from "../parts/slice/Versions";
@@ -59,7 +59,18 @@ export function SlicePage({ dag, task, run, map }: Props) {
           <Live stored={stored.value} />
           <Actions dag={dag} line={answer.line} task={task} />
           <Result line={answer.line} settings={settings} stored={stored.value} />
-          <Labels labels={answer.line.labels} rows={answer.line.counts.succeeded ?? 0} />
+          <RowCounts
+            counts={answer.line.labels}
+            names="labels"
+            rows={answer.line.counts.succeeded ?? 0}
+            title="Labels"
+          />
+          <RowCounts
+            counts={answer.line.quarantine_reasons}
+            names="reasons"
+            rows={answer.line.counts.quarantined ?? 0}
+            title="Why rows are in quarantine"
+          />
           <Advice line={answer.line} stored={stored.value} />
           {answer.line.outcome ? (
             <Section title="Time">
@@ -81,7 +92,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
 }
 
 function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
-  const { line, output_path, ray_job_id, ray_job_url } = answer;
+  const { line, assets, output_path, output_url, ray_job_id, ray_job_url } = answer;
   return (
     <>
       <Flex align="center" gap={4} mt={1} wrap="wrap">
@@ -104,9 +115,24 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
         ) : null}
         {output_path ? (
           <Text maxWidth="100%" overflowWrap="anywhere">
-            Output: <Plain>{output_path}</Plain>
+            Output:{" "}
+            {output_url ? (
+              <Link color="fg.info" href={output_url} rel="noreferrer noopener" target="_blank">
+                <Plain>{output_path}</Plain>
+              </Link>
+            ) : (
+              <Plain>{output_path}</Plain>
+            )}
           </Text>
         ) : null}
+        {assets.map(({ id, name }) => (
+          <Text key={id} maxWidth="100%" overflowWrap="anywhere">
+            Asset:{" "}
+            <PageLink to={`/assets/${id}`}>
+              <Plain most={HEADING}>{name}</Plain>
+            </PageLink>
+          </Text>
+        ))}
         {line.model ? (
           <Text maxWidth="100%" overflowWrap="anywhere">
             Model: <Plain most={HEADING}>{line.model}</Plain>

@@ -1,4 +1,4 @@
-// How many rows of a slice have each label.
+// How many rows of a slice have each label, or failed for each reason.
 
 import { Text } from "@chakra-ui/react";
 
@@ -8,19 +8,28 @@ import { Section } from "../basics";
 
 const SHOWN = 20;
 
-export function Labels({ labels, rows }: { labels: Record<string, number> | null; rows: number }) {
-  const sorted = Object.entries(labels ?? {}).sort((a, b) => b[1] - a[1]);
+interface Props {
+  title: string;
+  /** What is counted, in the plural. */
+  names: string;
+  counts: Record<string, number> | null;
+  /** Of which the counts are shares. */
+  rows: number;
+}
+
+export function RowCounts({ title, names, counts, rows }: Props) {
+  const sorted = Object.entries(counts ?? {}).sort((a, b) => b[1] - a[1]);
   const most = sorted[0]?.[1];
   if (most === undefined) return null;
   const bars = sorted.slice(0, SHOWN).map(([name, n]) => {
     return { name, share: n / most, words: `${count(n)} (${percent(n, rows)})` };
   });
   return (
-    <Section title="Labels">
+    <Section title={title}>
       <Bars bars={bars} />
       {sorted.length > SHOWN ? (
         <Text color="fg.muted" fontSize="sm" mt={2}>
-          and {sorted.length - SHOWN} more labels
+          and {sorted.length - SHOWN} more {names}
         </Text>
       ) : null}
     </Section>

@@ -67,7 +67,7 @@ class S3:
     def port(self) -> int:
         if self._server is None:
             port = free_port()
-            self._server = Program(port, "moto.server", "-H", "127.0.0.1", "-p", str(port))
+            self._server = Program(port, "tests.support.atomic_moto", "-H", "127.0.0.1", "-p", str(port))
             import httpx
 
             httpx.put(f"http://127.0.0.1:{port}/{BUCKET}", trust_env=False).raise_for_status()

@@ -185,7 +185,7 @@ def test_foreign_readers_see_one_version(processes: Processes) -> None:
 
 @pytest.mark.parametrize(
     "dialect",
-    [pytest.param(d, marks=() if i in (0, 6) else pytest.mark.long) for i, d in enumerate(DIALECTS)],
+    [pytest.param(d, marks=() if i == 6 else pytest.mark.long) for i, d in enumerate(DIALECTS)],
 )
 def test_store_of_another_dialect_loses_no_row(processes: Processes, dialect: str) -> None:
     points = (FailPoint("placing a file", "in"),)
@@ -204,7 +204,7 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
     assert runner.close() == []
 
 
-@pytest.mark.parametrize("target", ["driver", long("fragment writer"), "engine actor"])
+@pytest.mark.parametrize("target", ["driver", long("fragment writer"), long("engine actor")])
 def test_kill_on_a_cluster_loses_no_row(on_ray: OnRay, target: str) -> None:
     [outcome] = on_ray.run(RayTrial((target.replace(" ", "-"),), "stub", ((target, "answering"),)))
     assert outcome.kills == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import Task
 from tests.support.outcomes import Line, Outcomes
@@ -13,6 +15,7 @@ from tests.support.tables import Table
 DAY = "2025-01-01"
 
 
+@pytest.mark.long
 def test_run_without_a_date_takes_its_slice_from_its_form_or_is_refused_at_once(
     airflow: Airflow, outcomes: Outcomes, make_table: Callable[..., Table]
 ) -> None:

@@ -152,6 +152,7 @@ def test_two_runs_of_one_slice_ask_the_engine_once(
     assert airflow.api.xcom(second)["outcome"] == "attached"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_person_triggers_a_slice_with_the_form_of_the_ui(
     airflow: Airflow, outcomes: Outcomes, make_table: MakeTable, mode: str

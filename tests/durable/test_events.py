@@ -21,6 +21,7 @@ from tests.support.scene import DAY, Scene
 # --- The job goes on, and is found again ---
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("answer", [(404, "default backend - 404"), long((200, "<html>")), long((409, ""))])
 def test_something_else_that_answers_for_the_cluster_at_submit(scene: Scene, answer: tuple[int, str]) -> None:
     scene.cluster.replace(*answer)
@@ -167,6 +168,7 @@ def test_cluster_that_is_away_for_a_while(scene: Scene, mode: str) -> None:
     assert scene.airflow.api.get(task)["try_number"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_token_that_is_replaced(scene: Scene, mode: str) -> None:
     scene.begin(mode)
@@ -248,6 +250,7 @@ def test_deleted_run(scene: Scene, mode: str) -> None:
     assert line == Line("run deleted", mode, "-", 1, 0, "none", "-")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_execution_timeout(scene: Scene, mode: str) -> None:
     task = scene.begin(mode, "timed")

@@ -71,7 +71,8 @@ def test_few_jobs_wait_and_the_other_tasks_hold_theirs(
 
     def all_wait() -> list[Task] | None:
         held = holding()
-        return held if waiting_jobs.now() == MAX_WAITING_JOBS and len(held) == 2 else None
+        is_full = len(held) == 2 and waiting_jobs.now() == MAX_WAITING_JOBS
+        return held if is_full and holding() == held else None  # one may have had its turn meanwhile
 
     held = wait_for(all_wait, LIMIT, "two jobs and two tasks to wait", lambda: cluster.jobs())
     marked = held[0]

@@ -152,7 +152,7 @@ def figure(page: Page, name: str) -> Locator:
 
 
 def section(page: Page, title: str) -> Locator:
-    return page.locator("section").filter(has=page.get_by_role("heading", name=title, exact=True))
+    return page.locator("#ray-llm section").filter(has=page.get_by_role("heading", name=title, exact=True))
 
 
 def confirm(page: Page, name: str, says: str) -> None:

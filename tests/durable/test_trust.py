@@ -150,6 +150,7 @@ def triggerer_of_another_machine(airflow: Airflow, tmp_path: Path) -> Iterator[P
     airflow.start("triggerer")
 
 
+@pytest.mark.long
 def test_triggerer_of_another_machine_refuses_the_embedded_ray_and_starts_none(
     scene: Scene, embedded: Path, triggerer_of_another_machine: Path
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.support.paths import ROOT
 from tests.support.waiting import wait_for
 
 
@@ -23,7 +24,8 @@ def moto_server() -> Iterator[str]:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-m", "tests.support.atomic_moto", "-H", "127.0.0.1", "-p", str(port)],
+        cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

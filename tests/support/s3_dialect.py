@@ -63,7 +63,6 @@ class _Server:
     def __init__(self, dialect: Dialect, server_port: int) -> None:
         self._dialect = dialect
         self._server_port = server_port
-        self._one_put = asyncio.Lock()  # which S3 promises, and moto's threads do not keep
         self._late: set[asyncio.Task[bytes]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,17 +123,16 @@ class _Server:
 
     async def _ask(self, head: bytes, body: bytes, delay_s: float) -> bytes:
         await asyncio.sleep(delay_s)
-        async with self._one_put if head.startswith(b"PUT") else contextlib.nullcontext():
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._server_port)
-            try:
-                writer.write(head + body)
-                await writer.drain()
-                answer = await _read_head(reader)
-                if not head.startswith(b"HEAD"):
-                    answer += await reader.readexactly(_length(answer))
-                return answer
-            finally:
-                writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        try:
+            writer.write(head + body)
+            await writer.drain()
+            answer = await _read_head(reader)
+            if not head.startswith(b"HEAD"):
+                answer += await reader.readexactly(_length(answer))
+            return answer
+        finally:
+            writer.close()
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:

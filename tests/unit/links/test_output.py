@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from airflow_provider_raydatallm.links.output import output_url
+from airflow_provider_raydatallm.links.output import OutputLink, output_url
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from tests.support.in_process import job_of
 
 CONSOLE = "https://console.example/browse/{bucket}?prefix={path}/"
 
@@ -24,3 +29,18 @@ def test_address_of_the_output_is_that_of_the_configured_console(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__RAY_LLM__OUTPUT_URL", template)
     assert output_url(table) == address
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_task_with_a_console_pushes_the_address_of_its_slice(
+    monkeypatch: pytest.MonkeyPatch, configured: bool
+) -> None:
+    if configured:
+        monkeypatch.setenv("AIRFLOW__RAY_LLM__OUTPUT_URL", CONSOLE)
+    pushed: dict[str, Any] = {}
+    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, xcom_push=pushed.__setitem__)
+    context: Any = {"ti": ti}
+    job = job_of(input_path="s3://lake/in", output_path="s3://lake/out", slice_key="2026-01-31")
+    RayLLMBatchOperator._push_links(context, job)
+    address = "https://console.example/browse/lake?prefix=out/ds%3D2026-01-31/"
+    assert pushed.get(OutputLink.xcom_key) == (address if configured else None)

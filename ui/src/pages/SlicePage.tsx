@@ -102,14 +102,14 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
         <StateWords state={line.state} />
         {line.trial ? <Text color="fg.muted">trial <Plain>{line.trial}</Plain></Text> : null}
       </Flex>
-      <HStack color="fg.muted" fontSize="sm" gap={4} mt={2} wrap="wrap">
+      <HStack color="fg.muted" columnGap={4} fontSize="sm" mt={2} rowGap={1} wrap="wrap">
         {line.archived ? (
           <Text>Airflow has removed this run; its figures are kept.</Text>
         ) : (
           <PageLink to={taskInstancePath(dag, task, run, map)}>Task instance and log</PageLink>
         )}
         {ray_job_url ? (
-          <Link color="fg.info" href={ray_job_url} maxWidth="100%" overflowWrap="anywhere" rel="noreferrer noopener" target="_blank">
+          <Link color="fg.info" display="inline" href={ray_job_url} maxWidth="100%" overflowWrap="anywhere" rel="noreferrer noopener" target="_blank">
             Ray job {ray_job_id ? <Plain>{ray_job_id}</Plain> : null}
           </Link>
         ) : null}
@@ -117,7 +117,7 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
           <Text maxWidth="100%" overflowWrap="anywhere">
             Output:{" "}
             {output_url ? (
-              <Link color="fg.info" href={output_url} rel="noreferrer noopener" target="_blank">
+              <Link color="fg.info" display="inline" href={output_url} rel="noreferrer noopener" target="_blank">
                 <Plain>{output_path}</Plain>
               </Link>
             ) : (

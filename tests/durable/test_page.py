@@ -148,7 +148,7 @@ def day(page: Page, key: str) -> Locator:
 
 
 def figure(page: Page, name: str) -> Locator:
-    return page.get_by_text(name, exact=True).locator("..")
+    return section(page, "Result").get_by_text(name, exact=True).locator("..")
 
 
 def section(page: Page, title: str) -> Locator:

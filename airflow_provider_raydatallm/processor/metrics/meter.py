@@ -117,6 +117,8 @@ class Meter:
         self._recent = _RecentRates()
         self._work_by_worker: dict[str, _Work] = {}
         self._history = RunHistory()
+        #: That need no engine: their history begins with that of the others.
+        self._rows_before_requests = 0
         self._node_usage = NodeUsage(self._history)
         self._held_gpus: set[str] = set()
 
@@ -127,12 +129,16 @@ class Meter:
             self.invalid_rows += group["invalid"]
             known = {name: group[name] for name in _SHOWN if group[name] is not None}
             self._counts |= {name: self._counts.get(name, 0) + count for name, count in known.items()}
-            if (entered := group["first_request"]) is not None:
+            entered, finished = group["first_request"], group["last_row"]
+            if entered is not None:
                 self._first_request = min(entered, self._first_request or entered)
-            if (finished := group["last_row"]) is not None:
                 self._first_row = min(finished, self._first_row or finished)
                 self._last_row = max(finished, self._last_row or finished)
-                self._history.add_rows(finished, group["rows"] + group["failed"])
+            self._rows_before_requests += group["rows"] + group["failed"]
+            if self._first_request is not None and self._last_row is not None:
+                at = max(finished or self._last_row, self._first_request)
+                self._history.add_rows(at, self._rows_before_requests)
+                self._rows_before_requests = 0
             if group["worker"] is not None and entered is not None:
                 work = self._work_by_worker.setdefault(group["worker"], _Work())
                 work.add(entered, finished, group["rows"] + group["failed"])

@@ -139,6 +139,25 @@ def test_details_show_each_worker_and_the_time_of_inference() -> None:
     assert (history["gpu_busy"][0], history["cpu_busy"][0]) == (80.0, 50.0)
 
 
+def test_history_has_rows_that_no_engine_saw_and_begins_with_inference() -> None:
+    def refused(rows: int, finished: float | None) -> pa.Table:
+        answers = answer_table(
+            pa.table({"__unit": [0] * rows, "__offset": range(rows)}), finished_at=[finished] * rows
+        )
+        bad = failed_table(answers, [(i, "InvalidRequest", "no") for i in range(rows)])
+        return summarize_group(answers, pa.table({"__truncated": pa.array([], pa.int64())}), bad)
+
+    meter = Meter(40, 0)
+    add(meter, refused(3, 1000.0), refused(2, None))
+    assert meter.details()["history"] is None
+    add(meter, group(10, entered=1060.2, finished=1062.5))
+    add(meter, refused(1, None), refused(4, 1001.0), group(20, entered=1061.0, finished=1065.5))
+    history = meter.details()["history"]
+    assert history["rows"] == [4, 0, 16, 0, 0, 20]
+    assert history["offset_s"] == pytest.approx(-0.2)
+    assert meter.progress()["first_row_s"] == pytest.approx(1062.5 - meter._began, abs=0.1)
+
+
 def test_of_very_many_workers_the_busiest_and_the_idlest_are_named() -> None:
     meter = Meter(200, 0)
     add(meter, *(group(1, entered=0.5, finished=1.5 + n, worker=f"w{n:03}") for n in range(200)))

@@ -14,7 +14,7 @@ import re
 import stat
 
 #: Time to load the model, with the processing of its weights where vLLM reports that; a line per process.
-_LOAD = re.compile(r"(?:Model loading took \S+ GiB memory and|Loading weights took) ([\d.]+) seconds")
+_LOAD = re.compile(r"(?:Model loading took \S+ GiB(?: memory)? and|Loading weights took) ([\d.]+) seconds")
 _INIT = re.compile(r"init engine \([^)]*\) took ([\d.]+) s\w*(?: \(compilation: ([\d.]+) s)?")
 _STDOUT = 1
 

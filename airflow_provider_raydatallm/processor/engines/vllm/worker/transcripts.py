@@ -16,11 +16,21 @@ if TYPE_CHECKING:
     Ask = Callable[[Prompt, SamplingParams], Coroutine[Any, Any, RequestOutput]]
 
 
-async def transcribe(prompt: Prompt, request: Transcript, ask: Ask) -> dict[str, Any]:
+async def transcribe(prompt: Prompt, request: Transcript, ask: Ask, positions: int) -> dict[str, Any]:
     """Returns columns of `GROUP_SCHEMA`. All pieces are in the language of the first.
 
     :param ask: asks the engine.
+    :param positions: of the model, for the prompt and what it writes.
+
+    :raises ValueError: when the prompt leaves none to write. vLLM 0.26 looks at no length of Whisper's
+        prompts: on a GPU a longer one ends the engine.
     """
+    length = len(prompt.tokens) + (1 + len(request.then) if request.languages else 0)
+    if length >= positions:
+        raise ValueError(
+            f"the words before and the tokens that ask for a transcript are {length:,}, longer than the maximum "
+            f"of {positions - 1:,} tokens: shorten the prompt"
+        )
     pieces, language = prompt.pieces(), []
     if request.languages:
         chosen = await ask(pieces[0], _choose_token(tuple(request.languages)))

@@ -153,7 +153,11 @@ class VllmWorker:
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(prompt, request, lora)
                 elif isinstance(request, Transcript):
-                    answer = await transcribe(prompt, request, partial(self._final_output, lora=lora))
+                    ask, positions = (
+                        partial(self._final_output, lora=lora),
+                        self._engine.model_config.max_model_len,
+                    )
+                    answer = await transcribe(prompt, request, ask, positions)
                 else:
                     answer = await self._generate_texts(prompt, request, lora)
             return {**answer, "engine_seconds": time.time() - began, "finished_at": time.time()}

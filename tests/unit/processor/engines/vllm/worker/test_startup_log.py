@@ -37,6 +37,7 @@ took 1.50 s
 
 @pytest.mark.parametrize(("log", "seconds"), [
     (GPU, GPU_SECONDS),
+    (GPU.replace("GiB memory and", "GiB and"), GPU_SECONDS),  # of its newer model runner
     (GPU.replace("20.25 s)", "20.25 s — language_model: 20.00 s, encoder: 0.25 s)"), GPU_SECONDS),
     (GPU.replace(" s (compilation: 20.25 s)", " seconds"), {"load": 4.25, "compile": 0, "warm_up": 30.5}),
     (GPU + GPU.replace("took 30.50 s", "took 25.00 s"), GPU_SECONDS),  # two data-parallel ranks

@@ -42,7 +42,7 @@ def test_prompt_that_leaves_no_position_to_write_never_reaches_the_engine(
         assert asyncio.run(call)["text"] == "hello"
         assert max(lengths) == 20
     else:
-        with pytest.raises(ValueError, match="21, longer than the maximum of 20 tokens") as refused:
+        with pytest.raises(ValueError, match="21 tokens, longer than the maximum of 20") as refused:
             asyncio.run(call)
         assert parser._TOO_LONG.search(str(refused.value))
         assert lengths == []

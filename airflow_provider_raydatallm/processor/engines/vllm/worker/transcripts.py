@@ -28,8 +28,8 @@ async def transcribe(prompt: Prompt, request: Transcript, ask: Ask, positions: i
     length = len(prompt.tokens) + (1 + len(request.then) if request.languages else 0)
     if length >= positions:
         raise ValueError(
-            f"the words before and what asks for a transcript have {length:,} tokens, longer than the maximum "
-            f"of {positions - 1:,}: shorten the prompt"
+            f"the words before and what asks for a transcript have {length:,} tokens, longer than the "
+            f"maximum of {positions - 1:,}: shorten the prompt"
         )
     pieces, language = prompt.pieces(), []
     if request.languages:

@@ -179,6 +179,7 @@ def test_token_that_is_replaced(scene: Scene, mode: str) -> None:
     scene.assert_done("token refused for a while")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_clear_of_a_task_that_keeps_its_job(scene: Scene, mode: str) -> None:
     task = scene.begin(mode, "kept")
@@ -239,6 +240,7 @@ def test_mark_while_the_job_is_submitted(scene: Scene) -> None:
     assert scene.see(event) in [Line(event, "deferred", "-", n, 0, "none", "failed") for n in (0, 1)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_deleted_run(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)
@@ -286,6 +288,7 @@ def test_head_that_dies_and_comes_back(scene: Scene, mode: str) -> None:
     assert scene.airflow.api.get(task)["try_number"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["waiting", long("deferred")], indirect=True)
 def test_job_that_somebody_stops(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)

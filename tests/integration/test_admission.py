@@ -158,6 +158,7 @@ def test_jobs_that_want_more_than_there_is_take_turns_and_all_finish(
     assert all(p["needs"] == {"CPU": engine["workers"] * engine["each"] + 1} for p in waited)
 
 
+@pytest.mark.long
 def test_job_that_finds_no_room_in_time_says_what_it_waited_for(send: Send, tmp_path: Path) -> None:
     running = send("a", gate=f"{tmp_path}/never")
     wait_for(lambda: workers(tmp_path / "journal"))

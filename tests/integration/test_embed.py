@@ -97,6 +97,7 @@ def test_vectors_are_those_of_transformers_and_a_text_that_is_too_long_stops_no_
     assert tokens["output"] == 0
 
 
+@pytest.mark.long
 def test_long_text_has_the_mean_of_the_vectors_of_its_parts(ask: Ask, tmp_path: Path) -> None:
     mails = [mail["text"] for mail in pq.read_table(real_models.mails()).to_pylist()]
     longest = sorted(mails, key=len)[-700:-690]  # of about 2,000 tokens each

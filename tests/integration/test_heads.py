@@ -147,6 +147,7 @@ def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: Ru
     assert report["tokens"]["output"] == 0
 
 
+@pytest.mark.long
 def test_scores_are_those_of_transformers(run_example: RunDag, tmp_path: Path) -> None:
     model = in_own_process(write_bert, tmp_path / "model", ["fit"])
     words = ["a", "bank", "law firm", "sells cars online", "makes large cars", "and", ""]

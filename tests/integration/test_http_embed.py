@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from aiohttp import web
 
 from tests.support import real_models
@@ -30,6 +31,7 @@ def vectors_of(server: str, texts: list[str]) -> np.ndarray:
         return np.array([item["embedding"] for item in json.load(reply)["data"]], np.float32)
 
 
+@pytest.mark.long
 def test_vectors_are_the_endpoints_and_bad_rows_stop_no_other(ask: Ask, tmp_path: Path) -> None:
     mails = [mail["text"][:200] for mail in pq.read_table(real_models.mails()).to_pylist()[:60]]
     texts = [*mails, "\U0001f600 \u4e2d\u6587", mails[0]]

@@ -184,6 +184,7 @@ def test_conversations_have_several_answers_with_their_probabilities(
     assert tokens == result["tokens"]["output"]
 
 
+@pytest.mark.long
 def test_slice_of_many_rows_goes_through_ray_data(ask: Ask, tmp_path: Path) -> None:
     """With an answer cache, which then answers another slice."""
 

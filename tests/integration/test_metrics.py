@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from airflow_provider_raydatallm.local_ray.head import LocalHead
@@ -45,6 +46,7 @@ def scraped(head: LocalHead) -> list[tuple[str, Mapping[str, str], float]]:
     ]
 
 
+@pytest.mark.long
 def test_run_is_seen_in_prometheus_and_in_its_folder_while_it_is_at_work(
     ray_head: LocalHead, ask: Ask, tmp_path: Path
 ) -> None:

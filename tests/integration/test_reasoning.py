@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tests.support.slices import Ask
 from tests.support.thinking_model import make_thinking
@@ -17,6 +18,7 @@ QUESTION = "What industry is this company in: {}"
 BUDGET = 4
 
 
+@pytest.mark.long
 def test_thoughts_are_limited_and_have_a_column_of_their_own(
     ask: Ask, run_example: Callable[..., Path], tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def log_of(submission_id: str) -> str:
     return hook.call(jobs_api.read_log_tail(submission_id, info, 1000)) if info is not None else ""
 
 
+@pytest.mark.long
 def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_once(
     ask: Ask, tmp_path: Path, submitted: list[str]
 ) -> None:

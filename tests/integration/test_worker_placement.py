@@ -55,6 +55,7 @@ class PlacedEngine(VllmEngine):
     worker = PlacedWorker  # type: ignore[assignment]
 
 
+@pytest.mark.long
 def test_group_of_a_worker_holds_its_gpus_until_the_engine_stops(
     two_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

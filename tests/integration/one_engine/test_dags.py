@@ -192,6 +192,7 @@ def test_endpoint_dag_has_an_endpoint_answer(
     assert {headers["Authorization"] for headers, _ in served.requests} == {"Bearer sk-of-the-endpoint"}
 
 
+@pytest.mark.long
 def test_on_duty_dag_mails_what_failed(ray_head: LocalHead, airflow_database: Path, tmp_path: Path) -> None:
     with mail_server() as mails:
         demo = {"INPUT": str(tmp_path / "nothing"), "OUTPUT": str(tmp_path / "out"), "MODEL": "m/m"}

@@ -115,6 +115,7 @@ def yes_by_transformers(model: str, reviews: list[str]) -> list[list[float]]:
     return numbers
 
 
+@pytest.mark.long
 def test_topics_of_a_review_are_those_that_the_model_says_yes_to(
     run_example: Callable[..., Path], tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_slice_goes_on_when_one_of_two_workers_cannot_start(
     assert len((tmp_path / "out.workers").read_text().split()) >= 2
 
 
+@pytest.mark.long
 def test_rows_of_a_paused_worker_are_answered_by_the_other(
     ask: Ask, asked: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -19,9 +19,6 @@ from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, names_p
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition
-from airflow_provider_raydatallm.links.output import OutputLink
-from airflow_provider_raydatallm.links.ray import RayJobLink
-from airflow_provider_raydatallm.links.slice_page import SlicePageLink
 from airflow_provider_raydatallm.operators.slice_task import SliceTask
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
@@ -173,7 +170,6 @@ class RayLLMBatchOperator(SliceTask):
             ("choices", "columns", "sampling_params", "chat_template_kwargs", "tools", *GROUPS), "json"
         ),
     }
-    operator_extra_links = (RayJobLink(), SlicePageLink(), OutputLink())
     ui_color = "#d6ecff"
 
     def __init__(

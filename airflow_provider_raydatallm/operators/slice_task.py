@@ -59,6 +59,8 @@ _CREDENTIALS_SECONDS = 60.0
 class SliceTask(SliceLineage, BaseOperator):
     """Base of operators whose subclass says what the job is, and how to wait for it."""
 
+    operator_extra_links = (RayJobLink(), SlicePageLink(), OutputLink())
+
     deferrable: bool
     cancel_on_kill: bool
     emit_partition: bool

@@ -133,6 +133,7 @@ class Meter:
             if entered is not None:
                 self._first_request = min(entered, self._first_request or entered)
                 self._first_row = min(finished, self._first_row or finished)
+            if finished is not None:
                 self._last_row = max(finished, self._last_row or finished)
             self._rows_before_requests += group["rows"] + group["failed"]
             if self._first_request is not None and self._last_row is not None:

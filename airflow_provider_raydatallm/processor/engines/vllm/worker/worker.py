@@ -153,11 +153,8 @@ class VllmWorker:
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(prompt, request, lora)
                 elif isinstance(request, Transcript):
-                    ask, positions = (
-                        partial(self._final_output, lora=lora),
-                        self._engine.model_config.max_model_len,
-                    )
-                    answer = await transcribe(prompt, request, ask, positions)
+                    ask = partial(self._final_output, lora=lora)
+                    answer = await transcribe(prompt, request, ask, self._engine.model_config.max_model_len)
                 else:
                     answer = await self._generate_texts(prompt, request, lora)
             return {**answer, "engine_seconds": time.time() - began, "finished_at": time.time()}

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -104,6 +104,17 @@ def scene(
     scene = Scene(airflow, cluster, outcomes, make_table)
     yield scene
     scene.clean()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    scene = getattr(item, "funcargs", {}).get("scene")
+    if report.when == "call" and report.failed and hasattr(scene, "task"):
+        report.sections.append(("Airflow's log of the task", scene.airflow.api.log(scene.task)))
+    return report
 
 
 _OUTCOMES = pytest.StashKey[Outcomes]()

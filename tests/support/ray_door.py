@@ -62,12 +62,14 @@ class Cluster:
         self._open()
 
     def kill(self) -> None:
-        """SIGKILL every process of the head, jobs and engines included."""
+        """SIGKILL every process of the head, jobs and engines included, at once: none can tell of another's
+        end."""
         self._shut()
         while members := find_processes(self.folder, {}):
-            for process in members.values():
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+            for end in (psutil.Process.suspend, psutil.Process.kill):
+                for process in members.values():
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        end(process)
         self._head = None
 
     def away(self) -> None:

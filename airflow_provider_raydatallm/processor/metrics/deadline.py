@@ -21,11 +21,13 @@ def lateness(finish_by: float, now: float, progress: Mapping[str, Any]) -> dict[
     """
     eta_s, first_row_s = progress["eta_s"], progress["first_row_s"]
     settled = first_row_s is not None and progress["elapsed_s"] - first_row_s >= _SETTLED_S
-    if eta_s is None or not (settled or now > finish_by):
+    if now >= finish_by:
+        return {"late_s": round(now + (eta_s or 0) - finish_by), "workers_needed": None}
+    if eta_s is None or not settled:
         return {"late_s": None, "workers_needed": None}
     time_left_s, workers = finish_by - now, progress["workers"]
     needed = None
-    if workers is not None and time_left_s > 0:
+    if workers is not None:
         rows = progress["planned"] - progress["rows"]
         worker_seconds_per_row = eta_s / max(rows, 1) * workers
         needed = max(1, workers_needed(rows, worker_seconds_per_row, time_left_s))

@@ -28,6 +28,8 @@ from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample,
 
 #: Window of recent rates: longer than a batch takes, short enough to show a change.
 RECENT_SECONDS = 300.0
+#: Seconds of answers before which their rate foretells nothing: the engine is only filling.
+_FILLING_S = 10.0
 #: Of a report.
 _MOST_WORKERS = 64
 
@@ -161,9 +163,10 @@ class Meter:
         """Returns the run's progress; None for unknown values.
 
         Rows are the slice's, all else is this run's. Rates count from the first request, recent rates over
-        the last `RECENT_SECONDS`; `eta_s` uses the recent one. Seconds are `Report`'s; `first_row_s` counts
-        from the run's start. `busy` is the share of the time in which a worker had a request, mean over the
-        workers; `least_busy` is the lowest. The rest are percentages (`Utilisation`).
+        the last `RECENT_SECONDS`; `eta_s` uses the recent one, once rows have come for as long as the first
+        took. Seconds are `Report`'s; `first_row_s` counts from the run's start. `busy` is the share of the
+        time in which a worker had a request, mean over the workers; `least_busy` is the lowest. The rest are
+        percentages (`Utilisation`).
         """
         elapsed = time.time() - self._first_request if self._first_request else None
         rate = self.finished_rows / elapsed if elapsed and elapsed > 0 else None
@@ -181,7 +184,7 @@ class Meter:
             "tokens_per_s": _rounded(self._tokens / elapsed) if rate and elapsed else None,
             "recent_rows_per_s": _rounded(recent_rate),
             "recent_tokens_per_s": _rounded(recent_token_rate),
-            "eta_s": _rounded(left / (recent_rate or rate)) if rate else None,
+            "eta_s": _rounded(left / (recent_rate or rate)) if rate and self._is_steady else None,
             "elapsed_s": _rounded(time.time() - self._began),
             "queued_s": _rounded(self._queue_s),
             "engine_start_s": _rounded(self._engine_start_s),
@@ -191,6 +194,12 @@ class Meter:
             "least_busy": _rounded(min(busy)) if busy else None,
             **self._node_usage.utilisation().model_dump(),
         }
+
+    @property
+    def _is_steady(self) -> bool:
+        if self._first_request is None or self._first_row is None:
+            return False
+        return time.time() - self._first_row >= max(_FILLING_S, self._first_row - self._first_request)
 
     def details(self) -> dict[str, Any]:
         """Returns the sections of a `Report`, as JSON, that are too large for log lines and heartbeats."""

@@ -60,6 +60,7 @@ def test_lateness_is_predicted_with_the_workers_needed() -> None:
     assert lateness(3600, 0, {**progress, "elapsed_s": 70.0}) == unknown  # too early to tell
     assert lateness(3600, 0, {**progress, "eta_s": None}) == unknown
     assert lateness(3600, 4000, {**progress, "elapsed_s": 70.0}) == {"late_s": 7600, "workers_needed": None}
+    assert lateness(3600, 4000, {**progress, "eta_s": None}) == {"late_s": 400, "workers_needed": None}
 
 
 def test_late_run_says_so_and_still_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

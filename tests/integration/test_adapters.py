@@ -13,7 +13,7 @@ import pytest
 import s3fs
 
 from demo.customers import industry_of, write_customers
-from tests.support.adapters import RANK, forcing_adapter, write_adapter
+from tests.support.adapters import RANK, forcing_adapters, write_adapter
 from tests.support.hostile import CELLS, texts
 from tests.support.own_process import in_own_process
 from tests.support.slices import Ask
@@ -37,8 +37,8 @@ def test_each_row_is_answered_by_the_adapter_that_it_names_and_by_no_other(
         companies = [row["Company"] for row in csv.DictReader(file)]
     questions = [PROMPT.format(company=company) for company in companies]
     models = tmp_path / "models"
-    in_own_process(forcing_adapter, models / "brazil-lora", tiny_model, "Retail", questions)
-    in_own_process(forcing_adapter, models / "japan-lora", tiny_model, "Law Firm", questions)
+    labels = {models / "brazil-lora": "Retail", models / "japan-lora": "Law Firm"}
+    in_own_process(forcing_adapters, labels, tiny_model, questions)
     write_adapter(models / "germany-lora", UNKNOWN_MODULE)
     good = [(company.encode(), country) for company in companies for country in ("Brazil", "Japan", None)]
     bad = {"Atlantis": "adapter.paths has no adapter of that name", "Germany": "other_proj"}
@@ -85,7 +85,8 @@ def test_adapter_of_a_whole_slice_writes_its_answers_also_where_vllm_speculates(
     companies = ["Miller & Sons LLP", "Sunrise Dental Group", "Quantum Software"]
     questions = [PROMPT.format(company=company) for company in companies]
     pq.write_table(pa.table({"company": companies}), tmp_path / "in.parquet")
-    adapter = in_own_process(forcing_adapter, tmp_path / "retail", tiny_model, "Retail", questions)
+    adapter = tmp_path / "retail"
+    in_own_process(forcing_adapters, {adapter: "Retail"}, tiny_model, questions)
     fs = s3fs.S3FileSystem(
         key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
     )

@@ -101,6 +101,7 @@ def wait_until_found(store: StateStore) -> None:
     wait_for(lambda: store.get(STATE_KEY, {}).get("taken_over_at"))
 
 
+@pytest.mark.long
 def test_next_attempt_finds_the_job_and_has_its_report(task: Any, gate: Path, submitted: list[str]) -> None:
     store = run_until_submitted(task, submitted)
     assert store[STATE_KEY]["phase"] == "submitted"
@@ -190,6 +191,7 @@ def test_job_that_was_asked_something_else_is_stopped(
     assert table.column("answer").to_pylist() == [f"What is n{i}?" for i in range(N)]
 
 
+@pytest.mark.long
 def test_killed_task_stops_its_job_and_starts_no_other(
     task: Any, gate: Path, submitted: list[str], tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_job_in_which_nothing_moves_ends_and_keeps_its_rows(ask: Ask, tmp_path: 
     assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
+@pytest.mark.long
 def test_second_run_waits_for_the_first_and_starts_nothing(
     ask: Ask, tmp_path: Path, submitted: list[str]
 ) -> None:

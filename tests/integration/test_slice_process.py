@@ -17,6 +17,7 @@ from tests.support.slices import Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
 
+@pytest.mark.long
 def test_process_that_is_killed_starts_again_with_the_missing_rows(
     ask: Ask, ray_head: LocalHead, tiny_model: Path, tmp_path: Path
 ) -> None:

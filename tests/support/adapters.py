@@ -14,9 +14,11 @@ _MODULE = "base_model.model.model.layers.{layer}.mlp.down_proj"
 RANK = 4
 
 
-def forcing_adapter(folder: Path, model: Path, text: str, questions: list[str]) -> Path:
-    """Writes an adapter with which the model answers each of these questions with the text's first token.
+def forcing_adapters(texts: Mapping[Path, str], model: Path, questions: list[str]) -> None:
+    """Writes adapters with each of which the model answers each of these questions with the first token of
+    the adapter's text.
 
+    :param texts: by the adapters' folders.
     :param model: one with tied embeddings.
     :param questions: fewer than its layers are wide.
     """
@@ -36,13 +38,14 @@ def forcing_adapter(folder: Path, model: Path, text: str, questions: list[str]) 
             llama(torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"]]))
     # One row of numbers makes 1 of what the last layer gets from each of them.
     row = torch.linalg.lstsq(torch.stack(seen), torch.ones(len(seen), 1), driver="gelsd").solution[:, 0]
-    [token, *_] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    wanted = llama.get_input_embeddings().weight[token].detach()
-    lora_a, lora_b = torch.zeros(RANK, len(row)), torch.zeros(len(wanted), RANK)
-    lora_a[0], lora_b[:, 0] = row, 300 * wanted / wanted.norm()
-    module = _MODULE.format(layer=layer)
-    weights = {f"{module}.lora_A.weight": lora_a.numpy(), f"{module}.lora_B.weight": lora_b.numpy()}
-    return write_adapter(folder, weights)
+    for folder, text in texts.items():
+        [token, *_] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        wanted = llama.get_input_embeddings().weight[token].detach()
+        lora_a, lora_b = torch.zeros(RANK, len(row)), torch.zeros(len(wanted), RANK)
+        lora_a[0], lora_b[:, 0] = row, 300 * wanted / wanted.norm()
+        module = _MODULE.format(layer=layer)
+        weights = {f"{module}.lora_A.weight": lora_a.numpy(), f"{module}.lora_B.weight": lora_b.numpy()}
+        write_adapter(folder, weights)
 
 
 def write_adapter(folder: Path, weights: Mapping[str, np.ndarray] | None = None, **config: Any) -> Path:

@@ -60,10 +60,12 @@ class FakeCluster(ThreadingHTTPServer):
 def fake_cluster() -> Iterator[FakeCluster]:
     server = FakeCluster()
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield server
-    server.cut = True
-    server.shutdown()
-    server.server_close()
+    try:
+        yield server
+    finally:
+        server.cut = True
+        server.shutdown()
+        server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

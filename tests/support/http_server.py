@@ -44,8 +44,10 @@ def http_server(
             context.load_cert_chain(certificate)
             server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+        try:
+            yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
+        finally:  # a thread whose socket is closed under it spins for as long as the tests run
+            server.shutdown()
 
 
 @dataclass

@@ -35,8 +35,10 @@ class MailServer(socketserver.ThreadingTCPServer):
 def mail_server() -> Iterator[MailServer]:
     with MailServer() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+        try:
+            yield server
+        finally:
+            server.shutdown()
 
 
 class _Session(socketserver.StreamRequestHandler):

@@ -42,8 +42,10 @@ class _Server(socketserver.ThreadingTCPServer):
 def _serving(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
     with _Server(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
 
 
 @contextmanager

@@ -113,7 +113,11 @@ def pytest_runtest_makereport(
     report = yield
     scene = getattr(item, "funcargs", {}).get("scene")
     if report.when == "call" and report.failed and hasattr(scene, "task"):
-        report.sections.append(("Airflow's log of the task", scene.airflow.api.log(scene.task)))
+        try:
+            log = scene.airflow.api.log(scene.task)
+        except Exception as e:  # that of a hook would end the whole run
+            log = repr(e)
+        report.sections.append(("Airflow's log of the task", log))
     return report
 
 

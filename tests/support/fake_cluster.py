@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from airflow_provider_raydatallm.contract.job.phase import ADMITTED, PHASE
+from tests.support.serving import serving
 
 
 class Log:
@@ -58,14 +58,11 @@ class FakeCluster(ThreadingHTTPServer):
 
 @contextmanager
 def fake_cluster() -> Iterator[FakeCluster]:
-    server = FakeCluster()
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.cut = True
-        server.shutdown()
-        server.server_close()
+    with serving(FakeCluster()) as server:
+        try:
+            yield server
+        finally:
+            server.cut = True
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import http.server
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.certificates import Authority
+from tests.support.serving import serving
 
 Request = http.server.BaseHTTPRequestHandler
 
@@ -38,16 +38,13 @@ def http_server(
         def log_message(self, *args: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
-        finally:  # a thread whose socket is closed under it spins for as long as the tests run
-            server.shutdown()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    with serving(server):
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
 
 
 @dataclass

@@ -6,9 +6,10 @@ import contextlib
 import email
 import json
 import socketserver
-import threading
 from collections.abc import Iterator
 from email.message import Message
+
+from tests.support.serving import serving
 
 
 class MailServer(socketserver.ThreadingTCPServer):
@@ -33,12 +34,8 @@ class MailServer(socketserver.ThreadingTCPServer):
 
 @contextlib.contextmanager
 def mail_server() -> Iterator[MailServer]:
-    with MailServer() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
+    with serving(MailServer()) as server:
+        yield server
 
 
 class _Session(socketserver.StreamRequestHandler):

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tests.support.serving import serving
+
 
 def _pump(one: socket.socket, other: socket.socket) -> None:
     """Bytes in both directions, until either side ends."""
@@ -40,12 +42,8 @@ class _Server(socketserver.ThreadingTCPServer):
 
 @contextmanager
 def _serving(handler: type[socketserver.BaseRequestHandler]) -> Iterator[int]:
-    with _Server(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
+    with serving(_Server(("127.0.0.1", 0), handler)) as server:
+        yield server.server_address[1]
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample,
 #: Window of recent rates: longer than a batch takes, short enough to show a change.
 RECENT_SECONDS = 300.0
 #: Seconds of answers before which their rate foretells nothing: the engine is only filling.
-_FILLING_S = 10.0
+_FILLING_S = 30.0
 #: Of a report.
 _MOST_WORKERS = 64
 

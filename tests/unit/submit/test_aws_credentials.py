@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
 from airflow_provider_raydatallm.task.submission import uses_another_store
 from tests.support.context import context_of
+from tests.support.serving import serving
 
 KEY, SECRET, TOKEN = "AKIASTATICKEYOFTEST1", "static/Secret+of+the+connection+0123456789", "token-of-its-own"
 ROLE = "arn:aws:iam::123456789012:role/slices"
@@ -271,11 +271,11 @@ def test_store_without_sts_is_recognised(env_of: EnvOf, status: int, answer: str
             self.end_headers()
             self.wfile.write(answer.encode())
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(RayLLMInputError, match="gives no session") as e:
-            env_of(endpoint_url=f"http://127.0.0.1:{server.server_address[1]}")
-        server.shutdown()
+    with (
+        serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server,
+        pytest.raises(RayLLMInputError, match="gives no session") as e,
+    ):
+        env_of(endpoint_url=f"http://127.0.0.1:{server.server_address[1]}")
     assert "allow_static_credentials=True sends the keys as they are" in str(e.value)
     assert "name its STS in service_config.sts.endpoint_url" in str(e.value)
     assert all(b"DurationSeconds=43200" in body for body in bodies)

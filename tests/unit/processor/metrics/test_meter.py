@@ -55,15 +55,15 @@ def test_rates_are_of_this_run_from_its_first_request_to_its_last_row() -> None:
 
 def test_progress_counts_what_was_resumed_but_rates_do_not() -> None:
     meter, now = Meter(100, resumed_rows=50), time.time()
-    add(meter, group(5, entered=now - 20, finished=now - 12), group(5, entered=now - 10, finished=now))
+    add(meter, group(5, entered=now - 50, finished=now - 40), group(5, entered=now - 10, finished=now))
     progress = meter.progress()
     assert (progress["rows"], progress["planned"]) == (60, 100)
-    assert 0.45 < progress["rows_per_s"] <= 0.5
-    assert 79 < progress["eta_s"] < 90
+    assert 0.19 < progress["rows_per_s"] <= 0.2
+    assert 199 < progress["eta_s"] < 210
 
 
 @pytest.mark.parametrize(
-    ("first_row_s_ago", "first_row_took_s", "is_known"), [(9, 1, False), (11, 1, True), (30, 40, False)]
+    ("first_row_s_ago", "first_row_took_s", "is_known"), [(29, 1, False), (31, 1, True), (40, 50, False)]
 )
 def test_time_left_is_unknown_while_the_engine_fills(
     first_row_s_ago: float, first_row_took_s: float, is_known: bool

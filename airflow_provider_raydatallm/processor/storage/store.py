@@ -2,8 +2,7 @@
 
 Invariants: a file appears whole or not at all; `create` and `place` never replace, and exactly one of many
 creators succeeds; an object store never commits by rename; listings never come from a cache, since other
-clients write here, too. What a request did is settled by looking, not by the error it ended with. Documents
-(`create_document`) carry a checksum that reveals damage.
+clients write here, too. What a request did is settled by looking, not by the error it ended with.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.storage import disk
+from airflow_provider_raydatallm.processor.storage import disk, documents
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
 logger = logging.getLogger(__name__)
@@ -128,13 +127,9 @@ class Store:
         if data is None:
             return None
         try:
-            document = json.loads(data)
-            body, digest = document["body"], document["sha256"]
-        except (ValueError, KeyError, TypeError) as e:
-            raise CorruptFileError(self, name, f"{type(e).__name__}: {e}") from e
-        if _digest(body) != digest:
-            raise CorruptFileError(self, name, "its checksum does not match")
-        return body
+            return documents.decode(data)
+        except ValueError as e:
+            raise CorruptFileError(self, name, str(e)) from e
 
     def files(self, folder: str = "") -> list[File]:
         """Files and folders directly in `folder`, sorted; [] when it does not exist."""
@@ -301,11 +296,11 @@ class Store:
 
     def create_document(self, name: str, body: Any) -> bool:
         """Like `create`, for a JSON value, with a checksum that reveals damage."""
-        return self.create(name, _document(body))
+        return self.create(name, documents.encode(body))
 
     def put_document(self, name: str, body: Any) -> None:
         """Like `put`, for a JSON value, with a checksum that reveals damage."""
-        self.put(name, _document(body))
+        self.put(name, documents.encode(body))
 
     def put(self, name: str, data: bytes) -> None:
         with self._errors("write", name):
@@ -396,13 +391,3 @@ class Store:
                 "rows are kept",
                 kind="transient",
             ) from e
-
-
-def _document(body: Any) -> bytes:
-    document = {"nonce": uuid.uuid4().hex, "sha256": _digest(body), "body": body}
-    return json.dumps(document, ensure_ascii=False).encode()
-
-
-def _digest(body: Any) -> str:
-    text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

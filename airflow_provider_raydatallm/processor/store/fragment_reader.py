@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.counters import INVALID_OUTPUT, TRUNCATED_ANSWER
 from airflow_provider_raydatallm.processor import arrow_files
+from airflow_provider_raydatallm.processor.answer_schemas import conform
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import parse_ranges
-from airflow_provider_raydatallm.processor.value_types import conform
 
 
 class FragmentReader:

@@ -24,10 +24,11 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.contract.result.counters import INVALID_OUTPUT, TRUNCATED_ANSWER
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor import arrow_files
+from airflow_provider_raydatallm.processor.answer_schemas import conform, unify_schemas
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
-from airflow_provider_raydatallm.processor.value_types import TypeMismatch, conform, unify_schemas
+from airflow_provider_raydatallm.processor.value_types import TypeMismatch
 
 #: A fragment is put when it holds this many rows or bytes, or when its oldest row has waited this long.
 FRAGMENT_ROWS = 65_536

@@ -7,7 +7,6 @@ import datetime as dt
 import random
 from typing import Any
 
-import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,11 +14,9 @@ from airflow_provider_raydatallm.processor.value_types import (
     TypeMismatch,
     ValueType,
     arrow_type,
-    conform,
     from_arrow,
     merge,
     typed,
-    unify_schemas,
 )
 
 cell = st.one_of(
@@ -59,14 +56,3 @@ def test_types_that_fit_into_one_column_do_so_in_any_order(values: list[Any], se
         merged = merge(merged, kind)
         assert arrow_type(from_arrow(arrow_type(kind))) == arrow_type(kind)
     assert ordered(merged) == ordered(agreed)
-
-
-def test_lists_without_a_value_stay_valid_beside_other_columns() -> None:
-    empty = pa.array(
-        [{"l": [None, None], "n": 1}], pa.struct([("l", pa.list_(pa.null())), ("n", pa.int64())])
-    )
-    first = pa.table({"v": empty, "w": pa.array([[None, None]], pa.list_(pa.null()))})
-    other = pa.table({"v": [{"n": 0.5}], "x": [1]})
-    table = conform(first, unify_schemas([first.schema, other.schema]))
-    table.validate(full=True)
-    assert table.to_pylist() == [{"v": {"l": [None, None], "n": 1.0}, "w": [None, None], "x": None}]

@@ -89,7 +89,7 @@ def test_slow_site_is_cut_off() -> None:
     def respond(request: Request) -> tuple[int, Any]:
         with contextlib.suppress(OSError):
             request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-            for _ in range(40):
+            for _ in range(300):
                 request.wfile.write(b"x")
                 time.sleep(0.1)
         return 200, b""
@@ -97,7 +97,7 @@ def test_slow_site_is_cut_off() -> None:
     began = time.monotonic()
     with pytest.raises(MediaUnavailable, match=r"took over images\.timeout, 0\.5 s"):
         read(respond, timeout_s=0.5)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
 
 
 def test_file_that_ends_early_is_unavailable() -> None:

@@ -81,10 +81,10 @@ def test_line_of_the_cluster_is_escaped(text: str, shown: str) -> None:
 @pytest.mark.parametrize("part", ["(pid=1", "\x1b]", "\x1b[0", "[2026-", "::group", "] [", "9% "])
 def test_hostile_line_takes_no_time(part: str) -> None:
     line = (part * 65_536)[:131_072]
-    began = time.perf_counter()
+    began = time.process_time()
     may_explain_failure(entry_of(line).text)
     own_entry(format_lines("INFO", "k", line, 0.0))
-    assert time.perf_counter() - began < 0.1
+    assert time.process_time() - began < 1  # a pattern that looks back takes minutes
 
 
 def test_long_line_is_cut() -> None:

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, submission
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.run_slice import slice_of_run
+from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 from airflow_provider_raydatallm.task.telemetry import trace_context
 
 if TYPE_CHECKING:
@@ -343,7 +344,7 @@ class RayLLMBatchOperator(SliceTask):
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
         key = slice_of_run(context, cast("str | None", self.slice_key), fields.get("slice_format"))
-        scheduled = run.run_type in ("scheduled", "backfill")
+        scheduled = run.run_type in SCHEDULED_RUNS
         run_fields = {
             "slice_key": key.key,
             "slice_instant": key.instant.isoformat() if key.instant is not None and scheduled else None,

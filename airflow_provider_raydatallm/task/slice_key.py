@@ -17,8 +17,10 @@ from typing import Any
 from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 
+#: Run types whose dates are the schedule's.
+SCHEDULED_RUNS = ("scheduled", "backfill")
 #: Runs that nobody asked for one by one: their slice is that of their interval or partition.
-_RUNS_WITH_DATES = ("scheduled", "backfill", "asset_triggered")
+_RUNS_WITH_DATES = (*SCHEDULED_RUNS, "asset_triggered")
 _LONGEST_KEY = 200
 #: Percent-encoded, in a folder's name, which has 255 bytes at most.
 _LONGEST_NAME = 240

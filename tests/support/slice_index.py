@@ -44,6 +44,9 @@ class Run:
     def value(self) -> dict[str, Any]:
         return {"format": 1, "slice_key": self.slice_key, "paths": self.paths, **(self.entry or {})}
 
+    def lasted(self) -> dt.timedelta:
+        return dt.timedelta(seconds=(self.entry or {}).get("seconds", {}).get("total", 120))
+
 
 def figures(planned: int = 600, quarantined: int = 0, version: int = 1, **more: Any) -> dict[str, Any]:
     """What a finished task writes."""
@@ -79,7 +82,7 @@ def write_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run])
         {"id": uuid.uuid4(), "dag_id": dag_id, "task_id": task_id, "run_id": run.run_id,
          "map_index": run.map_index, "state": run.state, "try_number": 1, "max_tries": 0,
          "pool": "default_pool", "pool_slots": 1, "queue": "default", "priority_weight": 1,
-         "start_date": run.at, "end_date": run.at + dt.timedelta(minutes=2), "span_status": "not_started",
+         "start_date": run.at, "end_date": run.at + run.lasted(), "span_status": "not_started",
          "dag_version_id": version, "updated_at": run.at}
         for run in runs
     ])  # fmt: skip

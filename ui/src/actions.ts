@@ -1,7 +1,8 @@
 // What a person may do about a slice, each as a run of its DAG with some of the DAG's own Params. Pure.
 
-import type { SliceLine } from "./api";
-import { count } from "./format";
+import type { Settings, SliceLine } from "./api";
+import { compact, cost, count, money } from "./format";
+import { measured } from "./trends";
 
 export interface Action {
   name: string;
@@ -12,7 +13,7 @@ export interface Action {
   needs: string[];
 }
 
-export function actionsFor(line: SliceLine): Action[] {
+export function actionsFor(line: SliceLine, settings: Settings | null = null): Action[] {
   if (line.trial || line.state === "running" || line.state === "queued") return [];
   const slice = line.slice_key;
   const { quarantined = 0, planned = 0 } = line.counts;
@@ -40,10 +41,10 @@ export function actionsFor(line: SliceLine): Action[] {
     });
   }
   if (line.published_version !== null) {
-    const tokens = (line.tokens.input ?? 0) + (line.tokens.output ?? 0);
+    const before = usualCost([line], settings);
     actions.push({
       name: "Answer all rows again",
-      words: `Asks the model again for all ${count(planned)} rows${tokens ? `, some ${count(tokens)} tokens` : ""}, and replaces the published version.`,
+      words: `Asks the model again for all ${count(planned)} rows, and replaces the published version.${before ? ` The last time it took ${before}.` : ""}`,
       conf: { slice, force: true },
       needs: ["slice", "force"],
     });
@@ -51,20 +52,33 @@ export function actionsFor(line: SliceLine): Action[] {
   return actions;
 }
 
+/** What these slices took on average, in tokens and, with a price, in money; null where nothing was measured. */
+export function usualCost(slices: Iterable<SliceLine>, settings: Settings | null): string | null {
+  const known = measured(slices);
+  const mean = (of: (slice: SliceLine) => number | null | undefined) => {
+    const values = known.map(of).filter((value) => typeof value === "number");
+    return values.length > 0 ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+  };
+  const tokens = mean(({ tokens: { input, output } }) => (input || output ? (input ?? 0) + (output ?? 0) : null));
+  const price = cost(mean((slice) => slice.gpu_seconds), settings?.gpu_hour_price ?? null);
+  const parts = [
+    tokens === null ? null : `${compact(tokens)} tokens`,
+    price === null ? null : `GPUs for ${money(price, settings?.currency ?? "")}`,
+  ];
+  return parts.filter((part) => part !== null).join(" and ") || null;
+}
+
 /** The Params that an action needs and the DAG does not declare. */
 export function lacking(action: Action, params: Record<string, unknown>): string[] {
   return action.needs.filter((name) => !(name in params));
 }
 
-/** What an interval of missing days is in Airflow's backfill. */
-export function backfillOf(dag: string, missing: string[]): Record<string, unknown> | null {
-  const days = missing.map((key) => /^(\d{4})-?(\d{2})-?(\d{2})/.exec(key)?.slice(1).join("-"));
-  const [first, last] = [days[0], days.at(-1)];
-  if (!first || !last) return null;
+/** Airflow's backfill that makes the runs that there are not. */
+export function backfillOf(dag: string, [from, to]: [Date, Date]): Record<string, unknown> {
   return {
     dag_id: dag,
-    from_date: `${first}T00:00:00Z`,
-    to_date: `${last}T23:59:59Z`,
+    from_date: from.toISOString(),
+    to_date: to.toISOString(),
     reprocess_behavior: "none",
     run_backwards: false,
     max_active_runs: 4,

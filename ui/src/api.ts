@@ -4,7 +4,8 @@ export type State = "published" | "quarantined" | "empty" | "running" | "queued"
 
 export interface SliceLine {
   slice_key: string;
-  slice_instant: string | null;
+  timezone: string | null;
+  run_date: string | null;
   run_id: string;
   map_index: number;
   try_number: number | null;

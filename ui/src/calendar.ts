@@ -16,6 +16,12 @@ export interface Block {
   cells: (Cell | null)[];
 }
 
+/** A run that a backfill would make, as Airflow's API answers it. */
+export interface PlannedRun {
+  logical_date: string | null;
+  partition_key?: string | null;
+}
+
 const DAY = /^(\d{4})-?(\d{2})-?(\d{2})$/;
 const HOUR = /^(\d{4})-?(\d{2})-?(\d{2})[T _-](\d{2})(?::?00){0,2}Z?$/;
 const DAY_MS = 86_400_000;
@@ -65,10 +71,69 @@ export function missingKeys(keys: Iterable<string>, grid: Grid, end: number | nu
 
 /** The start of the schedule's next interval as keys name instants: in the DAG's timezone. */
 export function expectedUntil(slices: Map<string, SliceLine>, grid: Grid, nextStart: string | null): number | null {
-  const dated = [...slices.values()].find((slice) => slice.slice_instant !== null);
-  if (grid === "names" || nextStart === null || !dated?.slice_instant) return null;
-  const named = instantOf(dated.slice_key, grid === "days" ? DAY : HOUR) as number;
-  return Date.parse(nextStart) + named - Date.parse(dated.slice_instant);
+  if (grid === "names" || nextStart === null) return null;
+  const start = Date.parse(nextStart);
+  return start + (offsetNear(slices, grid, start) ?? clockAt(start, zoneOf(slices)));
+}
+
+/**
+ * From when to when Airflow's backfill makes the runs of these keys and of all between them.
+ *
+ * @param isPartitioned  whether Airflow itself takes the dates for those of the schedule's timezone.
+ */
+export function backfillRange(
+  slices: Map<string, SliceLine>,
+  grid: Grid,
+  keys: string[],
+  isPartitioned = false,
+): [Date, Date] | null {
+  const [pattern, unit] = grid === "days" ? [DAY, DAY_MS] : [HOUR, HOUR_MS];
+  const named = keys.map((key) => instantOf(key, pattern)).filter((instant) => instant !== null);
+  if (grid === "names" || named.length === 0) return null;
+  const [first, last] = [Math.min(...named), Math.max(...named)];
+  const [early, late] = [offsetNear(slices, grid, first), offsetNear(slices, grid, last)];
+  // The clock may change between a slice and the one that is nearest to it.
+  if (early !== null && late !== null) return [new Date(first - early - unit / 4), new Date(last - late + unit / 4)];
+  const timezone = isPartitioned ? null : zoneOf(slices);
+  const end = last + unit - 1000;
+  return [new Date(first - clockAt(first, timezone)), new Date(end - clockAt(end, timezone))];
+}
+
+/** The key of a run that Airflow would make. */
+export function keyOfRun(slices: Map<string, SliceLine>, grid: Grid, run: PlannedRun): string {
+  if (run.partition_key) return run.partition_key;
+  const like = slices.keys().next().value;
+  if (grid === "names" || like === undefined || !run.logical_date) return run.logical_date ?? "";
+  const instant = Date.parse(run.logical_date);
+  return keyLike(like, instant + (offsetNear(slices, grid, instant) ?? clockAt(instant, zoneOf(slices))));
+}
+
+/** The schedule's timezone, as the newest slice has it. */
+function zoneOf(slices: Map<string, SliceLine>): string | null {
+  return slices.values().next().value?.timezone ?? null;
+}
+
+/** What a timezone's clock is ahead of UTC; nothing where this browser does not know the timezone. */
+function clockAt(instant: number, timezone: string | null): number {
+  try {
+    const clock = new Date(instant).toLocaleString("sv-SE", { timeZone: timezone ?? "UTC" });
+    return Date.parse(`${clock.replace(" ", "T")}Z`) - Math.floor(instant / 1000) * 1000;
+  } catch {
+    return 0;
+  }
+}
+
+/** What a run's date lacks to the one that its slice's key names, by the scheduled slice that is nearest. */
+function offsetNear(slices: Map<string, SliceLine>, grid: Grid, instant: number): number | null {
+  let nearest: [distance: number, offset: number] | null = null;
+  for (const { slice_key, run_date } of slices.values()) {
+    const named = instantOf(slice_key, grid === "days" ? DAY : HOUR);
+    if (run_date === null || named === null) continue;
+    const own = Date.parse(run_date);
+    const distance = Math.abs(own - instant);
+    if (nearest === null || distance < nearest[0]) nearest = [distance, named - own];
+  }
+  return nearest === null ? null : nearest[1];
 }
 
 /** Months of days, or days of hours, the newest first; or all names in one block. */

@@ -15,3 +15,9 @@ export function shortName(text: string, most: number = NAME): string {
   const shown = visible(text);
   return shown.length <= most ? shown : `${shown.slice(0, most - 1)}…`;
 }
+
+/** Names in a sentence: `a, b and 3 more`. */
+export function listed(names: string[], most = 8): string {
+  const shown = names.slice(0, most).map((name) => shortName(name)).join(", ");
+  return names.length > most ? `${shown} and ${names.length - most} more` : shown;
+}

@@ -43,7 +43,7 @@ export function trendsOf(slices: SliceLine[], pricePerHour: number | null, curre
       { name: "Input", color: BLUE, values: of((s) => s.tokens.input) },
       { name: "Output", color: GREEN, values: of((s) => s.tokens.output) },
     ] },
-    { title: "Speed", unit: "rows/s", kind: "line", series: [
+    { title: "Rows per second", unit: "rows/s", kind: "line", series: [
       { name: "Rows per second", color: GREEN, values: of((s) => s.rows_per_s) },
     ] },
     { title: "Time", unit: "s", kind: "bar", series: [

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { actionsFor, backfillOf, lacking } from "../src/actions";
+import { actionsFor, lacking, usualCost } from "../src/actions";
 import { slice } from "./calendar.test";
 
 const names = (...given: Parameters<typeof slice>) => actionsFor(slice(...given)).map((action) => action.name);
@@ -22,6 +22,16 @@ describe("actionsFor", () => {
     expect(retry?.words).toContain("88 answered rows stay");
     expect(retry?.conf).toEqual({ slice: "2026-01-31", retry_quarantined: true });
   });
+  it("says what it cost before", () => {
+    const known = { counts, tokens: { input: 1_500_000, output: 200_000 }, gpu_seconds: 7200 };
+    const priced = { show_samples: false, gpu_hour_price: 2.5, currency: "USD" };
+    const words = (more: typeof priced | null) => actionsFor(slice("a", known), more).at(-1)?.words;
+    expect(words(null)).toContain("The last time it took 1.7M tokens.");
+    expect(words(priced)).toContain("The last time it took 1.7M tokens and GPUs for $5.00.");
+    expect(actionsFor(slice("a", { counts })).at(-1)?.words).not.toContain("last time");
+    const cheap = slice("b", { ...known, tokens: {}, gpu_seconds: 3600 });
+    expect(usualCost([slice("a", known), cheap], priced)).toBe("1.7M tokens and GPUs for $3.75");
+  });
   it("needs the DAG's Params", () => {
     const [retry] = actionsFor(slice("a", { counts }));
     expect(retry && lacking(retry, { slice: {} })).toEqual(["retry_quarantined"]);
@@ -29,12 +39,3 @@ describe("actionsFor", () => {
   });
 });
 
-describe("backfillOf", () => {
-  it("spans the gap", () => {
-    expect(backfillOf("d", ["20260102", "20260104"])).toMatchObject({
-      dag_id: "d", from_date: "2026-01-02T00:00:00Z", to_date: "2026-01-04T23:59:59Z", reprocess_behavior: "none",
-    });
-    expect(backfillOf("d", [])).toBeNull();
-    expect(backfillOf("d", ["germany"])).toBeNull();
-  });
-});

@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
 
 import type { SliceLine } from "../src/api";
-import { blocksOf, expectedUntil, gridOf, latest, missingKeys } from "../src/calendar";
+import { backfillRange, blocksOf, expectedUntil, gridOf, keyOfRun, latest, missingKeys } from "../src/calendar";
 
 export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
   return {
-    slice_key: key, slice_instant: null, run_id: `r-${key}`, map_index: -1, try_number: 1, state: "published",
+    slice_key: key, timezone: null, run_date: null, run_id: `r-${key}`, map_index: -1, try_number: 1, state: "published",
     started: null, ended: null, archived: false, trial: null, model: null, outcome: "published",
     published_version: 1, fingerprint: null, counts: {}, tokens: {}, seconds: {}, rows_per_s: null,
     tokens_per_s: null, gpu_seconds: null, gpu_mean: null, labels: null, quarantine_reasons: null, advice: [], ...more,
@@ -51,13 +51,56 @@ describe("missingKeys", () => {
     expect(missingKeys(work.filter((day) => day !== "2026-01-14"), "days")).toEqual(["2026-01-14"]);
   });
   it("expects slices up to the schedule's next interval, in the DAG's timezone", () => {
-    const taipei = slice("2026-01-30", { slice_instant: "2026-01-29T16:00:00+00:00" });
+    const taipei = slice("2026-01-30", { run_date: "2026-01-29T16:00:00+00:00" });
     const end = expectedUntil(latest([taipei]), "days", "2026-02-01T16:00:00Z");
     expect(missingKeys(["2026-01-30"], "days", end)).toEqual(["2026-01-31", "2026-02-01"]);
     expect(missingKeys(["2026-01-30"], "days", null)).toEqual([]);
-    expect(expectedUntil(latest([slice("2026-01-30")]), "days", "2026-02-01T16:00:00Z")).toBeNull();
+    const byHand = latest([slice("2026-01-30", { timezone: "Asia/Taipei" })]);
+    expect(expectedUntil(byHand, "days", "2026-02-01T16:00:00Z")).toBe(Date.UTC(2026, 1, 2));
   });
   it("knows of no gap among names", () => expect(missingKeys(["a", "c"], "names")).toEqual([]));
+});
+
+describe("backfillRange", () => {
+  const range = (slices: SliceLine[], grid: "days" | "hours" | "names", ...keys: string[]) =>
+    backfillRange(latest(slices), grid, keys)?.map((date) => date.toISOString().slice(0, 19));
+  it("spans the dates as they are written where no slice tells its instant", () => {
+    const written = ["2026-01-02T00:00:00", "2026-01-04T23:59:59"];
+    expect(range([slice("20260101")], "days", "20260102", "20260104")).toEqual(written);
+    expect(range([slice("x")], "days")).toBeUndefined();
+    expect(range([slice("x")], "names", "germany")).toBeUndefined();
+  });
+  it("holds the missing days' intervals and no other, in the DAG's timezone", () => {
+    const taipei = slice("2026-01-01", { run_date: "2025-12-31T16:00:00+00:00" });
+    const [from = "", to = ""] = range([taipei], "days", "2026-01-03", "2026-01-04") ?? [];
+    const starts = [1, 2, 3, 4].map((day) => `2026-01-0${day}T16:00:00`); // of 2026-01-02 to 2026-01-05
+    expect(starts.filter((start) => from <= start && start <= to)).toEqual(starts.slice(1, 3));
+  });
+  it("takes dates for the schedule's where no slice tells its run's", () => {
+    const byHand = slice("2026-07-01", { timezone: "America/New_York" });
+    expect(range([byHand], "days", "2026-07-03")).toEqual(["2026-07-03T04:00:00", "2026-07-04T03:59:59"]);
+  });
+  it("takes dates as they are written for a partitioned DAG, as Airflow does", () => {
+    const dates = backfillRange(latest([slice("2026-07-01", { timezone: "Asia/Taipei" })]), "days", ["2026-07-03"], true);
+    expect(dates?.[0].toISOString()).toBe("2026-07-03T00:00:00.000Z");
+  });
+  it("takes the clock of each end of the gap", () => {
+    const winter = slice("2026-03-28T10", { run_date: "2026-03-28T09:00:00+00:00" });
+    const summer = slice("2026-03-29T13", { run_date: "2026-03-29T11:00:00+00:00" });
+    expect(range([winter, summer], "hours", "2026-03-28T11", "2026-03-29T12")).toEqual([
+      "2026-03-28T09:45:00", "2026-03-29T10:15:00",
+    ]);
+  });
+});
+
+describe("keyOfRun", () => {
+  const taipei = latest([slice("20260101", { run_date: "2025-12-31T16:00:00+00:00" })]);
+  it("is the run's partition, or its date as other keys are written", () => {
+    expect(keyOfRun(taipei, "days", { logical_date: null, partition_key: "p" })).toBe("p");
+    expect(keyOfRun(taipei, "days", { logical_date: "2026-01-02T16:00:00Z" })).toBe("20260103");
+    const byHand = latest([slice("2026-01-01", { timezone: "Asia/Taipei" })]);
+    expect(keyOfRun(byHand, "days", { logical_date: "2026-01-03T16:00:00Z" })).toBe("2026-01-04");
+  });
 });
 
 describe("blocksOf", () => {

@@ -138,7 +138,11 @@ for mode in MODES:
         "slice": asked, "force": Param(False, type="boolean"),
         "retry_quarantined": Param(False, type="boolean"), "max_quarantine": Param(0.5, type="number"),
     }  # fmt: skip
-    with make("paged", mode, params=acts, schedule=nightly, **ended):
+    far: dict[str, Any] = {
+        **ended, "start_date": pendulum.datetime(2025, 1, 1, tz="Asia/Taipei"),
+        "schedule": CronDataIntervalTimetable("0 0 * * *", timezone="Asia/Taipei"),
+    }  # fmt: skip
+    with make("paged", mode, params=acts, **far):
         RayLLMBatchOperator(
             **arguments(
                 mode, prompt="{name}", outlets=[Asset(f"paged_{mode}")],

@@ -57,7 +57,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
           {stored.value?.note ? <Note>{stored.value.note}</Note> : null}
           {stored.error ? <Note>The slice&apos;s folder could not be read: this is what Airflow knows.</Note> : null}
           <Live stored={stored.value} />
-          <Actions dag={dag} line={answer.line} task={task} />
+          <Actions dag={dag} line={answer.line} settings={settings} task={task} />
           <Result line={answer.line} settings={settings} stored={stored.value} />
           <RowCounts
             counts={answer.line.labels}

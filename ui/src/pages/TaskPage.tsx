@@ -45,7 +45,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
         <Note>This task has no slices yet.</Note>
       ) : (
         <>
-          <Section aside={<FillGaps dag={dag} missing={missing} task={task} />} title="Slices">
+          <Section aside={<FillGaps dag={dag} missing={missing} settings={settings} slices={bySlice} task={task} />} title="Slices">
             <Calendar dag={dag} missing={missing} slices={bySlice} task={task} />
             {slices.length + unreadable < total ? (
               <HStack mt={4}>

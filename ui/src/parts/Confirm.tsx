@@ -13,10 +13,13 @@ interface Props {
   /** Does it; returns what to say then. */
   act: () => Promise<ReactNode>;
   disabled?: boolean;
+  /** Whether what the dialog says can be done. */
+  canAct?: boolean;
+  onOpen?: () => void;
   title?: string;
 }
 
-export function Confirm({ name, children, act, disabled, title }: Props) {
+export function Confirm({ name, children, act, disabled, canAct = true, onOpen, title }: Props) {
   const [isOpen, setOpen] = useState(false);
   const [isBusy, setBusy] = useState(false);
   const [said, setSaid] = useState<ReactNode>(null);
@@ -32,7 +35,9 @@ export function Confirm({ name, children, act, disabled, title }: Props) {
   };
   const open = (isNow: boolean) => {
     setOpen(isNow);
-    if (isNow) setSaid(null);
+    if (!isNow) return;
+    setSaid(null);
+    onOpen?.();
   };
   return (
     <Dialog.Root onOpenChange={({ open: isNow }) => open(isNow)} open={isOpen}>
@@ -56,7 +61,7 @@ export function Confirm({ name, children, act, disabled, title }: Props) {
                 {said === null ? "Cancel" : "Close"}
               </Button>
               {said === null ? (
-                <Button loading={isBusy} onClick={() => void run()}>
+                <Button disabled={!canAct} loading={isBusy} onClick={() => void run()}>
                   {name}
                 </Button>
               ) : null}
@@ -71,7 +76,7 @@ export function Confirm({ name, children, act, disabled, title }: Props) {
   );
 }
 
-function reasonOf(error: unknown): ReactNode {
+export function reasonOf(error: unknown): ReactNode {
   if (error instanceof ApiError && error.status === 403) return "Airflow does not let you start runs of this DAG.";
   return <Text>Airflow refused it: {visible(error instanceof Error ? error.message : String(error))}</Text>;
 }

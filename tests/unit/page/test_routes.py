@@ -251,6 +251,15 @@ def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(
     assert client_of(BOB).get(f"/ray-llm/api/{path}").status_code == 403
 
 
+def test_only_the_bundle_is_kept_by_browsers(client_of: ClientOf, database: sessionmaker[Session]) -> None:
+    """Not answers about a task that is called as the bundle's folder is, nor that a file is not there."""
+    with database() as session:
+        write_runs(session, "mails", "static", [Run("2026-01-01", run_id="static")])
+    for path in ("api/dags/mails/tasks/static/slices", "static/none.js"):
+        answer = client_of(ANN).get(f"/ray-llm/{path}")
+        assert answer.headers["cache-control"] == "no-store", path
+
+
 def test_bundle_is_served_with_its_type(client_of: ClientOf) -> None:
     answer = client_of(NOBODY).get("/ray-llm/static/ray_llm.js")
     assert answer.headers["content-type"].startswith("text/javascript")

@@ -98,8 +98,13 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
         slices=readable,
         total=total,
         unreadable=len(runs) - len(readable),
-        next_start=dag.next_dagrun_data_interval_start if dag is not None and not dag.is_paused else None,
+        next_start=_next_start(dag) if dag is not None and not dag.is_paused else None,
     )
+
+
+def _next_start(dag: DagModel) -> datetime | None:
+    # Runs of partitions have no data interval.
+    return dag.next_dagrun_data_interval_start or getattr(dag, "next_dagrun_partition_date", None)
 
 
 def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> RunOfSlice | None:

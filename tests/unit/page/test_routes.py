@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.models.asset import AssetModel, TaskOutletAssetReference
+from airflow.models.dag import DagModel
 from airflow.models.xcom import XComModel
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, insert, select, update
@@ -249,6 +250,24 @@ def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(
         assert {line["state"] for line in lines} == {"published"}
     assert get(client_of(ANN), "dags/mails/tasks/daily/runs/r3/-1")["line"]["archived"]
     assert client_of(BOB).get(f"/ray-llm/api/{path}").status_code == 403
+
+
+def test_next_start_is_that_of_the_interval_or_of_the_partition(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    with database() as session:
+        write_runs(session, "photos", "next", [Run("2026-01-01", run_id="next")])
+        dag = session.get(DagModel, "photos")
+        assert dag is not None
+        for of_interval, of_partition, paused, expected in (
+            (BEGIN, None, False, BEGIN), (None, BEGIN, False, BEGIN), (None, None, False, None),
+            (BEGIN, None, True, None),
+        ):  # fmt: skip
+            dag.next_dagrun_data_interval_start, dag.next_dagrun_partition_date = of_interval, of_partition
+            dag.is_paused = paused
+            session.commit()
+            start = get(client_of(BOB), "dags/photos/tasks/next/slices")["next_start"]
+            assert (start and dt.datetime.fromisoformat(start)) == expected
 
 
 def test_only_the_bundle_is_kept_by_browsers(client_of: ClientOf, database: sessionmaker[Session]) -> None:

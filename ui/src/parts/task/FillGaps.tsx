@@ -14,6 +14,8 @@ import { Confirm, reasonOf } from "../Confirm";
 
 interface Details {
   is_paused: boolean;
+  /** From Airflow 3.3 on. */
+  is_backfillable?: boolean;
   timetable_partitioned: boolean;
 }
 
@@ -31,7 +33,7 @@ export function FillGaps({ dag, task, slices, settings, missing }: Props) {
   const grid = useMemo(() => gridOf(slices.keys()), [slices]);
   const details = useData<Details>(missing.length > 0 ? `api/v2/dags/${encodeURIComponent(dag)}/details` : null).value;
   const range = details === null ? null : backfillRange(slices, grid, missing, details.timetable_partitioned);
-  if (details === null || range === null) return null;
+  if (details === null || range === null || details.is_backfillable === false) return null;
   const body = JSON.stringify(backfillOf(dag, range));
   const look = () => {
     setPlan(null);

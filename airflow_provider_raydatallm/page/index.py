@@ -33,7 +33,7 @@ except ImportError:  # before Airflow 3.3
 
 #: States of a task that waits for a worker, or to be tried again; None is that of a cleared one.
 _QUEUED = {None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting"}
-_FAILED = {"failed", "upstream_failed", "removed"}
+_FAILED = {"failed", "upstream_failed"}
 #: How many runs whose entry has a slice's key in it are looked through for those of the slice.
 _HISTORY_RUNS = 2_000
 

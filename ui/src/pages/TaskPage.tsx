@@ -45,6 +45,8 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
         )
       ) : slices.length === 0 ? (
         <Note>This task has no slices yet.</Note>
+      ) : bySlice.size === 0 && areAll ? (
+        <Note>This task has had trials only, which are tables of their own and no slices.</Note>
       ) : (
         <>
           <Section aside={<FillGaps dag={dag} missing={missing} settings={settings} slices={bySlice} task={task} />} title="Slices">

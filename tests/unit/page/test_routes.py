@@ -251,6 +251,14 @@ def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(
         assert [line["archived"] for line in lines] == [False] + [True] * 5
         assert {line["state"] for line in lines} == {"published"}
     assert get(client_of(ANN), "dags/mails/tasks/daily/runs/r3/-1")["line"]["archived"]
+    # `airflow db clean --tables xcom`, and a task that ran again and failed before it knew its slice.
+    with database() as session:
+        write_runs(session, "mails", "daily", [Run("2025-01-05", "failed", run_id="r5")])
+        session.execute(delete(XComModel).where(XComModel.dag_id == "mails", XComModel.run_id == "r5"))
+        session.commit()
+    newest = get(client_of(ANN), path)["slices"][1]
+    assert (newest["slice_key"], newest["state"], newest["archived"]) == ("2025-01-05", "failed", False)
+    assert get(client_of(ANN), "dags/mails/tasks/daily/runs/r5/-1")["line"] == newest
     assert client_of(BOB).get(f"/ray-llm/api/{path}").status_code == 403
 
 

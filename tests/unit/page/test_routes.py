@@ -156,6 +156,11 @@ def test_unknown_run_is_not_found(client_of: ClientOf) -> None:
         assert client_of(ANN).get(f"/ray-llm/api/{TASK}/runs/again/{index}").status_code == 422
 
 
+@pytest.mark.parametrize("path", [f"{TASK}/runs/a%00b/-1", "dags/customers/tasks/a%00b/slices"])
+def test_name_that_no_database_can_hold_is_refused(client_of: ClientOf, path: str) -> None:
+    assert client_of(ANN).get(f"/ray-llm/api/{path}").status_code == 422
+
+
 @pytest.mark.parametrize("query", ["limit=0", "limit=5000", "offset=-1", "limit=x"])
 def test_pages_have_a_limit(client_of: ClientOf, query: str) -> None:
     assert client_of(ANN).get(f"/ray-llm/api/{TASK}/slices?{query}").status_code == 422

@@ -129,6 +129,12 @@ describe("backfillRange", () => {
       "2026-03-28T10:00:00", "2026-03-29T10:15:00",
     ]);
   });
+  it("holds an hour that clocks show twice, and the one after it", () => {
+    const before = slice("2025-11-01T20", { run_date: "2025-11-02T00:00:00+00:00", timezone: "America/New_York" });
+    expect(range([before], "hours", "2025-11-02T01", "2025-11-02T02")).toEqual([
+      "2025-11-02T05:00:00", "2025-11-02T07:15:00",
+    ]);
+  });
   it("begins with the run of the first day, from which Airflow's runs are steps of a timedelta", () => {
     const delta = slice("2026-05-01", { run_date: "2026-05-01T09:30:00+00:00", timezone: "UTC" });
     expect(range([delta], "days", "2026-05-03")?.[0]).toBe("2026-05-03T09:30:00");

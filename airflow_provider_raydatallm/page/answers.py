@@ -32,8 +32,8 @@ class SlicesPage(BaseModel):
     """Runs of slices, the newest first; of several runs of a slice, the first is its state.
 
     :param unreadable: how many entries of this page another version of the provider wrote.
-    :param next_start: of the data interval that the DAG's schedule has next: each before it should have its
-        slice. None without a schedule, and while the DAG is paused.
+    :param next_start: of the data interval, or of the partition, that the DAG's schedule has next: each
+        before it should have its slice. None without a schedule, and while the DAG is paused.
     """
 
     slices: list[SliceLine]

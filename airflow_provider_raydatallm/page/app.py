@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.staticfiles import StaticFiles
@@ -19,6 +20,15 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
+
+
+class _Bundle(StaticFiles):
+    """Its address names its content."""
+
+    def file_response(self, *given: Any, **more: Any) -> Response:
+        response = super().file_response(*given, **more)
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return response
 
 
 def build_app() -> FastAPI:
@@ -36,11 +46,9 @@ def build_app() -> FastAPI:
     async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         response = await call_next(request)
         response.headers.update(_HEADERS)
-        # The bundle's address names its content.
-        is_static = "/static/" in request.url.path
-        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if is_static else "no-store"
+        response.headers.setdefault("Cache-Control", "no-store")
         return response
 
     app.include_router(router)
-    app.mount("/static", StaticFiles(directory=_WWW, check_dir=False))
+    app.mount("/static", _Bundle(directory=_WWW, check_dir=False))
     return app

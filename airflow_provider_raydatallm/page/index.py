@@ -33,7 +33,7 @@ except ImportError:  # before Airflow 3.3
 
 #: States of a task that waits for a worker, or to be tried again; None is that of a cleared one.
 _QUEUED = {None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting"}
-_FAILED = {"failed", "upstream_failed", "removed"}
+_FAILED = {"failed", "upstream_failed"}
 #: How many runs whose entry has a slice's key in it are looked through for those of the slice.
 _HISTORY_RUNS = 2_000
 
@@ -89,17 +89,21 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
         kept = _kept(dag_id, task_id)
         total += _count(session, kept)
         if len(runs) < limit and offset + len(runs) < total:
-            later = kept.order_by(AssetStateStoreModel.updated_at.desc(), AssetStateStoreModel.key)
-            later = later.offset(max(offset - count, 0)).limit(limit - len(runs))
-            runs += [_of_kept(row) for row in session.execute(later)]
+            later = _latest_first(kept).offset(max(offset - count, 0)).limit(limit - len(runs))
+            runs += [_of_kept(row) for row in session.execute(_kept_with_states(dag_id, task_id, later))]
     readable = [run.line for run in runs if run is not None]
     dag = session.get(DagModel, dag_id)
     return SlicesPage(
         slices=readable,
         total=total,
         unreadable=len(runs) - len(readable),
-        next_start=dag.next_dagrun_data_interval_start if dag is not None and not dag.is_paused else None,
+        next_start=_next_start(dag) if dag is not None and not dag.is_paused else None,
     )
+
+
+def _next_start(dag: DagModel) -> datetime | None:
+    # Runs of partitions have no data interval.
+    return dag.next_dagrun_data_interval_start or getattr(dag, "next_dagrun_partition_date", None)
 
 
 def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> RunOfSlice | None:
@@ -114,7 +118,8 @@ def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index
         AssetStateStoreModel.last_updated_by_run_id == run_id,
         AssetStateStoreModel.last_updated_by_map_index == map_index,
     )
-    return next((run for row in session.execute(kept) if (run := _of_kept(row))), None)
+    rows = session.execute(_kept_with_states(dag_id, task_id, kept))
+    return next((run for row in rows if (run := _of_kept(row))), None)
 
 
 def list_history(session: Session, dag_id: str, task_id: str, slice_key: str) -> list[SliceLine]:
@@ -173,8 +178,8 @@ def _last(session: Session, dag_id: str, task_id: str) -> SliceLine | None:
     row = session.execute(_with_states(dag_id, task_id, newest)).first()
     run = _of_row(row) if row is not None else None
     if row is None and AssetStateStoreModel is not None:
-        kept = _kept(dag_id, task_id).order_by(AssetStateStoreModel.updated_at.desc()).limit(1)
-        row = session.execute(kept).first()
+        kept = _latest_first(_kept(dag_id, task_id)).limit(1)
+        row = session.execute(_kept_with_states(dag_id, task_id, kept)).first()
         run = _of_kept(row) if row is not None else None
     return run.line if run is not None else None
 
@@ -211,14 +216,15 @@ def _with_states(dag_id: str, task_id: str, entries: Select[Any]) -> Select[Any]
 
 
 def _kept(dag_id: str, task_id: str) -> Select[Any]:
-    """Finished entries of runs that Airflow has no more. Who wrote an entry, Airflow itself noted."""
+    """Finished entries of runs whose own Airflow has no more. Who wrote an entry, Airflow itself noted."""
     store = AssetStateStoreModel
     # Not `NOT EXISTS`: PostgreSQL compares each with each where it has no statistics yet.
     known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id, XComModel.map_index)
     columns: tuple[Any, ...] = (
+        store.key,
         store.value,
-        store.last_updated_by_run_id,
-        store.last_updated_by_map_index,
+        store.last_updated_by_run_id.label("run_id"),
+        store.last_updated_by_map_index.label("map_index"),
         store.updated_at,
     )
     return select(*columns).where(
@@ -226,6 +232,23 @@ def _kept(dag_id: str, task_id: str) -> Select[Any]:
         store.last_updated_by_dag_id == dag_id,
         store.last_updated_by_task_id == task_id,
         tuple_(store.last_updated_by_run_id, store.last_updated_by_map_index).not_in(known),
+    )
+
+
+def _latest_first(kept: Select[Any]) -> Select[Any]:
+    return kept.order_by(AssetStateStoreModel.updated_at.desc(), AssetStateStoreModel.key)
+
+
+def _kept_with_states(dag_id: str, task_id: str, kept: Select[Any]) -> Select[Any]:
+    """Joins a page of kept entries with those of their runs that are there: only their XComs may be gone."""
+    entry = kept.subquery()
+    ti = TaskInstance
+    same = (ti.dag_id == dag_id, ti.task_id == task_id, ti.run_id == entry.c.run_id)
+    columns = (ti.id, ti.state, ti.try_number, ti.start_date, ti.end_date)
+    return (
+        select(entry.c.value, entry.c.run_id, entry.c.map_index, entry.c.updated_at, *columns)
+        .outerjoin(ti, and_(*same, ti.map_index == entry.c.map_index))
+        .order_by(entry.c.updated_at.desc(), entry.c.key)
     )
 
 
@@ -244,11 +267,13 @@ def _of_row(row: Any) -> RunOfSlice | None:
 
 
 def _of_kept(row: Any) -> RunOfSlice | None:
-    value, run_id, map_index, updated = row
-    entry = SliceEntry.parse(_parsed(value))
+    if row.id is not None:
+        return _of_row(row)
+    entry = SliceEntry.parse(_parsed(row.value))
     if entry is None:
         return None
-    line = _line(entry, _state("success", entry), run_id=run_id, map_index=map_index, ended=updated)
+    run = {"run_id": row.run_id, "map_index": row.map_index, "ended": row.updated_at}
+    line = _line(entry, _state("success", entry), **run)
     return RunOfSlice(entry, line.model_copy(update={"archived": True}))
 
 

@@ -26,7 +26,8 @@ from airflow_provider_raydatallm.page.answers import (
 router = APIRouter(prefix="/api", tags=["Ray LLM"])
 
 Offset = Annotated[int, Query(ge=0)]
-#: As Airflow's database holds it.
+#: As Airflow's database holds them: PostgreSQL has no NUL.
+Name = Annotated[str, Path(pattern=r"^[^\x00]*$")]
 MapIndex = Annotated[int, Path(ge=-1, lt=2**31)]
 _TASK = "/dags/{dag_id}/tasks/{task_id}"
 _RUN = _TASK + "/runs/{run_id}/{map_index}"
@@ -57,7 +58,7 @@ def get_tasks(
 @router.get(f"{_TASK}/slices", dependencies=MAY_READ_SLICES)
 def get_slices(
     dag_id: str,
-    task_id: str,
+    task_id: Name,
     session: SessionDep,
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=400)] = 400,
@@ -68,7 +69,7 @@ def get_slices(
 
 @router.get(_RUN, dependencies=MAY_READ_SLICES)
 def get_run(
-    dag_id: str, task_id: str, run_id: str, map_index: MapIndex, session: SessionDep, user: GetUserDep
+    dag_id: str, task_id: Name, run_id: Name, map_index: MapIndex, session: SessionDep, user: GetUserDep
 ) -> SliceRun:
     """One run of a slice, by Airflow's database alone."""
     run = _find(session, dag_id, task_id, run_id, map_index)
@@ -86,7 +87,7 @@ def get_run(
 
 
 @router.get(f"{_RUN}/stored", dependencies=MAY_READ_SLICES)
-def get_stored(dag_id: str, task_id: str, run_id: str, map_index: MapIndex, session: SessionDep) -> Stored:
+def get_stored(dag_id: str, task_id: Name, run_id: Name, map_index: MapIndex, session: SessionDep) -> Stored:
     """The slice's report, versions and progress, from its folder."""
     run = _find(session, dag_id, task_id, run_id, map_index)
     session.close()  # storage may take its time, and a connection is not needed for it
@@ -96,8 +97,8 @@ def get_stored(dag_id: str, task_id: str, run_id: str, map_index: MapIndex, sess
 @router.get(f"{_RUN}/samples/{{kind}}", dependencies=MAY_READ_SLICES)
 def get_sample(
     dag_id: str,
-    task_id: str,
-    run_id: str,
+    task_id: Name,
+    run_id: Name,
     map_index: MapIndex,
     kind: Literal["published", "quarantined"],
     session: SessionDep,
@@ -110,7 +111,7 @@ def get_sample(
     return storage.read_sample(run, {"dag_id": dag_id, "task_id": task_id}, kind)
 
 
-def _find(session: SessionDep, dag_id: str, task_id: str, run_id: str, map_index: int) -> index.RunOfSlice:
+def _find(session: SessionDep, dag_id: str, task_id: Name, run_id: Name, map_index: int) -> index.RunOfSlice:
     run = index.find_run(session, dag_id, task_id, run_id, map_index)
     if run is None:
         raise HTTPException(

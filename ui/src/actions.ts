@@ -60,7 +60,9 @@ export function usualCost(slices: Iterable<SliceLine>, settings: Settings | null
     return values.length > 0 ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
   };
   const tokens = mean(({ tokens: { input, output } }) => (input || output ? (input ?? 0) + (output ?? 0) : null));
-  const price = cost(mean((slice) => slice.gpu_seconds), settings?.gpu_hour_price ?? null);
+  // What a run took is a part of it where others had answered some of its rows.
+  const whole = (slice: SliceLine) => (slice.counts.resumed ? null : slice.gpu_seconds);
+  const price = cost(mean(whole), settings?.gpu_hour_price ?? null);
   const parts = [
     tokens === null ? null : `${compact(tokens)} tokens`,
     price === null ? null : `GPUs for ${money(price, settings?.currency ?? "")}`,

@@ -26,8 +26,11 @@ const DAY = /^(\d{4})-?(\d{2})-?(\d{2})$/;
 const HOUR = /^(\d{4})-?(\d{2})-?(\d{2})[T _-](\d{2})(?::?00){0,2}Z?$/;
 const DAY_MS = 86_400_000;
 const HOUR_MS = 3_600_000;
-/** From so many days on, a weekday that never had a slice is not expected to have one. */
+/** On the mean; no step of whole hours is as long. */
+const MONTH_MS = 30.4375 * DAY_MS;
+/** From so many days on, a weekday, or an hour of the day, that never had a slice is not expected to have one. */
 const WEEKDAYS_SHOW = 21;
+const HOURS_SHOW = 3;
 
 /** The latest run of each slice, as it is listed: the newest first. Trials are tables of their own. */
 export function latest(slices: SliceLine[]): Map<string, SliceLine> {
@@ -50,30 +53,73 @@ export function gridOf(keys: Iterable<string>): Grid {
  *
  * @param end  an instant up to which there should be slices, as keys name instants; see `expectedUntil`.
  */
-export function missingKeys(keys: Iterable<string>, grid: Grid, end: number | null = null): string[] {
-  if (grid === "names") return [];
+export function missingKeys(slices: Map<string, SliceLine>, grid: Grid, end: number | null = null): string[] {
+  const like = slices.keys().next().value;
+  if (grid === "names" || like === undefined) return [];
   const [pattern, unit] = grid === "days" ? [DAY, DAY_MS] : [HOUR, HOUR_MS];
-  const written = [...keys];
-  const known = new Set(written.map((key) => instantOf(key, pattern) as number));
+  const known = new Set([...slices.keys()].map((key) => instantOf(key, pattern) as number));
   const instants = [...known].sort((a, b) => a - b);
-  const [first, last] = [instants[0], instants.at(-1)];
-  if (first === undefined || last === undefined) return [];
+  const last = instants.at(-1) as number;
   const step = usualStep(instants) ?? unit;
-  const weekdays = new Set(instants.map((instant) => new Date(instant).getUTCDay()));
-  const anyWeekday = step !== DAY_MS || last - first < WEEKDAYS_SHOW * DAY_MS;
+  const isExpected = rhythmOf(instants, step, zoneOf(slices));
   const missing: string[] = [];
-  for (let instant = first; instant < Math.max(last, end ?? last); instant += step) {
-    const isExpected = anyWeekday || weekdays.has(new Date(instant).getUTCDay());
-    if (isExpected && !known.has(instant)) missing.push(keyLike(written[0] as string, instant));
+  for (const [i, start] of instants.entries()) {
+    const stop = instants[i + 1] ?? Math.max(last, end ?? last);
+    const between: number[] = [];
+    let instant = stepFrom(start, step);
+    for (; instant < stop; instant = stepFrom(instant, step)) between.push(instant);
+    // Where no number of steps leads from one slice to the next, one of them is out of the rhythm.
+    if (instant !== stop && start !== last) continue;
+    missing.push(...between.filter(isExpected).map((gap) => keyLike(like, gap)));
   }
   return missing;
 }
 
+function stepFrom(instant: number, step: number): number {
+  if (step % MONTH_MS !== 0) return instant + step;
+  const date = new Date(instant);
+  return date.setUTCMonth(date.getUTCMonth() + step / MONTH_MS);
+}
+
+/** Whether a slice is expected at an instant that steps lead to. */
+function rhythmOf(instants: number[], step: number, timezone: string | null): (instant: number) => boolean {
+  const span = (instants.at(-1) as number) - (instants[0] as number);
+  const weekdays = new Set(instants.map((instant) => new Date(instant).getUTCDay()));
+  const hours = new Set(instants.map((instant) => new Date(instant).getUTCHours()));
+  const anyWeekday = step > DAY_MS || span < WEEKDAYS_SHOW * DAY_MS;
+  const anyHour = step >= DAY_MS || span < HOURS_SHOW * DAY_MS;
+  return (instant) => {
+    const date = new Date(instant);
+    return (
+      (anyWeekday || weekdays.has(date.getUTCDay())) &&
+      (anyHour || hours.has(date.getUTCHours())) &&
+      (step >= DAY_MS || isOnClock(instant, timezone))
+    );
+  };
+}
+
+/** False for the hour that is left out when clocks are put forward. */
+function isOnClock(instant: number, timezone: string | null): boolean {
+  return [-DAY_MS, DAY_MS].some((near) => {
+    const offset = clockAt(instant + near, timezone);
+    return clockAt(instant - offset, timezone) === offset;
+  });
+}
+
+/**
+ * Those of the missing keys that no run can have that is not loaded: a slice has no run before its day.
+ *
+ * @param slices  the newest runs, the newest first.
+ */
+export function surelyMissing(missing: string[], grid: Grid, slices: SliceLine[]): string[] {
+  const oldest = slices.at(-1);
+  const since = Date.parse(oldest?.ended ?? oldest?.started ?? "");
+  return missing.filter((key) => (instantOf(key, grid === "days" ? DAY : HOUR) as number) >= since + DAY_MS);
+}
+
 /** The start of the schedule's next interval as keys name instants: in the DAG's timezone. */
 export function expectedUntil(slices: Map<string, SliceLine>, grid: Grid, nextStart: string | null): number | null {
-  if (grid === "names" || nextStart === null) return null;
-  const start = Date.parse(nextStart);
-  return start + (offsetNear(slices, grid, start) ?? clockAt(start, zoneOf(slices)));
+  return grid === "names" || nextStart === null ? null : namedBy(slices, grid, Date.parse(nextStart));
 }
 
 /**
@@ -91,12 +137,14 @@ export function backfillRange(
   const named = keys.map((key) => instantOf(key, pattern)).filter((instant) => instant !== null);
   if (grid === "names" || named.length === 0) return null;
   const [first, last] = [Math.min(...named), Math.max(...named)];
-  const [early, late] = [offsetNear(slices, grid, first), offsetNear(slices, grid, last)];
-  // The clock may change between a slice and the one that is nearest to it.
-  if (early !== null && late !== null) return [new Date(first - early - unit / 4), new Date(last - late + unit / 4)];
-  const timezone = isPartitioned ? null : zoneOf(slices);
-  const end = last + unit - 1000;
-  return [new Date(first - clockAt(first, timezone)), new Date(end - clockAt(end, timezone))];
+  const timezone = zoneOf(slices);
+  const [early, late] = [leadNear(slices, grid, first), leadNear(slices, grid, last)];
+  if (early === null || late === null) {
+    const clock = isPartitioned ? null : timezone;
+    return [new Date(instantAt(first, clock)), new Date(instantAt(last + unit - 1000, clock))];
+  }
+  // The start is exact: of a schedule by a timedelta, Airflow's runs are steps from there.
+  return [new Date(instantAt(first - early, timezone)), new Date(instantAt(last - late, timezone) + unit / 4)];
 }
 
 /** The key of a run that Airflow would make. */
@@ -104,8 +152,15 @@ export function keyOfRun(slices: Map<string, SliceLine>, grid: Grid, run: Planne
   if (run.partition_key) return run.partition_key;
   const like = slices.keys().next().value;
   if (grid === "names" || like === undefined || !run.logical_date) return run.logical_date ?? "";
-  const instant = Date.parse(run.logical_date);
-  return keyLike(like, instant + (offsetNear(slices, grid, instant) ?? clockAt(instant, zoneOf(slices))));
+  return keyLike(like, namedBy(slices, grid, Date.parse(run.logical_date)));
+}
+
+/** What the key of a run of this date names. */
+function namedBy(slices: Map<string, SliceLine>, grid: Grid, date: number): number {
+  const unit = grid === "days" ? DAY_MS : HOUR_MS;
+  const local = date + clockAt(date, zoneOf(slices));
+  const lead = leadNear(slices, grid, local);
+  return unit * (lead === null ? Math.floor(local / unit) : Math.round((local + lead) / unit));
 }
 
 /** The schedule's timezone, as the newest slice has it. */
@@ -115,22 +170,39 @@ function zoneOf(slices: Map<string, SliceLine>): string | null {
 
 /** What a timezone's clock is ahead of UTC; nothing where this browser does not know the timezone. */
 function clockAt(instant: number, timezone: string | null): number {
-  try {
-    const clock = new Date(instant).toLocaleString("sv-SE", { timeZone: timezone ?? "UTC" });
-    return Date.parse(`${clock.replace(" ", "T")}Z`) - Math.floor(instant / 1000) * 1000;
-  } catch {
-    return 0;
-  }
+  const clock = clockOf(timezone ?? "UTC")?.format(instant);
+  return clock === undefined ? 0 : Date.parse(`${clock.replace(" ", "T")}Z`) - Math.floor(instant / 1000) * 1000;
 }
 
-/** What a run's date lacks to the one that its slice's key names, by the scheduled slice that is nearest. */
-function offsetNear(slices: Map<string, SliceLine>, grid: Grid, instant: number): number | null {
-  let nearest: [distance: number, offset: number] | null = null;
+/** Made once: it takes longer than to read a clock a hundred times. */
+const clocks = new Map<string, Intl.DateTimeFormat | undefined>();
+
+function clockOf(timeZone: string): Intl.DateTimeFormat | undefined {
+  if (!clocks.has(timeZone)) {
+    try {
+      clocks.set(timeZone, new Intl.DateTimeFormat("sv-SE", { timeZone, dateStyle: "short", timeStyle: "medium" }));
+    } catch {
+      clocks.set(timeZone, undefined);
+    }
+  }
+  return clocks.get(timeZone);
+}
+
+/** The instant at which a timezone's clock shows this. */
+function instantAt(local: number, timezone: string | null): number {
+  return local - clockAt(local - clockAt(local, timezone), timezone);
+}
+
+/** What a run's date, by the schedule's clock, lacks to the one that its slice's key names: of the nearest such slice. */
+function leadNear(slices: Map<string, SliceLine>, grid: Grid, local: number): number | null {
+  const timezone = zoneOf(slices);
+  let nearest: [distance: number, lead: number] | null = null;
   for (const { slice_key, run_date } of slices.values()) {
     const named = instantOf(slice_key, grid === "days" ? DAY : HOUR);
     if (run_date === null || named === null) continue;
-    const own = Date.parse(run_date);
-    const distance = Math.abs(own - instant);
+    const date = Date.parse(run_date);
+    const own = date + clockAt(date, timezone);
+    const distance = Math.abs(own - local);
     if (nearest === null || distance < nearest[0]) nearest = [distance, named - own];
   }
   return nearest === null ? null : nearest[1];
@@ -198,11 +270,18 @@ function keyLike(key: string, instant: number): string {
 function usualStep(instants: number[]): number | null {
   const times = new Map<number, number>();
   for (let i = 1; i < instants.length; i++) {
-    const step = (instants[i] as number) - (instants[i - 1] as number);
+    const step = stepBetween(instants[i - 1] as number, instants[i] as number);
     times.set(step, (times.get(step) ?? 0) + 1);
   }
   const [most] = [...times].sort((a, b) => b[1] - a[1] || a[0] - b[0]);
   return most !== undefined && most[1] > 1 ? most[0] : null;
+}
+
+/** Months between the same days of them, which differ in length. */
+function stepBetween(early: number, late: number): number {
+  const [from, to] = [new Date(early), new Date(late)];
+  const months = 12 * (to.getUTCFullYear() - from.getUTCFullYear()) + to.getUTCMonth() - from.getUTCMonth();
+  return stepFrom(early, months * MONTH_MS) === late && months > 0 ? months * MONTH_MS : late - early;
 }
 
 function monthOf(instant: number): number {

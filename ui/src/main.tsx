@@ -22,7 +22,7 @@ export default function RayLLM() {
         {dag && task && run ? (
           <SlicePage dag={dag} map={map ?? -1} run={run} task={task} />
         ) : dag && task ? (
-          <TaskPage dag={dag} task={task} />
+          <TaskPage dag={dag} key={`${dag}/${task}`} task={task} />
         ) : (
           <TasksPage />
         )}

@@ -102,7 +102,7 @@ export function labelShares(slices: SliceLine[]): Series[] {
   return series;
 }
 
-function perGpuSecond(slice: SliceLine): number | null {
-  const tokens = (slice.tokens.input ?? 0) + (slice.tokens.output ?? 0);
-  return slice.gpu_seconds ? tokens / slice.gpu_seconds : null;
+/** Of the run's own tokens: those of the slice are also of rows that earlier runs answered. */
+function perGpuSecond({ gpu_seconds, tokens_per_s, seconds }: SliceLine): number | null {
+  return gpu_seconds && tokens_per_s !== null ? (tokens_per_s * (seconds.inference ?? 0)) / gpu_seconds : null;
 }

@@ -1,4 +1,4 @@
-import { useCallback, useEffect, useMemo, useState } from "react";
+import { useEffect, useMemo, useState } from "react";
 
 import { ApiError, call, paths, type SliceLine, type SlicesPage } from "./api";
 
@@ -16,25 +16,30 @@ export interface Slices {
 
 /** A task's runs of slices, the newest first: a page at once, others when asked for. */
 export function useSlices(dag: string, task: string): Slices {
+  const [wanted, setWanted] = useState(1);
   const [pages, setPages] = useState<SlicesPage[]>([]);
   const [error, setError] = useState<ApiError | null>(null);
-  const load = useCallback(
-    (page: number) =>
-      call<SlicesPage>(paths.slices(dag, task, page * LIMIT, LIMIT)).then(
-        (answer) => {
-          setPages((old) => Object.assign([...old], { [page]: answer }));
+  useEffect(() => {
+    let isCurrent = true;
+    // All of them, as each new run moves one from a page to the next.
+    const load = () =>
+      Promise.all(
+        Array.from({ length: wanted }, (_, page) => call<SlicesPage>(paths.slices(dag, task, page * LIMIT, LIMIT))),
+      ).then(
+        (answers) => {
+          if (!isCurrent) return;
+          setPages(answers);
           setError(null);
         },
-        (e: unknown) => setError(e instanceof ApiError ? e : new ApiError(0, String(e))),
-      ),
-    [dag, task],
-  );
-  useEffect(() => {
-    setPages([]);
-    void load(0);
-    const timer = setInterval(() => void load(0), REFRESH_MS);
-    return () => clearInterval(timer);
-  }, [load]);
+        (e: unknown) => isCurrent && setError(e instanceof ApiError ? e : new ApiError(0, String(e))),
+      );
+    void load();
+    const timer = setInterval(() => void load(), REFRESH_MS);
+    return () => {
+      isCurrent = false;
+      clearInterval(timer);
+    };
+  }, [dag, task, wanted]);
   const slices = useMemo(() => (pages.length > 0 ? pages.flatMap((page) => page.slices) : null), [pages]);
   return {
     slices,
@@ -42,6 +47,6 @@ export function useSlices(dag: string, task: string): Slices {
     unreadable: pages.reduce((sum, page) => sum + page.unreadable, 0),
     nextStart: pages[0]?.next_start ?? null,
     error,
-    loadMore: () => void load(pages.length),
+    loadMore: () => setWanted(pages.length + 1),
   };
 }

@@ -31,6 +31,10 @@ describe("actionsFor", () => {
     expect(actionsFor(slice("a", { counts })).at(-1)?.words).not.toContain("last time");
     const cheap = slice("b", { ...known, tokens: {}, gpu_seconds: 3600 });
     expect(usualCost([slice("a", known), cheap], priced)).toBe("1.7M tokens and GPUs for $3.75");
+    // A run that had most rows already says nothing of what all of them cost.
+    const resumed = slice("c", { ...known, counts: { ...counts, resumed: 90 }, gpu_seconds: 60 });
+    expect(usualCost([resumed], priced)).toBe("1.7M tokens");
+    expect(usualCost([slice("a", known), resumed], priced)).toBe("1.7M tokens and GPUs for $5.00");
   });
   it("needs the DAG's Params", () => {
     const [retry] = actionsFor(slice("a", { counts }));

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { SliceLine } from "../src/api";
-import { backfillRange, blocksOf, expectedUntil, gridOf, keyOfRun, latest, missingKeys } from "../src/calendar";
+import { backfillRange, blocksOf, expectedUntil, type Grid, gridOf, keyOfRun, latest, missingKeys, surelyMissing } from "../src/calendar";
 
 export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
   return {
@@ -28,37 +28,76 @@ describe("gridOf", () => {
 });
 
 describe("missingKeys", () => {
+  const missing = (keys: string[], grid: Grid, end: number | null = null, timezone: string | null = null) =>
+    missingKeys(latest(keys.map((key) => slice(key, { timezone }))), grid, end);
   it("finds the gaps between the first and the last day", () => {
     const all = days("2026-01-28", 8);
-    expect(missingKeys(all.filter((_, i) => i !== 2 && i !== 4), "days")).toEqual(["2026-01-30", "2026-02-01"]);
+    expect(missing(all.filter((_, i) => i !== 2 && i !== 4), "days")).toEqual(["2026-01-30", "2026-02-01"]);
   });
   it("takes a single step of two days for a gap", () => {
-    expect(missingKeys(["2025-01-01", "2025-01-03"], "days")).toEqual(["2025-01-02"]);
-    expect(missingKeys(["2025-01-01", "2025-01-03", "2025-01-05"], "days")).toEqual([]);
+    expect(missing(["2025-01-01", "2025-01-03"], "days")).toEqual(["2025-01-02"]);
+    expect(missing(["2025-01-01", "2025-01-03", "2025-01-05"], "days")).toEqual([]);
   });
   it("writes them as the others are written", () => {
-    expect(missingKeys(["20260130", "20260131", "20260202"], "days")).toEqual(["20260201"]);
-    expect(missingKeys(["2026-01-31T22", "2026-01-31T23", "2026-02-01T01"], "hours")).toEqual(["2026-02-01T00"]);
+    expect(missing(["20260130", "20260131", "20260202"], "days")).toEqual(["20260201"]);
+    expect(missing(["2026-01-31T22", "2026-01-31T23", "2026-02-01T01"], "hours")).toEqual(["2026-02-01T00"]);
   });
   it("expects a weekly table once a week", () => {
     const all = days("2026-01-05", 6, 7);
-    expect(missingKeys(all, "days")).toEqual([]);
-    expect(missingKeys(all.filter((_, i) => i !== 3), "days")).toEqual([all[3]]);
+    expect(missing(all, "days")).toEqual([]);
+    expect(missing(all.filter((_, i) => i !== 3), "days")).toEqual([all[3]]);
   });
   it("expects nothing on weekdays that never had a slice", () => {
     const work = days("2026-01-05", 40).filter((day) => ![0, 6].includes(new Date(day).getUTCDay()));
-    expect(missingKeys(work, "days")).toEqual([]);
-    expect(missingKeys(work.filter((day) => day !== "2026-01-14"), "days")).toEqual(["2026-01-14"]);
+    expect(missing(work, "days")).toEqual([]);
+    expect(missing(work.filter((day) => day !== "2026-01-14"), "days")).toEqual(["2026-01-14"]);
+  });
+  it("expects a monthly table on its day of each month, however long months are", () => {
+    const firsts = [1, 2, 3, 4, 5, 6, 7].map((month) => `2026-0${month}-01`);
+    expect(missing(firsts, "days")).toEqual([]);
+    expect(missing(firsts.slice(0, 3), "days")).toEqual([]);
+    expect(missing(firsts.filter((_, i) => i !== 2), "days", Date.UTC(2026, 8, 1))).toEqual(["2026-03-01", "2026-08-01"]);
+    expect(missing(days("2026-01-05", 8, 28).filter((_, i) => i !== 3), "days")).toEqual(["2026-03-30"]);
+    expect(missing(["2025-01-01", "2025-04-01", "2025-07-01", "2026-01-01"], "days")).toEqual(["2025-10-01"]);
+  });
+  it("takes a slice that is out of the rhythm for what it is", () => {
+    expect(missing(["2026-01-07", ...days("2026-01-12", 4, 7)], "days")).toEqual([]);
+    const twice = [1, 2, 3, 4, 5, 6, 7].flatMap((month) => [`2026-0${month}-01`, `2026-0${month}-15`]);
+    expect(missing(twice, "days")).toEqual([]);
+  });
+  it("expects nothing at hours of the day that never had a slice", () => {
+    const open = days("2026-03-02", 5).flatMap((day) => [9, 10, 11, 12].map((hour) => `${day}T${hour}`.replace("T9", "T09")));
+    expect(missing(open, "hours")).toEqual([]);
+    expect(missing(open.filter((key) => key !== "2026-03-04T10"), "hours")).toEqual(["2026-03-04T10"]);
+  });
+  it("expects nothing in the hour that clocks leave out", () => {
+    const hours = ["2026-03-29T00", "2026-03-29T01", "2026-03-29T03", "2026-03-29T04"];
+    expect(missing(hours, "hours", null, "Europe/Berlin")).toEqual([]);
+    expect(missing(hours, "hours", null, "UTC")).toEqual(["2026-03-29T02"]);
+    expect(missing(["2026-10-25T01", "2026-10-25T03"], "hours", null, "Europe/Berlin")).toEqual(["2026-10-25T02"]);
   });
   it("expects slices up to the schedule's next interval, in the DAG's timezone", () => {
     const taipei = slice("2026-01-30", { run_date: "2026-01-29T16:00:00+00:00" });
     const end = expectedUntil(latest([taipei]), "days", "2026-02-01T16:00:00Z");
-    expect(missingKeys(["2026-01-30"], "days", end)).toEqual(["2026-01-31", "2026-02-01"]);
-    expect(missingKeys(["2026-01-30"], "days", null)).toEqual([]);
+    expect(missing(["2026-01-30"], "days", end)).toEqual(["2026-01-31", "2026-02-01"]);
+    expect(missing(["2026-01-30"], "days", null)).toEqual([]);
     const byHand = latest([slice("2026-01-30", { timezone: "Asia/Taipei" })]);
     expect(expectedUntil(byHand, "days", "2026-02-01T16:00:00Z")).toBe(Date.UTC(2026, 1, 2));
+    expect(expectedUntil(byHand, "days", "2026-02-01T22:30:00Z")).toBe(Date.UTC(2026, 1, 2));
   });
-  it("knows of no gap among names", () => expect(missingKeys(["a", "c"], "names")).toEqual([]));
+  it("knows of no gap among names", () => expect(missing(["a", "c"], "names")).toEqual([]));
+});
+
+describe("surelyMissing", () => {
+  it("leaves out days whose runs may be among those that are not loaded", () => {
+    // Of two years, the newest runs: one of them of an old day, again.
+    const at = (key: string) => slice(key, { ended: `${key}T01:00:00Z` });
+    const runs = [slice("2024-01-05", { ended: "2026-01-13T01:00:00Z" }), ...[12, 11, 8, 7, 6, 5, 4, 3, 2, 1].map((day) => at(`2026-01-${String(day).padStart(2, "0")}`))];
+    const keys = missingKeys(latest(runs), "days");
+    expect(keys.length).toBeGreaterThan(700);
+    expect(surelyMissing(keys, "days", runs)).toEqual(["2026-01-09", "2026-01-10"]);
+    expect(surelyMissing(keys, "days", [slice("2026-01-05")])).toEqual([]);
+  });
 });
 
 describe("backfillRange", () => {
@@ -84,12 +123,21 @@ describe("backfillRange", () => {
     const dates = backfillRange(latest([slice("2026-07-01", { timezone: "Asia/Taipei" })]), "days", ["2026-07-03"], true);
     expect(dates?.[0].toISOString()).toBe("2026-07-03T00:00:00.000Z");
   });
-  it("takes the clock of each end of the gap", () => {
-    const winter = slice("2026-03-28T10", { run_date: "2026-03-28T09:00:00+00:00" });
-    const summer = slice("2026-03-29T13", { run_date: "2026-03-29T11:00:00+00:00" });
-    expect(range([winter, summer], "hours", "2026-03-28T11", "2026-03-29T12")).toEqual([
-      "2026-03-28T09:45:00", "2026-03-29T10:15:00",
+  it("takes the clock of each end of the gap, also where all slices are of one", () => {
+    const winter = slice("2026-03-28T10", { run_date: "2026-03-28T09:00:00+00:00", timezone: "Europe/Berlin" });
+    expect(range([winter], "hours", "2026-03-28T11", "2026-03-29T12")).toEqual([
+      "2026-03-28T10:00:00", "2026-03-29T10:15:00",
     ]);
+  });
+  it("holds an hour that clocks show twice, and the one after it", () => {
+    const before = slice("2025-11-01T20", { run_date: "2025-11-02T00:00:00+00:00", timezone: "America/New_York" });
+    expect(range([before], "hours", "2025-11-02T01", "2025-11-02T02")).toEqual([
+      "2025-11-02T05:00:00", "2025-11-02T07:15:00",
+    ]);
+  });
+  it("begins with the run of the first day, from which Airflow's runs are steps of a timedelta", () => {
+    const delta = slice("2026-05-01", { run_date: "2026-05-01T09:30:00+00:00", timezone: "UTC" });
+    expect(range([delta], "days", "2026-05-03")?.[0]).toBe("2026-05-03T09:30:00");
   });
 });
 
@@ -100,6 +148,12 @@ describe("keyOfRun", () => {
     expect(keyOfRun(taipei, "days", { logical_date: "2026-01-02T16:00:00Z" })).toBe("20260103");
     const byHand = latest([slice("2026-01-01", { timezone: "Asia/Taipei" })]);
     expect(keyOfRun(byHand, "days", { logical_date: "2026-01-03T16:00:00Z" })).toBe("2026-01-04");
+  });
+  it("is the day of a run by the schedule's clock, also where the clock changes before the next slice", () => {
+    const winter = latest([slice("2026-03-07", { run_date: "2026-03-07T11:30:00+00:00", timezone: "America/New_York" })]);
+    expect(keyOfRun(winter, "days", { logical_date: "2026-03-08T10:30:00Z" })).toBe("2026-03-08");
+    const summer = latest([slice("2026-03-30", { run_date: "2026-03-29T22:00:00+00:00", timezone: "Europe/Berlin" })]);
+    expect(keyOfRun(summer, "days", { logical_date: "2026-03-27T23:00:00Z" })).toBe("2026-03-28");
   });
 });
 

@@ -68,6 +68,14 @@ describe("trends", () => {
     expect(series("Cost of GPUs")).toBeUndefined();
     expect(series("Cost of GPUs", 2)).toEqual([[1, 2]]);
   });
+  it("show what GPUs did in the run itself, of a slice that an earlier run began", () => {
+    const resumed = slice("a", {
+      counts: { ...counts(100), resumed: 90 }, tokens: { input: 9000, output: 1000 }, tokens_per_s: 50,
+      seconds: { engine_start: 30, inference: 20 }, gpu_seconds: 100,
+    });
+    const [trend] = trendsOf([resumed], null, "EUR").filter(({ title }) => title === "Tokens per GPU and second");
+    expect(trend?.series[0]?.values).toEqual([10]);
+  });
   it("show labels as shares of 100%", () => {
     const shares = labelShares(slices);
     expect(shares.map((one) => one.name)).toEqual(["a", "b"]);

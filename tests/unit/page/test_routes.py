@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.models.asset import AssetModel, TaskOutletAssetReference
+from airflow.models.dag import DagModel
 from airflow.models.xcom import XComModel
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, insert, select, update
@@ -38,6 +39,8 @@ def runs(database: sessionmaker[Session]) -> None:
             Run("2026-01-05", None, entry=None, at=BEGIN + 4 * DAY),
             Run("2026-01-06", "skipped", entry=figures(0, outcome="empty"), at=BEGIN + 5 * DAY),
             Run("2026-01-01", run_id="again", entry=figures(600, version=2), at=BEGIN + 6 * DAY),
+            # As Airflow calls the instances of a task that has another name now.
+            Run("2026-01-07", "removed", at=BEGIN + 7 * DAY),
         ])  # fmt: skip
         write_runs(session, "mails", "label", [
             Run("a", map_index=0, run_id="mapped"), Run(HOSTILE, map_index=1, run_id="mapped"),
@@ -58,12 +61,12 @@ RUN = f"{TASK}/runs/again/-1"
 def test_slices_have_the_state_that_airflow_knows(client_of: ClientOf) -> None:
     page = get(client_of(ANN), f"{TASK}/slices")
     assert [(s["slice_key"], s["state"]) for s in page["slices"]] == [
-        ("2026-01-01", "published"), ("2026-01-06", "empty"), ("2026-01-05", "queued"),
-        ("2026-01-04", "running"), ("2026-01-03", "failed"), ("2026-01-02", "quarantined"),
-        ("2026-01-01", "published"),
+        ("2026-01-07", "published"), ("2026-01-01", "published"), ("2026-01-06", "empty"),
+        ("2026-01-05", "queued"), ("2026-01-04", "running"), ("2026-01-03", "failed"),
+        ("2026-01-02", "quarantined"), ("2026-01-01", "published"),
     ]  # fmt: skip
-    assert page["total"] == 7
-    assert page["slices"][5]["counts"]["quarantined"] == 12
+    assert page["total"] == 8
+    assert page["slices"][6]["counts"]["quarantined"] == 12
     rest = get(client_of(ANN), f"{TASK}/slices", offset=5, limit=10)
     assert rest["slices"] == page["slices"][5:]
 
@@ -151,6 +154,11 @@ def test_unknown_run_is_not_found(client_of: ClientOf) -> None:
         assert client_of(ANN).get(f"/ray-llm/api/{path}").status_code == 404
     for index in (2**63, -2):
         assert client_of(ANN).get(f"/ray-llm/api/{TASK}/runs/again/{index}").status_code == 422
+
+
+@pytest.mark.parametrize("path", [f"{TASK}/runs/a%00b/-1", "dags/customers/tasks/a%00b/slices"])
+def test_name_that_no_database_can_hold_is_refused(client_of: ClientOf, path: str) -> None:
+    assert client_of(ANN).get(f"/ray-llm/api/{path}").status_code == 422
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=5000", "offset=-1", "limit=x"])
@@ -248,7 +256,42 @@ def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(
         assert [line["archived"] for line in lines] == [False] + [True] * 5
         assert {line["state"] for line in lines} == {"published"}
     assert get(client_of(ANN), "dags/mails/tasks/daily/runs/r3/-1")["line"]["archived"]
+    # `airflow db clean --tables xcom`, and a task that ran again and failed before it knew its slice.
+    with database() as session:
+        write_runs(session, "mails", "daily", [Run("2025-01-05", "failed", run_id="r5")])
+        session.execute(delete(XComModel).where(XComModel.dag_id == "mails", XComModel.run_id == "r5"))
+        session.commit()
+    newest = get(client_of(ANN), path)["slices"][1]
+    assert (newest["slice_key"], newest["state"], newest["archived"]) == ("2025-01-05", "failed", False)
+    assert get(client_of(ANN), "dags/mails/tasks/daily/runs/r5/-1")["line"] == newest
     assert client_of(BOB).get(f"/ray-llm/api/{path}").status_code == 403
+
+
+def test_next_start_is_that_of_the_interval_or_of_the_partition(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    with database() as session:
+        write_runs(session, "photos", "next", [Run("2026-01-01", run_id="next")])
+        dag = session.get(DagModel, "photos")
+        assert dag is not None
+        for of_interval, of_partition, paused, expected in (
+            (BEGIN, None, False, BEGIN), (None, BEGIN, False, BEGIN), (None, None, False, None),
+            (BEGIN, None, True, None),
+        ):  # fmt: skip
+            dag.next_dagrun_data_interval_start, dag.next_dagrun_partition_date = of_interval, of_partition
+            dag.is_paused = paused
+            session.commit()
+            start = get(client_of(BOB), "dags/photos/tasks/next/slices")["next_start"]
+            assert (start and dt.datetime.fromisoformat(start)) == expected
+
+
+def test_only_the_bundle_is_kept_by_browsers(client_of: ClientOf, database: sessionmaker[Session]) -> None:
+    """Not answers about a task that is called as the bundle's folder is, nor that a file is not there."""
+    with database() as session:
+        write_runs(session, "mails", "static", [Run("2026-01-01", run_id="static")])
+    for path in ("api/dags/mails/tasks/static/slices", "static/none.js"):
+        answer = client_of(ANN).get(f"/ray-llm/{path}")
+        assert answer.headers["cache-control"] == "no-store", path
 
 
 def test_bundle_is_served_with_its_type(client_of: ClientOf) -> None:

@@ -5,7 +5,7 @@ import { Box, Flex, Heading, HStack, Link, Table, Text } from "@chakra-ui/react"
 import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type Try } from "../api";
 import { compact, cost, count, money, percent, rate, time, UNKNOWN } from "../format";
 import { Actions } from "../parts/slice/Actions";
-import { Figure, Figures, Note, PageLink, Plain, Problem, Section, StateWords, Waiting } from "../parts/basics";
+import { Figure, Figures, Note, PageLink, Plain, Problem, Section, StateWords, Trial, Waiting } from "../parts/basics";
 import { Cluster } from "../parts/slice/Cluster";
 import { Live } from "../parts/slice/Live";
 import { OverTime } from "../parts/slice/OverTime";
@@ -100,7 +100,7 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
           <Plain most={HEADING}>{line.slice_key}</Plain>
         </Heading>
         <StateWords state={line.state} />
-        {line.trial ? <Text color="fg.muted">trial <Plain>{line.trial}</Plain></Text> : null}
+        <Trial line={line} />
       </Flex>
       <HStack color="fg.muted" columnGap={4} fontSize="sm" mt={2} rowGap={1} wrap="wrap">
         {line.archived ? (
@@ -146,14 +146,22 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
   );
 }
 
+/** Outcomes whose figures are of another run. */
+const FOREIGN: Record<string, string> = {
+  unchanged: "This run found the slice finished and asked nothing. The figures are those of the run that published it.",
+  attached: "This run waited for another one that worked on the slice. The figures are those of that run.",
+};
+
 function Result({ line, settings, stored }: { line: SliceLine; settings: Settings | null; stored: Stored | null }) {
   if (!line.outcome) return null;
   const { counts, tokens } = line;
   const { planned = 0, succeeded = 0, quarantined = 0 } = counts;
-  const price = cost(line.gpu_seconds, settings?.gpu_hour_price ?? null);
+  const foreign = FOREIGN[line.outcome];
+  const price = foreign ? null : cost(line.gpu_seconds, settings?.gpu_hour_price ?? null);
   const utilisation = stored?.report?.utilisation ?? {};
   return (
     <Section title="Result">
+      {foreign ? <Note>{foreign}</Note> : null}
       <Text mb={3}>
         <b>{count(planned)}</b> planned = <b>{count(succeeded)}</b> answered + <b>{count(quarantined)}</b> in quarantine
         {planned === succeeded + quarantined ? "" : " – these counts do not add up"}
@@ -208,7 +216,7 @@ function Advice({ line, stored }: { line: SliceLine; stored: Stored | null }) {
 function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; task: string; run: string }) {
   return (
     <Section title="Runs of this slice">
-      <Box overflowX="auto">
+      <Box overflowX="auto" tabIndex={0}>
         <Table.Root size="sm">
           <Table.Header>
             <Table.Row>
@@ -239,7 +247,10 @@ function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; ta
                 <Table.Cell>
                   <StateWords state={line.state} />
                 </Table.Cell>
-                <Table.Cell>{line.outcome ?? "–"}</Table.Cell>
+                <Table.Cell>
+                  {line.outcome ?? "–"}
+                  <Trial line={line} />
+                </Table.Cell>
                 <Table.Cell textAlign="end">{line.published_version ?? "–"}</Table.Cell>
                 <Table.Cell textAlign="end">{count(line.counts.succeeded)}</Table.Cell>
                 <Table.Cell textAlign="end">{count(line.counts.resumed)}</Table.Cell>

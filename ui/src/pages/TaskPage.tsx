@@ -5,7 +5,7 @@ import { Button, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { paths, type Settings } from "../api";
-import { expectedUntil, gridOf, latest, missingKeys } from "../calendar";
+import { expectedUntil, gridOf, latest, missingKeys, surelyMissing } from "../calendar";
 import { Calendar } from "../parts/task/Calendar";
 import { Note, PageLink, Plain, Problem, Section, Waiting } from "../parts/basics";
 import { FillGaps } from "../parts/task/FillGaps";
@@ -18,10 +18,12 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
   const { slices, total, unreadable, nextStart, error, loadMore } = useSlices(dag, task);
   const settings = useData<Settings>(paths.settings).value;
   const bySlice = useMemo(() => latest(slices ?? []), [slices]);
+  const areAll = (slices?.length ?? 0) + unreadable >= total;
   const missing = useMemo(() => {
     const grid = gridOf(bySlice.keys());
-    return missingKeys(bySlice.keys(), grid, expectedUntil(bySlice, grid, nextStart));
-  }, [bySlice, nextStart]);
+    const keys = missingKeys(bySlice, grid, expectedUntil(bySlice, grid, nextStart));
+    return areAll ? keys : surelyMissing(keys, grid, slices ?? []);
+  }, [areAll, bySlice, nextStart, slices]);
   return (
     <>
       <Text fontSize="sm">
@@ -43,20 +45,22 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
         )
       ) : slices.length === 0 ? (
         <Note>This task has no slices yet.</Note>
+      ) : bySlice.size === 0 && areAll ? (
+        <Note>This task has had trials only, which are tables of their own and no slices.</Note>
       ) : (
         <>
           <Section aside={<FillGaps dag={dag} missing={missing} settings={settings} slices={bySlice} task={task} />} title="Slices">
             <Calendar dag={dag} missing={missing} slices={bySlice} task={task} />
-            {slices.length + unreadable < total ? (
+            {areAll ? null : (
               <HStack mt={4}>
                 <Button onClick={loadMore} size="sm" variant="outline">
                   Load older runs
                 </Button>
                 <Text color="fg.muted" fontSize="sm">
-                  {slices.length} of {total} runs are loaded
+                  {slices.length} of {total} runs are loaded: which days before them are missing is not known yet
                 </Text>
               </HStack>
-            ) : null}
+            )}
           </Section>
           <Trends settings={settings} slices={bySlice} />
         </>

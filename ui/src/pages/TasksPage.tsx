@@ -5,7 +5,7 @@ import { useState } from "react";
 
 import { paths, type TasksPage as Answer } from "../api";
 import { count, rate, time } from "../format";
-import { Note, PageLink, Plain, Problem, StateWords, Waiting } from "../parts/basics";
+import { Note, PageLink, Plain, Problem, StateWords, Trial, Waiting } from "../parts/basics";
 import { pathOf } from "../route";
 import { NAME } from "../text";
 import { useData } from "../useData";
@@ -93,6 +93,7 @@ function Tasks({ answer }: { answer: Answer }) {
                 ) : (
                   "–"
                 )}
+                {last ? <Trial line={last} /> : null}
               </Table.Cell>
               <Table.Cell>{last ? <StateWords state={last.state} /> : "–"}</Table.Cell>
               <Table.Cell textAlign="end">{count(last?.counts.succeeded)}</Table.Cell>

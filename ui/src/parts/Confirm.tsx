@@ -15,11 +15,11 @@ interface Props {
   disabled?: boolean;
   /** Whether what the dialog says can be done. */
   canAct?: boolean;
-  onOpen?: () => void;
+  onOpenChange?: (isOpen: boolean) => void;
   title?: string;
 }
 
-export function Confirm({ name, children, act, disabled, canAct = true, onOpen, title }: Props) {
+export function Confirm({ name, children, act, disabled, canAct = true, onOpenChange, title }: Props) {
   const [isOpen, setOpen] = useState(false);
   const [isBusy, setBusy] = useState(false);
   const [said, setSaid] = useState<ReactNode>(null);
@@ -35,9 +35,8 @@ export function Confirm({ name, children, act, disabled, canAct = true, onOpen, 
   };
   const open = (isNow: boolean) => {
     setOpen(isNow);
-    if (!isNow) return;
-    setSaid(null);
-    onOpen?.();
+    if (isNow) setSaid(null);
+    onOpenChange?.(isNow);
   };
   return (
     <Dialog.Root onOpenChange={({ open: isNow }) => open(isNow)} open={isOpen}>

@@ -4,10 +4,10 @@ import { Box, Flex, Grid, Heading, HStack, Link, Skeleton, Text } from "@chakra-
 import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
-import type { ApiError } from "../api";
+import type { ApiError, SliceLine } from "../api";
 import { UNKNOWN } from "../format";
 import { type CellState, LOOKS } from "../states";
-import { shortName, visible } from "../text";
+import { NAME, shortName, visible } from "../text";
 
 /** Characters of a tip. */
 const TIP = 1_000;
@@ -42,6 +42,17 @@ export function StateWords({ state }: { state: CellState }) {
       <Mark state={state} />
       <span>{LOOKS[state].words}</span>
     </HStack>
+  );
+}
+
+/** Says of a run of a slice that it was a trial, if so. */
+export function Trial({ line }: { line: SliceLine }) {
+  if (line.trial === null) return null;
+  return (
+    <Text as="span" color="fg.muted">
+      {" "}
+      trial <Plain most={NAME}>{line.trial}</Plain>
+    </Text>
   );
 }
 

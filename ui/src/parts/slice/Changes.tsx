@@ -9,7 +9,7 @@ import { Plain } from "../basics";
 
 export function Changes({ changes, titles }: { changes: Change[]; titles: [string, string] }) {
   return (
-    <Box overflowX="auto">
+    <Box overflowX="auto" tabIndex={0}>
       <Table.Root size="sm" width="auto">
         <Table.Header>
           <Table.Row>

@@ -14,6 +14,8 @@ import { Confirm, reasonOf } from "../Confirm";
 
 interface Details {
   is_paused: boolean;
+  /** From Airflow 3.3 on. */
+  is_backfillable?: boolean;
   timetable_partitioned: boolean;
 }
 
@@ -27,13 +29,18 @@ interface Props {
 
 export function FillGaps({ dag, task, slices, settings, missing }: Props) {
   const [plan, setPlan] = useState<PlannedRun[] | ApiError | null>(null);
-  const others = useOtherTasks(missing.length > 0 ? dag : null, task);
+  // What the open dialog is about stays as it is, also when the days begin meanwhile.
+  const [asked, setAsked] = useState<string[] | null>(null);
+  const keys = asked ?? missing;
+  const others = useOtherTasks(keys.length > 0 ? dag : null, task);
   const grid = useMemo(() => gridOf(slices.keys()), [slices]);
-  const details = useData<Details>(missing.length > 0 ? `api/v2/dags/${encodeURIComponent(dag)}/details` : null).value;
-  const range = details === null ? null : backfillRange(slices, grid, missing, details.timetable_partitioned);
-  if (details === null || range === null) return null;
+  const details = useData<Details>(keys.length > 0 ? `api/v2/dags/${encodeURIComponent(dag)}/details` : null).value;
+  const range = details === null ? null : backfillRange(slices, grid, keys, details.timetable_partitioned);
+  if (details === null || range === null || details.is_backfillable === false) return null;
   const body = JSON.stringify(backfillOf(dag, range));
-  const look = () => {
+  const look = (isOpen: boolean) => {
+    setAsked(isOpen ? missing : null);
+    if (!isOpen) return;
     setPlan(null);
     call<{ backfills: PlannedRun[] }>("api/v2/backfills/dry_run", { method: "POST", body }).then(
       ({ backfills }) => setPlan(backfills),
@@ -47,7 +54,7 @@ export function FillGaps({ dag, task, slices, settings, missing }: Props) {
   const before = usualCost(slices.values(), settings);
   const runs = Array.isArray(plan) ? plan.map((run) => keyOfRun(slices, grid, run)) : [];
   return (
-    <Confirm act={fill} canAct={runs.length > 0} name={`Fill ${missing.length} missing`} onOpen={look}>
+    <Confirm act={fill} canAct={runs.length > 0} name={`Fill ${keys.length} missing`} onOpenChange={look}>
       {plan === null ? (
         <Waiting />
       ) : !Array.isArray(plan) ? (

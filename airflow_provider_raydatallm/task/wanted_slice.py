@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class WantedSlice:
         except (OSError, SliceError) as e:
             if isinstance(e, SliceError) and e.kind != "transient":  # such as a package that is missing here
                 raise
-            log.warning("Cannot look at %s now: %s", self.slice_path, e)
+            log.warning("Cannot look at %s now: %s", self.slice_path, problem_of(e))
             return None
         if report is None:
             log.info("%s is not published", self.slice_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import fsspec
@@ -22,15 +23,18 @@ _BRIEF_S3: dict[str, Any] = _FRESH | {
 _OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), _FRESH)
 
 
+_waits_briefly = ContextVar("waits_briefly", default=False)
+
+
 @contextmanager
 def waiting_briefly() -> Iterator[None]:
-    """For people who wait: an S3 that does not answer is given up after half a minute, not after many."""
-    before = dict(_OPTIONS)
-    _OPTIONS.update(dict.fromkeys(("s3", "s3a"), _BRIEF_S3))
+    """For people who wait, and for sensors, which look again: filesystems that are opened until its end give
+    up an S3 that does not answer after half a minute, not after many."""
+    token = _waits_briefly.set(True)
     try:
         yield
     finally:
-        _OPTIONS.update(before)
+        _waits_briefly.reset(token)
 
 
 def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -43,13 +47,14 @@ def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     except ValueError as e:
         raise SliceError(str(e), kind="input") from None
     protocol = url.split("://", 1)[0] if "://" in url else "file"
+    is_brief = _waits_briefly.get() and protocol in ("s3", "s3a")
     try:
-        fs, path = fsspec.core.url_to_fs(url, **_OPTIONS.get(protocol, {}))
+        fs, path = fsspec.core.url_to_fs(url, **(_BRIEF_S3 if is_brief else _OPTIONS.get(protocol, {})))
     except ImportError as e:
         raise SliceError(f"{url} cannot be opened: {e}, on every node of the cluster", kind="cluster") from e
     except ValueError as e:
         raise SliceError(f"{url} cannot be opened: {e}", kind="input") from e
-    if protocol in ("s3", "s3a") and _OPTIONS[protocol] is _BRIEF_S3:
+    if is_brief:
         fs.retries = 1
     return fs, path
 

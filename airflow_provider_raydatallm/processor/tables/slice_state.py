@@ -12,6 +12,7 @@ from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.published import hidden_metadata
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
 _THREADS = 16
@@ -58,7 +59,7 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
         progress, run = _read_progress(folders)
         version = versions.newest_version(folders.metadata)
         if version is None:
-            error = None if progress else _hidden_metadata(folders)
+            error = None if progress else hidden_metadata(folders)
             return SliceState(key, run=run, progress=progress, error=error)
         folders.of(version)  # which refuses another table's metadata
         report = version.to_report(version.body["report"]["outcome"])
@@ -66,16 +67,6 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
         number = None if version is None else version.number
         return SliceState(key, number, run=run, progress=progress, error=problem_of(e) or type(e).__name__)
     return SliceState(key, version.number, version.body.get("published_at"), report, run, progress)
-
-
-def _hidden_metadata(folders: SliceFolders) -> str | None:
-    """Why nothing is known of a slice that its folder shows."""
-    if versions.SUCCESS not in folders.table.names():
-        return None
-    return (
-        f"{folders.table.url} shows a published slice, and {folders.metadata.url} knows of none: give "
-        "--metadata-path, the task's publish.metadata_path"
-    )
 
 
 def _read_progress(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | None]:

@@ -133,7 +133,7 @@ def test_metadata_that_lies_elsewhere_is_asked_for(job: SliceJob, capsys: Out, t
                     ["diff", "2026-01-01", "2026-01-01"],
                     ["missing", "--from", "2026-01-01", "--to", "2026-01-01"]):  # fmt: skip
         error = say(capsys, command[0], job.output_path, *command[1:], code=1)
-        assert error.endswith("knows of none: give --metadata-path, the task's publish.metadata_path\n")
+        assert error.endswith("the publishing task has as publish.metadata_path\n")
     assert "unreadable: " in say(capsys, "slices", job.output_path)
 
 
@@ -268,7 +268,7 @@ def test_storage_that_does_not_answer_is_named_meanwhile_and_given_up(
             monkeypatch.setenv(name, "x")
         for command in (["slices"], ["show", "2026-01-01"], ["sample", "2026-01-01"]):
             error = say(capsys, command[0], "s3://lake/out", *command[1:], code=1)
-            assert error.startswith("reading s3://lake/out, for 0 s\n")
+            assert error.startswith("reading s3://lake/out, for ")
             assert "Read timeout" in error.splitlines()[-1]
             assert "run the slice again" not in error
 

@@ -9,6 +9,9 @@ head. Every command prints JSON with `--json`.
 from __future__ import annotations
 
 import argparse
+import io
+import os
+import signal
 import sys
 
 from airflow_provider_raydatallm.cli import dag_spec, engines, local, tables
@@ -18,7 +21,17 @@ from airflow_provider_raydatallm.processor.__main__ import add_commands
 
 def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
     args = make_parser(prog).parse_args(argv)
-    return int(args.run(args)) if choose_cluster(args) else 1
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that knows no other letters than ASCII's
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        code = int(args.run(args)) if choose_cluster(args) else 1
+        print(end="", flush=True)
+        return code
+    except BrokenPipeError:  # `| head` has all that it wanted; the interpreter would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def make_parser(prog: str = "airflow-ray-llm") -> argparse.ArgumentParser:

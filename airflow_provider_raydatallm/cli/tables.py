@@ -6,8 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Container, Sequence
@@ -65,17 +63,12 @@ def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace)
 
     try:
         with waiting_briefly():
-            code = command(args)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # `| head` has all that it wanted; the interpreter would complain at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+            return command(args)
+    except BrokenPipeError:
+        raise
     except (SliceError, OSError, ValueError, OverflowError) as e:
         _complain(f"error: {problem_of(e)}")
         return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def _slices(args: argparse.Namespace) -> int:
@@ -153,7 +146,7 @@ def _watch(args: argparse.Namespace) -> int:
                 _print_json(state.progress)
             else:
                 _say(progress_text(state.progress))
-            sys.stdout.flush()
+            print(end="", flush=True)
         time.sleep(_WATCH_SECONDS)
 
 

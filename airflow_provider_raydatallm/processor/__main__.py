@@ -120,6 +120,8 @@ def _run_command(command: Command, args: argparse.Namespace) -> int:
     try:
         return command(args)
     except Exception as e:
+        if isinstance(e, BrokenPipeError) and args.nonce is None:  # a person's `| head`
+            raise
         return _report_error(e, args.nonce)
 
 

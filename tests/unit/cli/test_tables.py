@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -238,11 +239,21 @@ def test_terminal_gets_nothing_that_it_obeys(job: SliceJob, capsys: Out, tmp_pat
         assert "[2J" in text or "no [31m room\nfor it" in text
 
 
-def test_reader_that_has_enough_hears_of_no_error(job: SliceJob) -> None:
+@pytest.mark.parametrize("command", ["slices {table} >&-", "files {spec} | true"])
+def test_reader_that_has_enough_hears_of_no_error(job: SliceJob, tmp_path: Path, command: str) -> None:
     run(job)
-    command = f"{sys.executable} -m airflow_provider_raydatallm.cli.main slices {job.output_path} | true"
-    shell = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    arguments = command.format(table=job.output_path, spec=tmp_path / "spec.json")
+    program = f"{sys.executable} -m airflow_provider_raydatallm.cli.main {arguments}"
+    shell = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert shell.stderr == ""
+
+
+def test_letters_that_a_terminal_lacks_are_escaped(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(of_day(job, "Ünï"))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(terminal := io.BytesIO(), encoding="ascii"))
+    assert main(["slices", job.output_path]) == 0
+    assert b"\\xdcn\\xef" in terminal.getvalue()
 
 
 def test_storage_that_cannot_be_listed_is_named(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.tables.slice_state import SliceState
 
 _WATCH_SECONDS = 2.0
+#: In a row, before `watch` ends.
+_MOST_FAILED_LOOKS = 5
 _CELL_CHARACTERS = 200
 
 
@@ -130,12 +132,18 @@ def _sample(args: argparse.Namespace) -> int:
 def _watch(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.slice_state import read_state
 
-    folders, shown = _folders(args, args.slice), None
+    folders, shown, failed_looks = _folders(args, args.slice), None, 0
     while True:
         with _waiting(args):
             state = read_state(args.slice, folders)
+        if shown and state.error and state.run is None and failed_looks < _MOST_FAILED_LOOKS:
+            failed_looks += 1
+            _complain(f"{state.error}: looking again")
+            time.sleep(_WATCH_SECONDS)
+            continue
+        failed_looks = 0
         if state.run != "running":
-            if (shown, state.run) == (None, None):
+            if (shown, state.run, state.error) == (None, None, None):
                 text = "no run of slice {} tells of its progress, which begins some ten seconds after its job"
                 _complain(text.format(args.slice))
             return _show(args) or int(state.run in ("failed", "stopped"))

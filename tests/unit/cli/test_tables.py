@@ -326,6 +326,31 @@ def test_run_is_watched_to_its_end(job: SliceJob, capsys: Out, monkeypatch: pyte
     assert "no run of slice 2026-01-01 tells of its progress" in captured.err
 
 
+def test_watch_outlives_a_look_that_fails(
+    job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_progress(job, 0, **ANSWERING)
+    metadata = Path(job.paths.metadata)
+    hidden = metadata.with_name("hidden")
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:  # a file where a folder is expected
+            (metadata / "progress.json").rename(hidden)
+            (metadata / "progress.json").mkdir()
+        elif len(slept) == 2:
+            (metadata / "progress.json").rmdir()
+            run(job)
+
+    slept: list[float] = []
+    monkeypatch.setattr(tables, "time", SimpleNamespace(sleep=sleep))
+    assert main(["watch", job.output_path, "2026-01-01"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1].startswith("published: 4 rows")
+    assert captured.err.startswith("cannot read ")
+    assert captured.err.endswith(": looking again\n")
+
+
 def test_watch_says_by_its_exit_code_that_a_run_failed(
     job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,10 +13,15 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from airflow_provider_raydatallm.cli import dag_spec, engines, local, tables
 from airflow_provider_raydatallm.cli.cluster import add_address, choose_cluster
+from airflow_provider_raydatallm.cli.waiting import Waiting
 from airflow_provider_raydatallm.processor.__main__ import add_commands
+
+_ONLY_READ = ("status", "files", "versions")
 
 
 def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
@@ -24,7 +29,8 @@ def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that knows no other letters than ASCII's
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = int(args.run(args)) if choose_cluster(args) else 1
+        with _told_of(args.command):
+            code = int(args.run(args)) if choose_cluster(args) else 1
         print(end="", flush=True)
         return code
     except BrokenPipeError:  # `| head` has all that it wanted; the interpreter would complain at its end
@@ -32,6 +38,19 @@ def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+@contextmanager
+def _told_of(command: str) -> Iterator[None]:
+    """Commands that tell of no progress of their own say that they are at work."""
+    from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
+
+    with ExitStack() as stack:
+        if command in _ONLY_READ:
+            stack.enter_context(waiting_briefly())
+        if command in (*_ONLY_READ, "restore", "gc"):
+            stack.enter_context(Waiting(f"{command} is at work on the slice's storage"))
+        yield
 
 
 def make_parser(prog: str = "airflow-ray-llm") -> argparse.ArgumentParser:

@@ -268,7 +268,7 @@ def test_storage_that_cannot_be_listed_is_named(
 
 
 def test_storage_that_does_not_answer_is_named_meanwhile_and_given_up(
-    capsys: Out, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brief = {"config_kwargs": {"retries": {"max_attempts": 0}, "read_timeout": 0.2}}
     monkeypatch.setattr(filesystem, "_BRIEF_S3", brief)
@@ -282,6 +282,11 @@ def test_storage_that_does_not_answer_is_named_meanwhile_and_given_up(
             assert error.startswith("reading s3://lake/out, for ")
             assert "Read timeout" in error.splitlines()[-1]
             assert "run the slice again" not in error
+        spec = {"slice_key": "k", "input_path": "/in", "output_path": "s3://lake/out", "model_source": "m"}
+        (tmp_path / "spec.json").write_text(json.dumps({**spec, "prompt": "{name}"}))
+        error = say(capsys, "versions", f"{tmp_path}/spec.json", code=1)
+        assert error.startswith("versions is at work on the slice's storage, for ")
+        assert "Read timeout" in error.splitlines()[-1]
 
 
 def test_progress_of_reading_many_slices_is_told(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 
 from airflow.cli.cli_config import ActionCommand, Arg
 
@@ -21,4 +23,15 @@ def get_cli_commands() -> list[ActionCommand]:
 def _run(args: argparse.Namespace) -> None:
     from airflow_provider_raydatallm.cli.main import main
 
+    _keep_stdout_for_results()
     raise SystemExit(main(args.arguments or ["--help"], prog="airflow ray-llm"))
+
+
+def _keep_stdout_for_results() -> None:
+    """Sends Airflow's log to stderr: its loggers hold the stream itself, and would write between the JSON."""
+    if sys.stdout is None:
+        return
+    sys.stdout.flush()
+    results = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    os.dup2(2, 1)
+    sys.stdout = results

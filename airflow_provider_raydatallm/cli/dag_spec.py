@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from airflow_provider_raydatallm.processor.__main__ import add_command
 
@@ -28,10 +29,12 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _spec(args: argparse.Namespace) -> int:
     try:
         with _stdout_to_stderr():
-            text = _job_of_task(args)
+            text, note = _job_of_task(args)
     except Exception as e:  # whatever the DAG's file and its templates raise
         print(f"error: {e}", file=sys.stderr)
         return 1
+    if note:
+        print(f"note: {note}", file=sys.stderr)
     print(text)
     return 0
 
@@ -51,20 +54,24 @@ def _stdout_to_stderr() -> Iterator[None]:
         os.close(stdout)
 
 
-def _job_of_task(args: argparse.Namespace) -> str:
-    """:raises AirflowException, ValueError: when there is no such task, or it cannot be built."""
+def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
+    """Returns the spec, and what a reader must know of it.
+
+    :raises AirflowException, ValueError: when there is no such task, or it cannot be built.
+    """
     # As `airflow tasks render` does it: what a task's context is, Airflow offers by no public function.
     from airflow.cli.commands.task_command import _get_template_context, _get_ti
     from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.cli import get_bagged_dag
 
-    from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
     from airflow_provider_raydatallm.task.arguments import makes_partitioned_runs
 
     dag = get_bagged_dag(None, args.dag)
     if args.task not in dag.task_dict:
         raise ValueError(f"DAG {args.dag!r} has no task {args.task!r}; it has {', '.join(dag.task_dict)}")
     task = dag.get_task(args.task)
+    if task.is_mapped and args.map_index < 0:
+        raise ValueError(f"task {args.task!r} of DAG {args.dag!r} is mapped: give --map-index, from 0 on")
     # Its counterpart of the scheduler, also of a DAG that Airflow has not parsed yet.
     serialized = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     ti, is_made_up = _get_ti(
@@ -81,12 +88,37 @@ def _job_of_task(args: argparse.Namespace) -> str:
         run.partition_key = args.date
     elif is_made_up and run.logical_date is None:
         raise ValueError(f"{args.date!r} is neither a date nor the id of a run of DAG {args.dag!r}")
-    context = _get_template_context(ti, task)
+    return spec_and_note(task, _get_template_context(ti, task))
+
+
+def spec_and_note(task: Any, context: Any) -> tuple[str, str | None]:
+    """See `_job_of_task`."""
+    from airflow.sdk.bases.decorator import DecoratedOperator
+
+    from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+
     try:
         task.render_template_fields(context)
-    except ImportError as e:  # Airflow asks for XComs, and no task runs here
-        raise ValueError(f"only a run knows the arguments of mapped task {args.task!r}") from e
-    operator = context["task"]  # of a mapped task, its unmapped one
-    if not isinstance(operator, RayLLMBatchOperator):
-        raise ValueError(f"task {args.task!r} of DAG {args.dag!r} is no RayLLMBatchOperator")
-    return operator.slice_job(context)[0].model_dump_json(indent=2, exclude_defaults=True)
+        operator = context["task"]  # of a mapped task, its unmapped one
+        if not isinstance(operator, RayLLMBatchOperator):
+            raise ValueError(f"task {task.task_id!r} of DAG {task.dag_id!r} is no RayLLMBatchOperator")
+        job, packages = operator.slice_job(context)
+    except ImportError as e:
+        if "SUPERVISOR_COMMS" not in str(e):
+            raise
+        raise ValueError(  # Airflow asks for XComs, and no task runs here
+            f"task {task.task_id!r} of DAG {task.dag_id!r} uses an XCom, which only its run can read: its "
+            "spec cannot be exported"
+        ) from e
+    note = None
+    if isinstance(operator, DecoratedOperator):
+        note = (
+            "the task's function travels with its own runs only: `plan`, `run` and `retry-quarantined` "
+            "cannot use this spec"
+        )
+    elif packages:
+        note = (
+            "the task's own code travels with its runs and is not in the spec: `plan`, `run` and "
+            "`retry-quarantined` need it on PYTHONPATH"
+        )
+    return job.model_dump_json(indent=2, exclude_defaults=True), note

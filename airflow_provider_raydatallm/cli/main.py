@@ -9,16 +9,48 @@ head. Every command prints JSON with `--json`.
 from __future__ import annotations
 
 import argparse
+import io
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from airflow_provider_raydatallm.cli import dag_spec, engines, local, tables
 from airflow_provider_raydatallm.cli.cluster import add_address, choose_cluster
+from airflow_provider_raydatallm.cli.waiting import Waiting
 from airflow_provider_raydatallm.processor.__main__ import add_commands
+
+_ONLY_READ = ("status", "files", "versions")
 
 
 def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
     args = make_parser(prog).parse_args(argv)
-    return int(args.run(args)) if choose_cluster(args) else 1
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that knows no other letters than ASCII's
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        with _told_of(args.command):
+            code = int(args.run(args)) if choose_cluster(args) else 1
+        print(end="", flush=True)
+        return code
+    except BrokenPipeError:  # `| head` has all that it wanted; the interpreter would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+@contextmanager
+def _told_of(command: str) -> Iterator[None]:
+    """Commands that tell of no progress of their own say that they are at work."""
+    from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
+
+    with ExitStack() as stack:
+        if command in _ONLY_READ:
+            stack.enter_context(waiting_briefly())
+        if command in (*_ONLY_READ, "restore", "gc"):
+            stack.enter_context(Waiting(f"{command} is at work on the slice's storage"))
+        yield
 
 
 def make_parser(prog: str = "airflow-ray-llm") -> argparse.ArgumentParser:

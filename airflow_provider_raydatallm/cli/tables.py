@@ -6,17 +6,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+from zoneinfo import ZoneInfo
 
+from airflow_provider_raydatallm.cli.waiting import Waiting
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder, slice_paths
 from airflow_provider_raydatallm.processor.__main__ import add_command
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.tables.slice_state import SliceState
 
 _WATCH_SECONDS = 2.0
+#: In a row, before `watch` ends.
+_MOST_FAILED_LOOKS = 5
 _CELL_CHARACTERS = 200
 
 
@@ -53,21 +55,22 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     missing.add_argument("--to", dest="last", metavar="DATE", required=True, help="the last one")
     missing.add_argument("--every", choices=("day", "hour"), default="day", help="(default: day)")
     missing.add_argument("--format", help="the operator's slice_format, where it was set")
+    missing.add_argument(
+        "--timezone", type=_zone, help="of the DAG's schedule, such as Europe/Berlin (default: UTC)"
+    )
 
 
 def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
+
     try:
-        code = command(args)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # `| head` has all that it wanted; the interpreter would complain at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except (SliceError, OSError, ValueError) as e:
-        print(f"error: {e}", file=sys.stderr)
+        with waiting_briefly():
+            return command(args)
+    except BrokenPipeError:
+        raise
+    except (SliceError, OSError, ValueError, OverflowError) as e:
+        _complain(f"error: {problem_of(e)}")
         return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 def _slices(args: argparse.Namespace) -> int:
@@ -77,8 +80,6 @@ def _slices(args: argparse.Namespace) -> int:
     elif states:
         rows = [("slice", "state", "rows", "quarantined", "rows/s", "tokens", "version", "published")]
         _say(_as_table([*rows, *map(_state_cells, states)]))
-    else:
-        _say(f"no slice of {args.output} ever had a run: is this the task's output_path?")
     return 0
 
 
@@ -87,14 +88,18 @@ def _show(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.slice_state import read_state
 
     folders = _folders(args, args.slice)
-    state = read_state(args.slice, folders)
-    kept = kept_versions(folders) if state.is_published else []
+    with _waiting(args):
+        state = read_state(args.slice, folders)
+        if not (state.error or state.report or state.progress):
+            raise _no_run(args, args.slice)
+        kept = kept_versions(folders) if state.report else []
     if args.json:
         versions = [{"version": v.number, "published_at": v.body.get("published_at")} for v in kept]
         _print_json({**_as_json(state), "versions": versions})
+    if state.error:
+        raise FileNotFoundError(state.error)
+    if args.json:
         return 0
-    if state.error or not (state.report or state.progress):
-        raise FileNotFoundError(state.error or f"no run of slice {args.slice} left anything in {args.output}")
     if state.report is not None:
         _say("\n".join(result_lines(state.report)))
         for section in ("counts", "tokens", "seconds", "throughput", "utilisation"):
@@ -107,12 +112,11 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _sample(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.tables.comparison import find_version
     from airflow_provider_raydatallm.processor.tables.samples import first_rows
 
-    folders = _folders(args, args.slice)
-    version = find_version(folders, None)
-    _, rows = first_rows(folders, version, args.rows, quarantined=args.quarantined)
+    with _waiting(args):
+        version = _find_version(args, args.slice)
+        _, rows = first_rows(_folders(args, args.slice), version, args.rows, quarantined=args.quarantined)
     if args.json:
         _print_json(rows)
         return 0
@@ -128,13 +132,20 @@ def _sample(args: argparse.Namespace) -> int:
 def _watch(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.slice_state import read_state
 
-    folders, shown = _folders(args, args.slice), None
+    folders, shown, failed_looks = _folders(args, args.slice), None, 0
     while True:
-        state = read_state(args.slice, folders)
+        with _waiting(args):
+            state = read_state(args.slice, folders)
+        if shown and state.error and state.run is None and failed_looks < _MOST_FAILED_LOOKS:
+            failed_looks += 1
+            _complain(f"{state.error}: looking again")
+            time.sleep(_WATCH_SECONDS)
+            continue
+        failed_looks = 0
         if state.run != "running":
-            if (shown, state.run) == (None, None):
+            if (shown, state.run, state.error) == (None, None, None):
                 text = "no run of slice {} tells of its progress, which begins some ten seconds after its job"
-                print(text.format(args.slice), file=sys.stderr)
+                _complain(text.format(args.slice))
             return _show(args) or int(state.run in ("failed", "stopped"))
         assert state.progress is not None
         if state.progress["when"] != shown:
@@ -143,14 +154,15 @@ def _watch(args: argparse.Namespace) -> int:
                 _print_json(state.progress)
             else:
                 _say(progress_text(state.progress))
-            sys.stdout.flush()
+            print(end="", flush=True)
         time.sleep(_WATCH_SECONDS)
 
 
 def _diff(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.comparison import compare_labels, compare_settings
 
-    before, after = _version_of(args, args.before), _version_of(args, args.after)
+    with _waiting(args):
+        before, after = _version_of(args, args.before), _version_of(args, args.after)
     figures, labels = compare_settings(before, after), compare_labels(before, after)
     if args.json:
         _print_json({"figures": [asdict(d) for d in figures], "labels": [asdict(d) for d in labels]})
@@ -165,7 +177,8 @@ def _diff(args: argparse.Namespace) -> int:
 def _missing(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.gaps import expected_keys, missing_keys
 
-    expected, states = expected_keys(args.first, args.last, args.every, args.format), _read_table(args)
+    expected = expected_keys(args.first, args.last, args.every, args.format, args.timezone)
+    states = _read_table(args, only=frozenset(expected))
     unknown = {state.key: state.error for state in states if state.error and not state.is_published}
     keys = missing_keys({state.key for state in states if state.is_published} | unknown.keys(), expected)
     unreadable = [key for key in expected if key in unknown]
@@ -174,15 +187,31 @@ def _missing(args: argparse.Namespace) -> int:
     elif keys or not unreadable:
         _say("\n".join(keys) or f"all {len(expected)} slices are published")
     for key in unreadable:
-        print(f"error: whether {key} is published cannot be read: {unknown[key]}", file=sys.stderr)
+        _complain(f"error: whether {key} is published cannot be read: {unknown[key]}")
     return 1 if unreadable else 0
 
 
-def _read_table(args: argparse.Namespace) -> list[SliceState]:
+def _read_table(args: argparse.Namespace, only: Container[str] | None = None) -> list[SliceState]:
+    """
+    :param only: keys; what a table has beside them is not read.
+    """
     from airflow_provider_raydatallm.processor.tables.listing import find_slices
     from airflow_provider_raydatallm.processor.tables.slice_state import read_states
 
-    return read_states(find_slices(args.output, args.metadata_path))
+    states: list[SliceState] = []
+    with _waiting(args) as waiting:
+        slices = list(find_slices(args.output, args.metadata_path))
+        wanted = [one for one in slices if only is None or one[0] in only]
+        for state in read_states(wanted):
+            states.append(state)
+            waiting.text = f"reading {args.output}: {len(states):,} of {len(wanted):,} slices"
+    if not slices:
+        _complain(_no_slice(args))
+    return states
+
+
+def _waiting(args: argparse.Namespace) -> Waiting:
+    return Waiting(f"reading {args.output}")
 
 
 def _folders(args: argparse.Namespace, key: str) -> SliceFolders:
@@ -192,12 +221,53 @@ def _folders(args: argparse.Namespace, key: str) -> SliceFolders:
 
 
 def _version_of(args: argparse.Namespace, name: str) -> Version:
-    from airflow_provider_raydatallm.processor.tables.comparison import find_version
-
     key, at, number = name.rpartition("@")
     if not (at and number.isdecimal()):
-        key, number = name, ""
-    return find_version(_folders(args, key), int(number) if number else None)
+        return _find_version(args, name)
+    try:
+        return _find_version(args, key, int(number))
+    except FileNotFoundError:
+        try:
+            return _find_version(args, name)  # of a slice whose key ends so
+        except FileNotFoundError:
+            pass
+        raise
+
+
+def _find_version(args: argparse.Namespace, key: str, number: int | None = None) -> Version:
+    from airflow_provider_raydatallm.processor.tables.comparison import find_version
+    from airflow_provider_raydatallm.processor.tables.slice_state import read_state
+
+    folders = _folders(args, key)
+    try:
+        return find_version(folders, number)
+    except FileNotFoundError as e:
+        state = read_state(key, folders)
+        if state.error:
+            raise FileNotFoundError(state.error) from e
+        if state.is_published or state.progress:
+            raise
+        raise _no_run(args, key) from e
+
+
+def _no_run(args: argparse.Namespace, key: str) -> FileNotFoundError:
+    """
+    :raises SliceError: when the table cannot be listed, such as one in a bucket that does not exist.
+    """
+    from airflow_provider_raydatallm.processor.tables.listing import find_slices
+
+    keys = [of_slice for of_slice, _ in find_slices(args.output, args.metadata_path)]
+    if not keys:
+        return FileNotFoundError(_no_slice(args))
+    return FileNotFoundError(
+        f"no run of slice {key} left anything in {args.output}, which has {len(keys):,} slice(s), from "
+        f"{keys[0]} to {keys[-1]}"
+    )
+
+
+def _no_slice(args: argparse.Namespace) -> str:
+    metadata = f" and {args.metadata_path} its publish.metadata_path" if args.metadata_path else ""
+    return f"no slice of {args.output} ever had a run: is this the task's output_path{metadata}?"
 
 
 def _row_count(text: str) -> int:
@@ -206,13 +276,24 @@ def _row_count(text: str) -> int:
     return int(text)
 
 
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (LookupError, OSError, ValueError):
+        raise argparse.ArgumentTypeError(f"{name!r} is no timezone: give one such as Europe/Berlin") from None
+
+
 def _print_json(value: Any) -> None:
     print(json.dumps(_as_json_values(value), default=str))
 
 
-def _say(text: str) -> None:
+def _say(text: str, file: TextIO | None = None) -> None:
     """Prints lines without what a terminal obeys: texts of rows, models and others are in them."""
-    print("\n".join(map(_plain, text.split("\n"))))
+    print("\n".join(map(_plain, text.split("\n"))), file=file)
+
+
+def _complain(text: str) -> None:
+    _say(text, sys.stderr)
 
 
 def _as_json_values(value: Any) -> Any:

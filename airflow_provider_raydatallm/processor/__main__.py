@@ -102,9 +102,12 @@ def load_spec(source: str) -> SliceJob:
 
             fs, path = open_fs(source)
             text = fs.cat_file(path).decode()
-        return SliceJob.model_validate(flatten(json.loads(text)))
-    except (OSError, ModuleNotFoundError) as e:
+    except SliceError:
+        raise
+    except Exception as e:  # stores fail with errors of many types
         raise SliceError(f"cannot read the spec {source}: {e}", kind="input") from e
+    try:
+        return SliceJob.model_validate(flatten(json.loads(text)))
     except ValueError as e:
         raise SliceError(f"the spec {source} is not valid: {e}", kind="input") from e
 
@@ -117,6 +120,8 @@ def _run_command(command: Command, args: argparse.Namespace) -> int:
     try:
         return command(args)
     except Exception as e:
+        if isinstance(e, BrokenPipeError) and args.nonce is None:  # a person's `| head`
+            raise
         return _report_error(e, args.nonce)
 
 
@@ -255,6 +260,8 @@ def _versions(args: argparse.Namespace) -> int:
             f"{v['version']}  {v['published_at']}  {v['rows']:,} rows, {v['quarantined']:,} quarantined  "
             f"{v['model_source']}  fingerprint {v['fingerprint']}"
         )
+    if not versions:
+        print("nothing is published")
     return 0
 
 
@@ -281,6 +288,8 @@ def _gc(args: argparse.Namespace) -> int:
             remove_leftovers(found.folders)
     if args.json:
         print(json.dumps({"removed": not args.dry_run, "leftovers": leftovers}))
+    elif not leftovers:
+        print(f"no run left anything that is unchanged for {args.days:g} days")
     return 0
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.configuration import conf
 from airflow.sdk import PokeReturnValue
 from airflow.sdk.bases.sensor import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from airflow_provider_raydatallm.contract.addresses import check_absolute
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -70,7 +71,8 @@ class RayLLMSliceSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
-            return super().execute(context)
+            with self._timeout_says_for_what(context):
+                return super().execute(context)
         try:
             wanted = self._wanted(context)
             report = self._look(wanted)
@@ -87,6 +89,24 @@ class RayLLMSliceSensor(BaseSensorOperator):
                 timeout=timedelta(seconds=self.timeout),
             )
         return report
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        with self._timeout_says_for_what(context):
+            return super().resume_execution(next_method, next_kwargs, context)
+
+    @contextmanager
+    def _timeout_says_for_what(self, context: Context) -> Iterator[None]:
+        """Airflow's own error names neither the slice nor the table, one of which may be wrong."""
+        try:
+            yield
+        except (AirflowSensorTimeout, AirflowSkipException) as e:
+            skipped_for_another_reason = isinstance(e, AirflowSkipException) and not (
+                e.__cause__ is None or isinstance(e.__cause__, AirflowSensorTimeout)
+            )
+            if skipped_for_another_reason:
+                raise
+            text = f"{e} Waited for {self._wanted(context)}; the log says what was there"
+            raise type(e)(text) from e
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Continues `execute` after the waiting in the triggerer.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.slice_paths import slice_paths
+from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
+from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.task.job.waiter import TaskLog
@@ -26,6 +26,16 @@ class WantedSlice:
     min_rows: int = 0
     max_quarantine: float = 1.0
 
+    def __str__(self) -> str:
+        enough = f", with at least {self.min_rows:,} rows" if self.min_rows else ""
+        if self.max_quarantine < 1:
+            enough += f", with at most the share of {self.max_quarantine:g} in quarantine"
+        return f"{self.slice_path} to be published{enough} (metadata: {self._paths.metadata})"
+
+    @property
+    def _paths(self) -> SlicePaths:
+        return slice_paths(self.slice_path, self.metadata_path)
+
     def look(self, log: TaskLog) -> dict[str, Any] | None:
         """Returns the report (JSON) of the published version; None while it is not there, or has not enough.
 
@@ -35,14 +45,14 @@ class WantedSlice:
         from airflow_provider_raydatallm.processor.store.published import published_report
 
         try:
-            report = published_report(slice_paths(self.slice_path, self.metadata_path))
+            report = published_report(self._paths)
         except (OSError, SliceError) as e:
             if isinstance(e, SliceError) and e.kind != "transient":  # such as a package that is missing here
                 raise
-            log.warning("Cannot look at %s now: %s", self.slice_path, e)
+            log.warning("Cannot look at %s now: %s", self.slice_path, problem_of(e))
             return None
-        if report is None:
-            log.info("%s is not published", self.slice_path)
+        if isinstance(report, str):
+            log.info("%s", report)
             return None
         counts = report.counts
         if counts.succeeded < self.min_rows:

@@ -27,3 +27,22 @@ class SliceError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without calling `__init__` again, so that subclasses may have any arguments."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+class StorageError(SliceError):
+    """A store cannot be read or written now.
+
+    problem: what it is, for people whose command or sensor only looks.
+    """
+
+    def __init__(self, what: str, path: str, why: str) -> None:
+        super().__init__(
+            f"cannot {what} {path}: {why}. Fix that and run the slice again: its finished rows are kept",
+            kind="transient",
+        )
+        self.problem = f"cannot {what} {path}: {why}"
+
+
+def problem_of(error: Exception) -> str:
+    """An error's text, without what to do about a run."""
+    return error.problem if isinstance(error, StorageError) else str(error)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 from airflow_provider_raydatallm.processor.storage import disk, documents
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
@@ -386,8 +386,4 @@ class Store:
             if isinstance(e, (SliceError, *but)):
                 raise
             why = (e.strerror if isinstance(e, OSError) else None) or str(e) or type(e).__name__
-            raise SliceError(
-                f"cannot {what} {self.path(name)}: {why}. Fix that and run the slice again: its finished "
-                "rows are kept",
-                kind="transient",
-            ) from e
+            raise StorageError(what, self.path(name), why) from e

@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
+from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError, Shown
@@ -78,13 +79,27 @@ def is_shown(folders: SliceFolders, version: Version) -> bool:
         return False
 
 
-def published_report(paths: SlicePaths) -> Report | None:
-    """Returns the report of a slice's newest version, whatever it was made of, once its folder shows it."""
-    folders = SliceFolders.open(paths)
-    version = versions.newest_version(folders.metadata)
-    if version is None or not is_shown(folders, version):
+def published_report(paths: SlicePaths) -> Report | str:
+    """Returns the report of a slice's newest version, whatever it was made of, once its folder shows it;
+    until then, what is there instead."""
+    with waiting_briefly():
+        folders = SliceFolders.open(paths)
+        version = versions.newest_version(folders.metadata)
+        if version is None:
+            return hidden_metadata(folders) or f"{folders.table.url} is not published"
+        if not is_shown(folders, version):
+            return f"{folders.table.url} does not show version {version.number} yet"
+        return version.to_report(version.body["report"]["outcome"])
+
+
+def hidden_metadata(folders: SliceFolders) -> str | None:
+    """Returns why nothing is known of a slice that its folder shows; None when it shows none."""
+    if versions.SUCCESS not in folders.table.names() or versions.newest_version(folders.metadata) is not None:
         return None
-    return version.to_report(version.body["report"]["outcome"])
+    return (
+        f"{folders.table.url} shows a published slice, and {folders.metadata.url} knows of none: give the "
+        "metadata path that the publishing task has as publish.metadata_path"
+    )
 
 
 def slice_progress(job: SliceJob) -> dict[str, Any] | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.published import hidden_metadata
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
 _THREADS = 16
@@ -28,7 +29,7 @@ class SliceState:
     :param version: the newest published one; None: nothing is published.
     :param run: what a run does that has published nothing yet; None: there is none.
     :param progress: of that run, as it wrote it last.
-    :param error: why the published version cannot be read.
+    :param error: why the published version, or whether there is one, cannot be read.
     """
 
     key: str
@@ -44,10 +45,11 @@ class SliceState:
         return self.version is not None
 
 
-def read_states(slices: Iterable[tuple[str, SliceFolders]]) -> list[SliceState]:
-    """Reads several slices at a time: each takes a listing and two small files."""
+def read_states(slices: Iterable[tuple[str, SliceFolders]]) -> Iterator[SliceState]:
+    """Yields the slices in their order. Each takes a listing and two small files; several are read at a
+    time."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(lambda one: read_state(*one), slices))
+        yield from pool.map(lambda one: read_state(*one), slices)
 
 
 def read_state(key: str, folders: SliceFolders) -> SliceState:
@@ -57,12 +59,13 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
         progress, run = _read_progress(folders)
         version = versions.newest_version(folders.metadata)
         if version is None:
-            return SliceState(key, run=run, progress=progress)
+            error = None if progress else hidden_metadata(folders)
+            return SliceState(key, run=run, progress=progress, error=error)
         folders.of(version)  # which refuses another table's metadata
         report = version.to_report(version.body["report"]["outcome"])
     except (SliceError, OSError, *_OF_ANOTHER_SHAPE) as e:
         number = None if version is None else version.number
-        return SliceState(key, number, run=run, progress=progress, error=f"{e}" or type(e).__name__)
+        return SliceState(key, number, run=run, progress=progress, error=problem_of(e) or type(e).__name__)
     return SliceState(key, version.number, version.body.get("published_at"), report, run, progress)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import io
 import json
 import subprocess
 import sys
@@ -16,43 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_provider_raydatallm.cli import tables
+from airflow_provider_raydatallm.cli import tables, waiting
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from tests.support.in_process import InProcess, answer_fixed, answer_with, changed, job_of
+from airflow_provider_raydatallm.processor.storage import filesystem
+from tests.support.in_process import InProcess, answer_fixed, answer_with, changed
 from tests.support.in_process import run_in_process as run
-
-Out = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> SliceJob:
-    pq.write_table(pa.table({"name": [*"aaab", "fail"]}), tmp_path / "in.parquet")
-    return job_of(
-        slice_key="2026-01-01", input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
-        on_config_change="recompute", max_quarantine_fraction=0.5,
-    )  # fmt: skip
-
-
-def of_day(job: SliceJob, day: str, **fields: Any) -> SliceJob:
-    return changed(job, slice_key=day, **fields)
-
-
-def say(out: Out, *arguments: str, code: int = 0) -> str:
-    assert main(list(arguments)) == code
-    captured = out.readouterr()
-    return captured.out if code == 0 else captured.err
-
-
-def write_progress(job: SliceJob, age_s: float, **progress: Any) -> None:
-    when = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age_s)
-    folder = Path(job.paths.metadata)
-    folder.mkdir(parents=True, exist_ok=True)
-    value = {"slice_key": job.slice_key, "when": when.isoformat(timespec="seconds"), **progress}
-    (folder / "progress.json").write_text(json.dumps(value))
-
-
-ANSWERING = {"step": "answer", "rows": 1, "planned": 5, "rows_per_s": 2.0, "tokens_per_s": 8.0, "eta_s": 2}
+from tests.support.stalled_server import stalled_server
+from tests.support.table_commands import ANSWERING, Out, of_day, say, write_progress
 
 
 def test_slices_are_listed_with_what_each_has_and_does(job: SliceJob, capsys: Out) -> None:
@@ -125,8 +96,55 @@ def test_report_of_a_slice_is_shown_with_its_versions(job: SliceJob, capsys: Out
     assert "quarantined 1" in text
     assert text.splitlines()[-1].startswith("versions: 2 (20")
     assert "1 (20" in text
-    error = say(capsys, "show", job.output_path, "2026-01-09", code=1)
-    assert error.startswith("error: no run of slice 2026-01-09 left anything in ")
+
+
+def test_slice_or_table_that_does_not_exist_is_named_with_what_there_is(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    write_progress(of_day(job, "2026-01-02"), 5, step="failed", error="no room")
+    run(of_day(job, "2026-01-03"))
+    for command in (["show", "2026-01-09"], ["show", "2026-01-09", "--json"], ["sample", "2026-01-09"],
+                    ["watch", "2026-01-09"], ["diff", "2026-01-09", "2026-01-01"]):  # fmt: skip
+        error = say(capsys, command[0], job.output_path, *command[1:], code=1)
+        assert error.splitlines()[-1] == (
+            f"error: no run of slice 2026-01-09 left anything in {job.output_path}, which has 3 slice(s), "
+            "from 2026-01-01 to 2026-01-03"
+        )
+        error = say(capsys, command[0], f"{job.output_path}s", *command[1:], code=1)
+        assert error.splitlines()[-1].endswith("s ever had a run: is this the task's output_path?")
+    assert "nothing is published in" in say(capsys, "sample", job.output_path, "2026-01-02", code=1)
+    days = ("--from", "2026-01-01", "--to", "2026-01-02")
+    for command in (["slices"], ["missing", *days]):
+        assert main([command[0], f"{job.output_path}s", *command[1:]]) == 0
+        assert "ever had a run: is this the task's output_path?" in capsys.readouterr().err
+
+
+def test_unreadable_slice_is_an_error_of_show_as_json_too(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    [commit] = Path(job.paths.metadata).glob("commits/commit-*.json")
+    commit.write_text(commit.read_text().replace("2026", "2027"))
+    assert main(["show", job.output_path, "2026-01-01", "--json"]) == 1
+    captured = capsys.readouterr()
+    assert "checksum" in json.loads(captured.out)["error"]
+    assert captured.err.startswith("error: ")
+
+
+def test_metadata_that_lies_elsewhere_is_asked_for(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
+    run(changed(job, metadata_path=f"{tmp_path}/metadata"))
+    for command in (["show", "2026-01-01"], ["sample", "2026-01-01"], ["watch", "2026-01-01"],
+                    ["diff", "2026-01-01", "2026-01-01"],
+                    ["missing", "--from", "2026-01-01", "--to", "2026-01-01"]):  # fmt: skip
+        error = say(capsys, command[0], job.output_path, *command[1:], code=1)
+        assert error.endswith("the publishing task has as publish.metadata_path\n")
+    assert "unreadable: " in say(capsys, "slices", job.output_path)
+
+
+def test_key_may_end_like_a_version(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    run(of_day(job, "2026-01-01@3"))
+    text = say(capsys, "diff", job.output_path, "2026-01-01@3", "2026-01-01@1")
+    assert "counts.planned" in text
+    error = say(capsys, "diff", job.output_path, "2026-01-01@4", "2026-01-01", code=1)
+    assert error.startswith("error: version 4 of ")
 
 
 def test_rows_are_shown_as_one_line_a_value(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
@@ -221,11 +239,21 @@ def test_terminal_gets_nothing_that_it_obeys(job: SliceJob, capsys: Out, tmp_pat
         assert "[2J" in text or "no [31m room\nfor it" in text
 
 
-def test_reader_that_has_enough_hears_of_no_error(job: SliceJob) -> None:
+@pytest.mark.parametrize("command", ["slices {table} >&-", "files {spec} | true"])
+def test_reader_that_has_enough_hears_of_no_error(job: SliceJob, tmp_path: Path, command: str) -> None:
     run(job)
-    command = f"{sys.executable} -m airflow_provider_raydatallm.cli.main slices {job.output_path} | true"
-    shell = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    arguments = command.format(table=job.output_path, spec=tmp_path / "spec.json")
+    program = f"{sys.executable} -m airflow_provider_raydatallm.cli.main {arguments}"
+    shell = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert shell.stderr == ""
+
+
+def test_letters_that_a_terminal_lacks_are_escaped(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(of_day(job, "Ünï"))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(terminal := io.BytesIO(), encoding="ascii"))
+    assert main(["slices", job.output_path]) == 0
+    assert b"\\xdcn\\xef" in terminal.getvalue()
 
 
 def test_storage_that_cannot_be_listed_is_named(
@@ -237,6 +265,44 @@ def test_storage_that_cannot_be_listed_is_named(
     monkeypatch.setattr(LocalFileSystem, "glob", away)
     error = say(capsys, "slices", job.output_path, code=1)
     assert error == f"error: cannot list the slices of {job.output_path}: unable to locate credentials\n"
+
+
+def test_storage_that_does_not_answer_is_named_meanwhile_and_given_up(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief = {"config_kwargs": {"retries": {"max_attempts": 0}, "read_timeout": 0.2}}
+    monkeypatch.setattr(filesystem, "_BRIEF_S3", brief)
+    monkeypatch.setattr(waiting, "_EVERY_S", 0.1)
+    with stalled_server() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "x")
+        for command in (["slices"], ["show", "2026-01-01"], ["sample", "2026-01-01"]):
+            error = say(capsys, command[0], "s3://lake/out", *command[1:], code=1)
+            assert error.startswith("reading s3://lake/out, for ")
+            assert "Read timeout" in error.splitlines()[-1]
+            assert "run the slice again" not in error
+        spec = {"slice_key": "k", "input_path": "/in", "output_path": "s3://lake/out", "model_source": "m"}
+        (tmp_path / "spec.json").write_text(json.dumps({**spec, "prompt": "{name}"}))
+        error = say(capsys, "versions", f"{tmp_path}/spec.json", code=1)
+        assert error.startswith("versions is at work on the slice's storage, for ")
+        assert "Read timeout" in error.splitlines()[-1]
+
+
+def test_progress_of_reading_many_slices_is_told(
+    job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(job)
+    texts: list[str] = []
+
+    class Noted(waiting.Waiting):
+        def __exit__(self, *error: Any) -> None:
+            texts.append(self.text)
+            super().__exit__(*error)
+
+    monkeypatch.setattr(tables, "Waiting", Noted)
+    say(capsys, "slices", job.output_path)
+    assert texts == [f"reading {job.output_path}: 1 of 1 slices"]
 
 
 @pytest.mark.parametrize("rows", ["0", "-1", "many"])
@@ -265,6 +331,31 @@ def test_run_is_watched_to_its_end(job: SliceJob, capsys: Out, monkeypatch: pyte
     assert "no run of slice 2026-01-01 tells of its progress" in captured.err
 
 
+def test_watch_outlives_a_look_that_fails(
+    job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_progress(job, 0, **ANSWERING)
+    metadata = Path(job.paths.metadata)
+    hidden = metadata.with_name("hidden")
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:  # a file where a folder is expected
+            (metadata / "progress.json").rename(hidden)
+            (metadata / "progress.json").mkdir()
+        elif len(slept) == 2:
+            (metadata / "progress.json").rmdir()
+            run(job)
+
+    slept: list[float] = []
+    monkeypatch.setattr(tables, "time", SimpleNamespace(sleep=sleep))
+    assert main(["watch", job.output_path, "2026-01-01"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1].startswith("published: 4 rows")
+    assert captured.err.startswith("cannot read ")
+    assert captured.err.endswith(": looking again\n")
+
+
 def test_watch_says_by_its_exit_code_that_a_run_failed(
     job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,34 +365,6 @@ def test_watch_says_by_its_exit_code_that_a_run_failed(
     ))  # fmt: skip
     assert main(["watch", job.output_path, "2026-01-01"]) == 1
     assert "no GPU" in capsys.readouterr().out
-
-
-def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, capsys: Out) -> None:
-    for key in ("2026-01-01", "2026-01-03", "2026-01-01T01", "20260104"):
-        run(of_day(job, key))
-    write_progress(of_day(job, "2026-01-02"), 5, **ANSWERING)
-    table = job.output_path
-    days = ("--from", "2026-01-01", "--to", "2026-01-04")
-    assert say(capsys, "missing", table, *days) == "2026-01-02\n2026-01-04\n"
-    assert json.loads(say(capsys, "missing", table, *days, "--format", "%Y%m%d", "--json")) == [
-        "20260101", "20260102", "20260103",
-    ]  # fmt: skip
-    hours = say(capsys, "missing", table, "--from", "2026-01-01", "--to", "2026-01-01", "--every", "hour")
-    assert len(hours.split()) == 23
-    assert "2026-01-01T01" not in hours
-    run(of_day(job, "2026-01-05T01+0000"))
-    run(of_day(job, "2026-01-05T01+0100"))
-    for zone, first in (("", "2026-01-05"), ("+01:00", "2026-01-05T00:00+01:00")):
-        of_zone = ("--from", first, "--to", "2026-01-05", "--every", "hour", "--format", "%Y-%m-%dT%H%z")
-        offset = zone.replace(":", "") or "+0000"
-        assert say(capsys, "missing", table, *of_zone).split() == [
-            f"2026-01-05T{hour:02}{offset}" for hour in range(24) if hour != 1
-        ]
-    same = ("--from", "2026-01-03", "--to", "2026-01-03")
-    assert say(capsys, "missing", table, *same) == "all 1 slices are published\n"
-    assert "comes before the first" in say(
-        capsys, "missing", table, "--from", "2026-01-03", "--to", "2026-01-02", code=1
-    )
 
 
 @pytest.mark.parametrize("text", [
@@ -319,26 +382,3 @@ def test_progress_of_another_shape_hides_no_slice(job: SliceJob, capsys: Out, te
     lines = say(capsys, "slices", job.output_path).splitlines()
     assert [line.split()[1] for line in lines[1:]] == ["published", "published"]
     assert "published: 4 rows" in say(capsys, "show", job.output_path, "2026-01-01")
-
-
-def test_slice_that_cannot_be_read_is_not_missing(job: SliceJob, capsys: Out) -> None:
-    run(job)
-    [commit] = Path(job.paths.metadata).glob("commits/commit-*.json")
-    commit.write_text(commit.read_text().replace("2026", "2027"))
-    for argument, missing in (("2026-01-02", "2026-01-02\n"), ("2026-01-01", "")):
-        assert main(["missing", job.output_path, "--from", "2026-01-01", "--to", argument]) == 1
-        captured = capsys.readouterr()
-        assert captured.out == missing
-        assert captured.err.startswith("error: whether 2026-01-01 is published cannot be read: ")
-
-
-def test_longer_slices_are_missing_once(job: SliceJob, capsys: Out) -> None:
-    run(of_day(job, "2026-W02"))
-    january = ("--from", "2026-01-01", "--to", "2026-01-31")
-    weeks = say(capsys, "missing", job.output_path, *january, "--format", "%G-W%V")
-    assert weeks.split() == ["2026-W01", "2026-W03", "2026-W04", "2026-W05"]
-    run(of_day(job, "2026-01"))
-    months = say(capsys, "missing", job.output_path, *january, "--format", "%Y-%m")
-    assert months == "all 1 slices are published\n"
-    last = ("--from", "9999-12-31", "--to", "9999-12-31", "--every", "hour")
-    assert len(say(capsys, "missing", job.output_path, *last).split()) == 24

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
@@ -248,10 +249,25 @@ def test_program_reports_an_error_in_one_marked_line(
         load_spec(str(tmp_path / "none.json"))
 
 
+def test_spec_in_a_store_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("Unable to locate credentials")
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", away)
+    with pytest.raises(SliceError, match=r"cannot read the spec /a/spec\.json: Unable to locate credentials"):
+        load_spec("/a/spec.json")
+
+
 @pytest.fixture
 def spec(job: SliceJob, tmp_path: Path) -> str:
     (tmp_path / "spec.json").write_text(job.model_dump_json())
     return str(tmp_path / "spec.json")
+
+
+def test_program_says_that_there_is_nothing(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command, text in (("versions", "nothing is published"), ("gc", "no run left anything")):
+        assert main([command, spec]) == 0
+        assert capsys.readouterr().out.startswith(text)
 
 
 def test_program_without_a_nonce_prints_for_people(

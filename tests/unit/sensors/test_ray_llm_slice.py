@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import (
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -109,3 +115,28 @@ def test_relative_path_is_refused_instead_of_waited_for(job: SliceJob, name: str
 def test_wrong_arguments_are_refused_with_the_dag(job: SliceJob, wrong: dict[str, Any]) -> None:
     with pytest.raises(RayLLMInputError, match=next(iter(wrong))):
         sensor_of(job, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("soft_fail", "error"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)]
+)
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_timeout_says_what_was_waited_for(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, deferrable: bool, soft_fail: bool, error: type[Exception]
+) -> None:
+    arguments: dict[str, Any] = {"min_rows": 1000, "max_quarantine": 0.02, "soft_fail": soft_fail}
+    sensor = sensor_of(job, poke_interval=0.01, timeout=0.02, deferrable=deferrable, **arguments)
+    if deferrable:
+
+        def time_out(*arguments: Any, **of_trigger: Any) -> None:
+            raise TaskDeferralTimeout("Trigger timed out.")
+
+        monkeypatch.setattr(BaseOperator, "resume_execution", time_out)
+    end = partial(sensor.resume_execution, "execute_complete", None) if deferrable else sensor.execute
+    with pytest.raises(error) as raised:
+        end(context(sensor))
+    assert str(raised.value).endswith(
+        f" Waited for {job.output_path}/ds=2026-01-31 to be published, with at least 1,000 rows, with at "
+        f"most the share of 0.02 in quarantine (metadata: {job.output_path}.ray_llm/ds=2026-01-31); the log "
+        "says what was there"
+    )

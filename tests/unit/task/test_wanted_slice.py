@@ -78,3 +78,10 @@ def test_report_of_a_newer_provider_and_a_missing_package_are_not_waited_for(
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(SliceError, match="gcsfs"):
         WantedSlice("gs://lake/out/ds=2026-01-31").look(LOG)
+
+
+def test_metadata_that_lies_elsewhere_is_asked_for(job: SliceJob, caplog: pytest.LogCaptureFixture) -> None:
+    run_in_process(job.model_copy(update={"metadata_path": f"{job.output_path}.elsewhere"}))
+    with caplog.at_level("INFO"):
+        assert WantedSlice(job.slice_path).look(LOG) is None
+    assert "give the metadata path that the publishing task has" in caplog.text

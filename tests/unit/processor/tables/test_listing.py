@@ -22,7 +22,7 @@ def test_slices_of_a_table_in_an_object_store(dialect: Dialect, tmp_path: Path, 
     keys = ["2026-01-01", "2026-01-02T05+0100", "a b/c%"]
     for key in keys:
         run_in_process(changed(job, slice_key=key))
-    states = read_states(find_slices(output))
+    states = list(read_states(find_slices(output)))
     assert [(s.key, s.version, s.run) for s in states] == [(key, 1, None) for key in keys]
     assert list(find_slices("s3://lake/of-nobody/at-all")) == []
 

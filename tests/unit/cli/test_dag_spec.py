@@ -1,0 +1,55 @@
+"""The spec of a task that is not run: what it cannot hold is said."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_provider_raydatallm.cli.dag_spec import spec_and_note
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from tests.support.context import context_of
+
+ARGUMENTS: dict[str, Any] = {"input_path": "/in", "output_path": "/out", "model_source": "m"}
+
+
+def export(make: Callable[[], Any]) -> tuple[dict[str, Any], str | None]:
+    with DAG("daily", schedule=None):
+        operator = make()
+    context = {**context_of(operator), "task": operator, "logical_date": dt.datetime(2026, 1, 31)}
+    context["ti"].xcom_pull = no_xcom
+    spec, note = spec_and_note(operator, context)
+    return json.loads(spec), note
+
+
+def no_xcom(*arguments: Any, **options: Any) -> None:
+    raise ImportError("cannot import name 'SUPERVISOR_COMMS' from 'airflow.sdk.execution_time.task_runner'")
+
+
+def test_task_that_reads_an_xcom_is_named() -> None:
+    prompt = "{{ ti.xcom_pull('before') }} {name}"
+    with pytest.raises(ValueError, match="task 'ask' of DAG 'daily' uses an XCom, which only its run can"):
+        export(lambda: RayLLMBatchOperator(task_id="ask", prompt=prompt, **ARGUMENTS))
+
+
+def test_code_that_a_spec_cannot_hold_is_told_of(tmp_path: Path) -> None:
+    def decorated() -> Any:
+        @task.ray_llm_batch(**ARGUMENTS)
+        def ask(row: dict[str, Any]) -> str:
+            return f"Who is {row['name']}?"
+
+        return ask().operator
+
+    spec, note = export(decorated)
+    assert spec["slice_key"] == "2026-01-31"
+    assert "cannot use this spec" in str(note)
+    (tmp_path / "a2_rows.py").write_text("def prompt(row): return row['name']")
+    code = {"preprocess": "a2_rows:prompt", "code_paths": [f"{tmp_path}/a2_rows.py"]}
+    _, note = export(lambda: RayLLMBatchOperator(task_id="ask", **code, **ARGUMENTS))
+    assert "need it on PYTHONPATH" in str(note)
+    assert export(lambda: RayLLMBatchOperator(task_id="ask", prompt="{name}", **ARGUMENTS))[1] is None

@@ -41,7 +41,17 @@ export function time(value: string | null | undefined): string {
   if (!value) return UNKNOWN;
   const date = new Date(value);
   if (Number.isNaN(date.getTime())) return value;
-  return date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  return date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short", timeZone: chosenTimezone() });
+}
+
+/** That a person chose in Airflow's UI, which keeps it so; by default the browser's. */
+function chosenTimezone(): string | undefined {
+  try {
+    const chosen: unknown = JSON.parse(localStorage.getItem("timezone") ?? "null");
+    return typeof chosen === "string" && Intl.DateTimeFormat("en", { timeZone: chosen }) ? chosen : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 export function money(amount: number | null, currency: string): string {

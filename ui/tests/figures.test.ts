@@ -1,7 +1,7 @@
-import { describe, expect, it } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
 
 import { compareSlices, compareVersions } from "../src/compare";
-import { compact, cost, duration, money, percent, rate } from "../src/format";
+import { compact, cost, duration, money, percent, rate, time } from "../src/format";
 import { phasesOf } from "../src/phases";
 import { pathOf, routeOf, taskInstancePath } from "../src/route";
 import { LOOKS, ORDER } from "../src/states";
@@ -23,6 +23,23 @@ describe("numbers", () => {
     expect(cost(7200, 2.5)).toBe(5);
     expect(cost(null, 2.5)).toBeNull();
     expect([money(5, "EUR"), money(5, "credits")]).toEqual(["€5.00", "5.00 credits"]);
+  });
+});
+
+describe("times", () => {
+  afterEach(() => vi.unstubAllGlobals());
+  const shown = (kept: string | null) => {
+    vi.stubGlobal("localStorage", { getItem: (key: string) => (key === "timezone" ? kept : null) });
+    return time("2026-01-31T20:00:00Z");
+  };
+  it("are in the timezone that Airflow's UI shows", () => {
+    expect(shown('"Asia/Taipei"')).toMatch(/Feb.* 4:00/);
+    expect(shown('"UTC"')).toMatch(/Jan.* 8:00/);
+  });
+  it.each([null, "{", "5", '"Nowhere/Never"'])("are the browser's for %j", (kept) => {
+    expect(shown(kept)).toBe(
+      new Date("2026-01-31T20:00:00Z").toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }),
+    );
   });
 });
 

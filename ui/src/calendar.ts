@@ -41,11 +41,21 @@ export function latest(slices: SliceLine[]): Map<string, SliceLine> {
   return found;
 }
 
+/** How most slices are named: a person may give one a name of its own. */
 export function gridOf(keys: Iterable<string>): Grid {
   const all = [...keys];
-  if (all.length > 0 && all.every((key) => instantOf(key, DAY) !== null)) return "days";
-  if (all.length > 0 && all.every((key) => instantOf(key, HOUR) !== null)) return "hours";
-  return "names";
+  const are = (pattern: RegExp) => all.filter((key) => instantOf(key, pattern) !== null).length > all.length / 2;
+  return are(DAY) ? "days" : are(HOUR) ? "hours" : "names";
+}
+
+/** The slices that stand in the grid, and those with names of their own. */
+export function splitByGrid(
+  slices: Map<string, SliceLine>,
+  grid: Grid,
+): [dated: Map<string, SliceLine>, named: Map<string, SliceLine>] {
+  const isDated = (key: string) => grid !== "names" && instantOf(key, grid === "days" ? DAY : HOUR) !== null;
+  const parts = [true, false].map((wanted) => new Map([...slices].filter(([key]) => isDated(key) === wanted)));
+  return parts as [Map<string, SliceLine>, Map<string, SliceLine>];
 }
 
 /**
@@ -208,12 +218,13 @@ function leadNear(slices: Map<string, SliceLine>, grid: Grid, local: number): nu
   return nearest === null ? null : nearest[1];
 }
 
-/** Months of days, or days of hours, the newest first; or all names in one block. */
+/** Slices with names of their own, in the order of these. */
+export function namesOf(named: Map<string, SliceLine>): Cell[] {
+  return [...named.keys()].sort(byName).map((key) => ({ key, slice: named.get(key) ?? null }));
+}
+
+/** Months of days, or days of hours, the newest first. */
 export function blocksOf(slices: Map<string, SliceLine>, grid: Grid, missing: string[]): Block[] {
-  if (grid === "names") {
-    const cells = [...slices.keys()].sort(byName).map((key) => ({ key, slice: slices.get(key) ?? null }));
-    return [{ title: "", lead: 0, cells }];
-  }
   const pattern = grid === "days" ? DAY : HOUR;
   const cells = new Map<number, Cell>();
   for (const [key, slice] of slices) cells.set(instantOf(key, pattern) as number, { key, slice });

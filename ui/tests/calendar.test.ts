@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { SliceLine } from "../src/api";
-import { backfillRange, blocksOf, expectedUntil, type Grid, gridOf, keyOfRun, latest, missingKeys, surelyMissing } from "../src/calendar";
+import { backfillRange, blocksOf, expectedUntil, type Grid, gridOf, keyOfRun, latest, missingKeys, namesOf, splitByGrid, surelyMissing } from "../src/calendar";
 
 export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
   return {
@@ -22,6 +22,8 @@ describe("gridOf", () => {
     [["2026-01-31", "20260201"], "days"],
     [["2026-01-31T05", "2026-01-31 06:00"], "hours"],
     [["2026-01-31", "germany"], "names"],
+    [["2026-01-31", "germany", "2026-02-02"], "days"],
+    [["2026-01-31T05", "2026-01-31T06", "2026-01-31"], "hours"],
     [["2026-02-30"], "names"],
     [[], "names"],
   ])("reads %j as %s", (keys, grid) => expect(gridOf(keys)).toBe(grid));
@@ -169,8 +171,16 @@ describe("blocksOf", () => {
     expect(january?.cells[29]).toBeNull();
   });
   it("sorts names as people do", () => {
-    const [block] = blocksOf(latest(["part 10", "part 9"].map((key) => slice(key))), "names", []);
-    expect(block?.cells.map((cell) => cell?.key)).toEqual(["part 9", "part 10"]);
+    const cells = namesOf(latest(["part 10", "part 9"].map((key) => slice(key))));
+    expect(cells.map((cell) => cell.key)).toEqual(["part 9", "part 10"]);
+  });
+  it("leaves days their calendar when one slice has a name of its own", () => {
+    const slices = latest(["by hand", "2026-02-03", "2026-02-01"].map((key) => slice(key)));
+    const [dated, named] = splitByGrid(slices, "days");
+    expect(missingKeys(dated, "days")).toEqual(["2026-02-02"]);
+    expect(blocksOf(dated, "days", []).map((block) => block.title)).toEqual(["February 2026"]);
+    expect([...named.keys()]).toEqual(["by hand"]);
+    expect(splitByGrid(slices, "names").map((part) => part.size)).toEqual([0, 3]);
   });
 });
 

@@ -5,7 +5,7 @@ import { Button, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { paths, type Settings } from "../api";
-import { expectedUntil, gridOf, latest, missingKeys, surelyMissing } from "../calendar";
+import { expectedUntil, gridOf, latest, missingKeys, splitByGrid, surelyMissing } from "../calendar";
 import { Calendar } from "../parts/task/Calendar";
 import { Note, PageLink, Plain, Problem, Section, Waiting } from "../parts/basics";
 import { FillGaps } from "../parts/task/FillGaps";
@@ -19,11 +19,12 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
   const settings = useData<Settings>(paths.settings).value;
   const bySlice = useMemo(() => latest(slices ?? []), [slices]);
   const areAll = (slices?.length ?? 0) + unreadable >= total;
+  const grid = useMemo(() => gridOf(bySlice.keys()), [bySlice]);
+  const dated = useMemo(() => splitByGrid(bySlice, grid)[0], [bySlice, grid]);
   const missing = useMemo(() => {
-    const grid = gridOf(bySlice.keys());
-    const keys = missingKeys(bySlice, grid, expectedUntil(bySlice, grid, nextStart));
+    const keys = missingKeys(dated, grid, expectedUntil(dated, grid, nextStart));
     return areAll ? keys : surelyMissing(keys, grid, slices ?? []);
-  }, [areAll, bySlice, nextStart, slices]);
+  }, [areAll, dated, grid, nextStart, slices]);
   return (
     <>
       <Text fontSize="sm">
@@ -49,7 +50,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
         <Note>This task has had trials only, which are tables of their own and no slices.</Note>
       ) : (
         <>
-          <Section aside={<FillGaps dag={dag} missing={missing} settings={settings} slices={bySlice} task={task} />} title="Slices">
+          <Section aside={<FillGaps dag={dag} missing={missing} settings={settings} slices={dated} task={task} />} title="Slices">
             <Calendar dag={dag} missing={missing} slices={bySlice} task={task} />
             {areAll ? null : (
               <HStack mt={4}>

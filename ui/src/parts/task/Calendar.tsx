@@ -5,14 +5,14 @@ import { useState } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
 import type { SliceLine } from "../../api";
-import { type Block, blocksOf, type Cell, dayNumber, gridOf, hourNumber, type Grid as Kind } from "../../calendar";
+import { type Block, blocksOf, type Cell, dayNumber, gridOf, hourNumber, type Grid as Kind, namesOf, splitByGrid } from "../../calendar";
 import { count } from "../../format";
 import { pathOf } from "../../route";
 import { type CellState, LOOKS, ORDER } from "../../states";
 import { shortName } from "../../text";
 import { Mark } from "../basics";
 
-const BLOCKS: Record<Kind, number> = { days: 12, hours: 31, names: 1 };
+const BLOCKS: Record<Kind, number> = { days: 12, hours: 31, names: 0 };
 const WEEKDAYS = ["Mo", "Tu", "We", "Th", "Fr", "Sa", "Su"];
 
 interface Props {
@@ -24,28 +24,35 @@ interface Props {
 
 export function Calendar({ dag, task, slices, missing }: Props) {
   const grid = gridOf(slices.keys());
-  const blocks = blocksOf(slices, grid, missing);
-  const [shown, setShown] = useState(BLOCKS[grid]);
+  const [dated, named] = splitByGrid(slices, grid);
+  const blocks = blocksOf(dated, grid, missing);
+  const names = namesOf(named);
+  const [times, setTimes] = useState(1);
+  const shown = times * BLOCKS[grid];
   const visible = blocks.slice(0, shown);
   return (
     <>
-      <Legend blocks={blocks} />
-      {grid === "names" ? (
-        <Flex gap={2} wrap="wrap">
-          {visible[0]?.cells.map((cell) => cell && <Day cell={cell} dag={dag} key={cell.key} kind={grid} task={task} />)}
-        </Flex>
-      ) : (
-        <SimpleGrid columns={grid === "days" ? { base: 1, sm: 2, lg: 3, xl: 4 } : 1} gap={5}>
-          {visible.map((block) => (
-            <Month block={block} dag={dag} key={block.title} kind={grid} task={task} />
-          ))}
-        </SimpleGrid>
-      )}
+      <Legend cells={[...blocks.flatMap((block) => block.cells), ...names]} />
+      <SimpleGrid columns={grid === "days" ? { base: 1, sm: 2, lg: 3, xl: 4 } : 1} gap={5}>
+        {visible.map((block) => (
+          <Month block={block} dag={dag} key={block.title} kind={grid} task={task} />
+        ))}
+      </SimpleGrid>
       {blocks.length > shown ? (
-        <Button mt={4} onClick={() => setShown(shown + BLOCKS[grid])} size="sm" variant="outline">
+        <Button mt={4} onClick={() => setTimes(times + 1)} size="sm" variant="outline">
           Show earlier ({blocks.length - shown} more)
         </Button>
       ) : null}
+      {blocks.length > 0 && names.length > 0 ? (
+        <Heading as="h3" mb={2} mt={5} size="xs">
+          Names of their own
+        </Heading>
+      ) : null}
+      <Flex gap={2} wrap="wrap">
+        {names.map((cell) => (
+          <Day cell={cell} dag={dag} key={cell.key} kind="names" task={task} />
+        ))}
+      </Flex>
     </>
   );
 }
@@ -138,8 +145,8 @@ function describe(key: string, slice: SliceLine | null): string {
   return `${name}: ${state}, ${count(succeeded)} rows${bad}`;
 }
 
-function Legend({ blocks }: { blocks: Block[] }) {
-  const states = blocks.flatMap((b) => b.cells.map((cell) => cell && (cell.slice?.state ?? "missing")));
+function Legend({ cells }: { cells: (Cell | null)[] }) {
+  const states = cells.map((cell) => cell && (cell.slice?.state ?? "missing"));
   return (
     <HStack gap={4} mb={4} wrap="wrap">
       {ORDER.map((state) => {

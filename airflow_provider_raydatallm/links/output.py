@@ -8,6 +8,8 @@ from urllib.parse import quote
 from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
+from airflow_provider_raydatallm.task import own_xcom
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -20,9 +22,7 @@ class OutputLink(BaseOperatorLink):
     xcom_key = "ray_llm_output_url"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from airflow.sdk.execution_time.xcom import XCom
-
-        return XCom.get_value(ti_key=ti_key, key=self.xcom_key) or ""
+        return own_xcom.pull(ti_key, self.xcom_key) or ""
 
 
 def output_url(table: str) -> str | None:

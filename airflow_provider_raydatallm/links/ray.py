@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperatorLink
 
+from airflow_provider_raydatallm.task import own_xcom
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -18,6 +20,4 @@ class RayJobLink(BaseOperatorLink):
     xcom_key = "ray_job_url"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from airflow.sdk.execution_time.xcom import XCom
-
-        return XCom.get_value(ti_key=ti_key, key=self.xcom_key) or ""
+        return own_xcom.pull(ti_key, self.xcom_key) or ""

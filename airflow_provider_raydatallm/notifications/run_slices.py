@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.links.page_address import slice_page, task_page
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.notifications.message import SliceMessage, SliceStatus
 from airflow_provider_raydatallm.operators.slice_task import SliceTask
+from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry
 
 #: Task instances of a run that are asked for their slices.
@@ -43,10 +44,7 @@ class _Instance(NamedTuple):
         return f"{self.dag_id}.{self.task_id}{index}"
 
     def xcom(self, key: str) -> Any:
-        from airflow.sdk.execution_time.xcom import XCom
-
-        ids = {name: getattr(self, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
-        return XCom.get_one(key=key, **ids)
+        return own_xcom.pull(self, key)
 
 
 def collect_slices(context: Mapping[str, Any], log: Any) -> SliceMessage:

@@ -29,7 +29,7 @@ from airflow_provider_raydatallm.links.output import OutputLink, output_url
 from airflow_provider_raydatallm.links.page_address import slice_page
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.links.slice_page import SlicePageLink
-from airflow_provider_raydatallm.task import submission, telemetry
+from airflow_provider_raydatallm.task import own_xcom, submission, telemetry
 from airflow_provider_raydatallm.task.airflow_features import partition_key
 from airflow_provider_raydatallm.task.job import verdict as job_verdict
 from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, still_waits, stop_own_job
@@ -174,9 +174,9 @@ class SliceTask(SliceLineage, BaseOperator):
     def _push_links(context: Context, job: SliceJob) -> None:
         ti: Any = context["ti"]
         address = slice_page(ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index)
-        ti.xcom_push(SlicePageLink.xcom_key, address)
+        own_xcom.push(ti, SlicePageLink.xcom_key, address)
         if (output := output_url(job.slice_path)) is not None:
-            ti.xcom_push(OutputLink.xcom_key, output)
+            own_xcom.push(ti, OutputLink.xcom_key, output)
 
     @staticmethod
     def _name_mapped_task(context: Context, job: SliceJob) -> None:
@@ -212,7 +212,7 @@ class SliceTask(SliceLineage, BaseOperator):
         self.record_run(slice_job, ray_job_id=job.submission_id)
         hook = RayHook(job.ray_conn_id)
         job = replace(job, url=hook.job_url(job.submission_id))
-        context["ti"].xcom_push(RayJobLink.xcom_key, job.url)
+        own_xcom.push(context["ti"], RayJobLink.xcom_key, job.url)
         if self.deferrable and not self._killed:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 

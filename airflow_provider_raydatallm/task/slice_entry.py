@@ -19,6 +19,7 @@ from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
 from pydantic_core import PydanticSerializationError
 
+from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def write_entry(
     entry = SliceEntry.of(job, result, run_date=run_date).model_dump(mode="json", exclude_none=True)
     stores: Any = context.get("asset_state_store")
     try:
-        ti.xcom_push(INDEX_KEY, entry)
+        own_xcom.push(ti, INDEX_KEY, entry)
         # Which asset an alias stands for, Airflow knows only after the task.
         asset = next((o for o in outlets if isinstance(o, (Asset, AssetRef))), None)
         if stores is not None and asset is not None and result is not None and job.max_rows is None:

@@ -12,8 +12,27 @@ from typing import Any
 from airflow.sdk.api.datamodels._generated import DagRunType
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.task import own_xcom
 
 _RUN_START = dt.datetime.now(dt.UTC)
+
+
+class Instance(SimpleNamespace):
+    """A task instance that keeps what is pushed to Airflow: no supervisor runs that would send it there."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(dag_id="d", task_id="t", run_id="r", map_index=-1, xcoms={})
+        self.__dict__.update(fields)
+
+
+def _push(ti: Any, key: str, value: Any) -> None:
+    if isinstance(ti, Instance):
+        ti.xcoms[key] = json.loads(json.dumps(value))
+    else:
+        _push_to_airflow(ti, key, value)
+
+
+_push_to_airflow, own_xcom.push = own_xcom.push, _push
 
 
 class StateStore(dict[str, Any]):
@@ -30,10 +49,9 @@ def context_of(
     operator: RayLLMBatchOperator, store: StateStore | None = None, *, try_number: int = 1, clears: int = 0
 ) -> Any:
     """:param clears: how often somebody cleared the task, before this try."""
-    ti = SimpleNamespace(
-        id=uuid.uuid4(), dag_id=operator.dag_id, task_id=operator.task_id, run_id="r", map_index=-1,
-        try_number=try_number, max_tries=operator.retries + clears, task=operator,
-        start_date=dt.datetime.now(dt.UTC), xcom_push=lambda key, value: None,
+    ti = Instance(
+        id=uuid.uuid4(), dag_id=operator.dag_id, task_id=operator.task_id, try_number=try_number,
+        max_tries=operator.retries + clears, task=operator, start_date=dt.datetime.now(dt.UTC),
     )  # fmt: skip
     run = SimpleNamespace(run_type=DagRunType.MANUAL, conf={}, start_date=_RUN_START)
     return {

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.queue.places import task_key
 
 if TYPE_CHECKING:
@@ -108,9 +109,8 @@ async def _stop(ref: JobRef, attempt: TaskAttempt, log: TaskLog, deferred: bool)
 
 def _read_owner_and_state(attempt: TaskAttempt) -> tuple[Any, str | None]:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-    from airflow.sdk.execution_time.xcom import XCom
 
-    owner = XCom.get_one(key=OWNER_KEY, **attempt.task)
+    owner = own_xcom.pull(attempt, OWNER_KEY)
     states = RuntimeTaskInstance.get_task_states(
         dag_id=attempt.dag_id,
         task_ids=[attempt.task_id],

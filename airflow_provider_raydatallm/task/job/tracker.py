@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
+from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY, TaskAttempt
 from airflow_provider_raydatallm.task.job.record import STATE_KEY, JobRecord, find_listed_job
 from airflow_provider_raydatallm.task.job.verdict import Finished, JobWatch
@@ -342,7 +343,7 @@ class JobTracker:
             self._log.warning("Cannot keep the record of Ray job %s: %s", record.submission_id, e)
 
     def _push_owner(self, submission_id: str) -> None:
-        self._ti.xcom_push(OWNER_KEY, self.task.owner_record(submission_id))
+        own_xcom.push(self._ti, OWNER_KEY, self.task.owner_record(submission_id))
 
 
 def _hash_of(submission: JobSubmission) -> str:

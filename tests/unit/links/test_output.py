@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_raydatallm.links.output import OutputLink, output_url
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from tests.support.context import Instance
 from tests.support.in_process import job_of
 
 CONSOLE = "https://console.example/browse/{bucket}?prefix={path}/"
@@ -37,10 +37,8 @@ def test_task_with_a_console_pushes_the_address_of_its_slice(
 ) -> None:
     if configured:
         monkeypatch.setenv("AIRFLOW__RAY_LLM__OUTPUT_URL", CONSOLE)
-    pushed: dict[str, Any] = {}
-    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, xcom_push=pushed.__setitem__)
-    context: Any = {"ti": ti}
+    context: Any = {"ti": Instance()}
     job = job_of(input_path="s3://lake/in", output_path="s3://lake/out", slice_key="2026-01-31")
     RayLLMBatchOperator._push_links(context, job)
     address = "https://console.example/browse/lake?prefix=out/ds%3D2026-01-31/"
-    assert pushed.get(OutputLink.xcom_key) == (address if configured else None)
+    assert context["ti"].xcoms.get(OutputLink.xcom_key) == (address if configured else None)

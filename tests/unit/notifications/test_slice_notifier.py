@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 from airflow.sdk import DAG, BaseNotifier, BaseOperator
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.xcom import XCom
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.notifications import run_slices
@@ -46,7 +46,7 @@ class Run:
         self.states: dict[str, str | None] = {}
         self.xcoms: dict[tuple[str, int, str], Any] = {}
         self.error: Exception | None = None
-        monkeypatch.setattr(XCom, "get_one", self._xcom)
+        monkeypatch.setattr(BaseXCom, "get_one", self._xcom)
         monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", self._states)
         with DAG("d", schedule=None) as self.dag:
             for task_id in ("ask", "ask_2"):

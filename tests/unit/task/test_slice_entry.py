@@ -9,6 +9,7 @@ from airflow.sdk import DAG, Asset, AssetAlias
 
 from airflow_provider_raydatallm.contract.result.report import Counts, Report, Seconds, Throughput
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry, index_key, write_entry
 from tests.support.context import StateStore, context_of
 from tests.support.slice_jobs import slice_job
@@ -27,23 +28,16 @@ RESULT = REPORT.to_xcom(report_path="/r", ray_job_id="j", dashboard_url=None, qu
 class Written:
     """What a task wrote: XComs, and the state stores of its assets."""
 
-    def __init__(self, *outlets: Any, fails: bool = False) -> None:
+    def __init__(self, *outlets: Any) -> None:
         with DAG("d", schedule=None):
             self.operator = RayLLMBatchOperator(
                 task_id="t", input_path="/in", output_path="/out", model_source="m", prompt="{a}",
                 outlets=list(outlets),
             )  # fmt: skip
-        self.xcoms: dict[str, Any] = {}
         self.stores = {Asset("one").name: StateStore(), Asset("two").name: StateStore()}
         self.context = context_of(self.operator)
         self.context["asset_state_store"] = self
-
-        def push(key: str, value: Any) -> None:
-            if fails:
-                raise ConnectionError("the API server is away")
-            self.xcoms[key] = json.loads(json.dumps(value))
-
-        self.context["ti"].xcom_push = push
+        self.xcoms: dict[str, Any] = self.context["ti"].xcoms
 
     def __getitem__(self, asset: Any) -> StateStore:
         return self.stores[asset.name]
@@ -105,8 +99,14 @@ def test_entry_has_the_date_of_a_run_that_the_schedule_made_for_its_slice(
     assert "run_date" not in written.xcoms[INDEX_KEY]
 
 
-def test_no_failure_of_the_index_fails_the_task(caplog: pytest.LogCaptureFixture) -> None:
-    Written(Asset("one"), fails=True).write(RESULT)
+def test_no_failure_of_the_index_fails_the_task(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise ConnectionError("the API server is away")
+
+    monkeypatch.setattr(own_xcom, "push", fail)
+    Written(Asset("one")).write(RESULT)
     assert "does not show this run of the slice: the API server is away" in caplog.text
 
 

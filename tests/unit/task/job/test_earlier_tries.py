@@ -20,7 +20,7 @@ from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task.job.record import STATE_KEY, DeferredJob
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.waiter import JobRef
-from tests.support.context import StateStore
+from tests.support.context import Instance, StateStore
 from tests.support.fake_cluster import FakeCluster, Log
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -34,10 +34,8 @@ def a_try(
     **given: Any,
 ) -> JobTracker:  # fmt: skip
     """A try of one task, which has three after each clear."""
-    ti = SimpleNamespace(
-        id=uuid.uuid4(), dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=number,
-        max_tries=2 + clears, task=SimpleNamespace(retries=2), xcom_push=lambda key, value: None,
-    )  # fmt: skip
+    max_tries, task = 2 + clears, SimpleNamespace(retries=2)
+    ti = Instance(id=uuid.uuid4(), try_number=number, max_tries=max_tries, task=task)
     metadata = {
         "dag_id": "d", "task_id": "t", "run_id": "r", "map_index": "-1", "slice_key": "k",
         "try_number": str(number), "run_start": "then", "dag_version_id": "v",

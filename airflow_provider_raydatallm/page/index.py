@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -45,8 +46,17 @@ class RunOfSlice(NamedTuple):
     line: SliceLine
 
 
-def list_tasks(session: Session, dag_ids: set[str], offset: int, limit: int) -> TasksPage:
-    """Lists the tasks that ever had a slice, of these DAGs, by their names."""
+def list_tasks(
+    session: Session,
+    dag_ids: set[str],
+    readable: Callable[[set[str]], set[str]],
+    offset: int,
+    limit: int,
+) -> TasksPage:
+    """Lists the tasks that ever had a slice, of these DAGs, by their names.
+
+    :param readable: of some DAGs, returns those whose tasks may be told.
+    """
     of_dags = (XComModel.key == INDEX_KEY, XComModel.dag_id.in_(dag_ids))
     columns = (XComModel.dag_id, XComModel.task_id)
     grouped = select(*columns, func.count().label("runs")).where(*of_dags).group_by(*columns)
@@ -57,6 +67,8 @@ def list_tasks(session: Session, dag_ids: set[str], offset: int, limit: int) -> 
         kept = kept.where(store.key.startswith(f"{INDEX_KEY}/"), store.last_updated_by_dag_id.in_(dag_ids))
         for dag_id, task_id in session.execute(kept):
             known.setdefault((dag_id, task_id), 0)
+    told = readable({dag_id for dag_id, _ in known})
+    known = {task: runs for task, runs in known.items() if task[0] in told}
     page = sorted(known)[offset : offset + limit]
     names = {
         dag.dag_id: dag

@@ -13,7 +13,7 @@ from fastapi import APIRouter, HTTPException, Path, Query, status
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import index, storage
-from airflow_provider_raydatallm.page.access import MAY_READ_SLICES, ReadableDags, may_read_asset
+from airflow_provider_raydatallm.page.access import MAY_READ_SLICES, SlicesReader, may_read_asset
 from airflow_provider_raydatallm.page.answers import (
     Sample,
     Settings,
@@ -47,12 +47,12 @@ def get_settings(_: GetUserDep) -> Settings:
 @router.get("/tasks")
 def get_tasks(
     session: SessionDep,
-    readable: ReadableDags,
+    reader: SlicesReader,
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
 ) -> TasksPage:
     """Tasks with slices, of the DAGs that the user may read."""
-    return index.list_tasks(session, readable, offset, limit)
+    return index.list_tasks(session, reader.dag_ids(), reader.readable, offset, limit)
 
 
 @router.get(f"{_TASK}/slices", dependencies=MAY_READ_SLICES)

@@ -66,7 +66,7 @@ def figures(planned: int = 600, quarantined: int = 0, version: int = 1, **more: 
 def write_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run]) -> None:
     """Writes a DAG, if need be, and runs of one of its tasks, one DAG run for each run's id."""
     runs = [run if run.run_id else Run(**{**vars(run), "run_id": f"manual__{run.slice_key}"}) for run in runs]
-    version = _dag(session, dag_id)
+    version = write_dag(session, dag_id)
     first = (session.scalar(select(func.max(DagRun.id))) or 0) + 1
     known = dict(session.execute(select(DagRun.run_id, DagRun.id).where(DagRun.dag_id == dag_id)).all())
     new = list(dict.fromkeys(run.run_id for run in runs if run.run_id not in known))
@@ -133,7 +133,8 @@ def clean_runs(session: Session, dag_id: str) -> None:
     session.commit()
 
 
-def _dag(session: Session, dag_id: str) -> uuid.UUID:
+def write_dag(session: Session, dag_id: str) -> uuid.UUID:
+    """Writes a DAG, if need be, and returns its version."""
     if session.get(DagBundleModel, "dags-folder") is None:
         session.execute(insert(DagBundleModel.__table__), [{"name": "dags-folder", "active": True}])
     if session.get(DagModel, dag_id) is None:

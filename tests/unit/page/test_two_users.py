@@ -16,7 +16,8 @@ from starlette.routing import Mount, Route
 
 from airflow_provider_raydatallm.page.access import MAY_READ_SLICES
 from airflow_provider_raydatallm.page.app import build_app
-from tests.support.slice_index import BEGIN, Run, figures, keep_runs, write_runs
+from tests.support.slice_index import BEGIN, Run, figures, keep_runs, write_dag, write_runs
+from tests.unit.page.conftest import DAGS, PerDagAuthManager
 
 ClientOf = Callable[[str | None], TestClient]
 #: Ann may read customers and mails, Bob photos; Carl reads every DAG, and no XCom; nobody is not logged in.
@@ -148,6 +149,32 @@ def test_work_does_not_grow_with_what_the_user_may_not_read(
     assert before == after
     assert before
     assert not [values for _, values in before if any(secret in values for secret in SECRETS)]
+
+
+def test_auth_manager_is_asked_at_once_and_of_dags_with_slices_only(
+    client_of: ClientOf, database: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some ask a server for each answer."""
+    asked: list[set[str]] = []
+    answer = PerDagAuthManager.batch_is_authorized_dag
+
+    def note(manager: Any, requests: Any, *, user: Any) -> bool:
+        asked.append({request["details"].id for request in requests})
+        return answer(manager, requests, user=user)
+
+    monkeypatch.setattr(PerDagAuthManager, "batch_is_authorized_dag", note)
+    plain = {f"plain_{i}" for i in range(20)}
+    with database() as session:
+        for dag_id in plain:
+            write_dag(session, dag_id)
+        session.commit()
+    monkeypatch.setitem(DAGS, ANN, DAGS[ANN] | plain)
+    tasks = client_of(ANN).get("/ray-llm/api/tasks").json()["tasks"]
+    assert {task["dag_id"] for task in tasks} == {"customers", "mails"}
+    assert asked == [{"customers", "mails"}]
+    asked.clear()
+    assert client_of(CARL).get("/ray-llm/api/tasks").json()["tasks"] == []
+    assert {"customers"} in asked  # each by itself, where the answer is not the same for all
 
 
 def test_what_is_open_to_all_names_no_dag(client_of: ClientOf) -> None:

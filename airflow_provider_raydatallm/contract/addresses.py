@@ -11,6 +11,7 @@ EXTRA_SCHEMES = "RAY_LLM_ALLOWED_SCHEMES"
 SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 
 _AZURE = ("abfs", "abfss", "az")  # container@account is how these name a folder
+_FIELD = re.compile(r"\{[^{}/]*\}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)")
 
 
@@ -52,6 +53,15 @@ def check_absolute(name: str, address: str) -> None:
         raise ValueError(
             f"{name} {address[:200]!r} is relative, and Airflow and the cluster run in folders of their own: "
             "give a path that begins with /, or an address such as s3://bucket/table"
+        )
+
+
+def check_fields(name: str, address: str) -> None:
+    """:raises ValueError: for a field other than {slice}, which would stay as it is."""
+    if others := [field for field in _FIELD.findall(address) if field != "{slice}"]:
+        raise ValueError(
+            f"{name} {address[:200]!r} has {others[0]}, and only {{slice}} is replaced there. A template of "
+            "Airflow's has two braces: {{ ds }}"
         )
 
 

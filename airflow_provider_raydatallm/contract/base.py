@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Set
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -14,6 +15,14 @@ FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
 
 #: As people write durations.
 Seconds = Annotated[float, BeforeValidator(to_seconds), Field(gt=0, allow_inf_nan=False)]
+
+
+def check_ordered(value: Any) -> Any:
+    """:raises ValueError: for a set, whose order is another one in each process, and with it the
+    fingerprint."""
+    if isinstance(value, Set):
+        raise ValueError("a set has no order: give a list")
+    return value
 
 
 class Contract(BaseModel):

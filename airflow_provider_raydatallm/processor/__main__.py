@@ -20,11 +20,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from airflow_provider_raydatallm.contract.groups import flatten
 from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, encode_line
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.spec.problems import describe_problems
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
 
@@ -101,15 +104,19 @@ def load_spec(source: str) -> SliceJob:
             from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
             fs, path = open_fs(source)
-            text = fs.cat_file(path).decode()
+            text = fs.cat_file(path).decode("utf-8-sig")  # some editors begin a file with a mark
     except SliceError:
         raise
     except Exception as e:  # stores fail with errors of many types
         raise SliceError(f"cannot read the spec {source}: {e}", kind="input") from e
     try:
-        return SliceJob.model_validate(flatten(json.loads(text)))
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise ValueError(f"it is {text[:40]!r}, and should be a JSON object")
+        return SliceJob.model_validate(flatten(value))
     except ValueError as e:
-        raise SliceError(f"the spec {source} is not valid: {e}", kind="input") from e
+        why = describe_problems(e) if isinstance(e, ValidationError) else e
+        raise SliceError(f"the spec {source} is not valid: {why}", kind="input") from e
 
 
 def _run_command(command: Command, args: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths im
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
-from airflow_provider_raydatallm.processor.sizing.checks import Finding, preflight_findings
+from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_request, preflight_findings
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import probe_cluster
 from airflow_provider_raydatallm.processor.sizing.plan_lines import (
     Line,
@@ -76,6 +76,7 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
         spread = sizes.spread_tasks(rows, blocks, batch_rows, chosen.workers[1])
     model = model_config.read_model_config(job.model_source, engine_plan.engine_kwargs)
     findings = preflight_findings(engine_plan, rows, cluster)
+    findings += check_request(build.inference.builder.columns, rows)
     return RunPlan(job, cluster, build.plan, rows, engine_plan, spread, model, past, findings)
 
 

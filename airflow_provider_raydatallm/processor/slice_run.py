@@ -173,10 +173,11 @@ def _acquire_lease(
 
 def _report_empty(job: SliceJob, plan: Plan) -> Report:
     if job.on_empty == "fail":
-        matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file"
+        matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file that holds anything"
+        where = f" where {job.slice_column} is {job.slice_key!r}" if job.slice_column else ""
         raise SliceError(
-            f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {matches}. "
-            "Check the path, or set source.on_empty='skip' or 'publish'",
+            f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {matches}{where}. "
+            f"Check the path{' and source.column' * bool(where)}, or set source.on_empty='skip' or 'publish'",
             kind="input",
         )
     return slice_report(job, "empty", counts=Counts(planned=0, succeeded=0))

@@ -32,6 +32,7 @@ from airflow_provider_raydatallm.processor.publish.table_schema import check_col
 from airflow_provider_raydatallm.processor.publish.vector_column import check_vectors, with_known_size
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
+from airflow_provider_raydatallm.processor.sizing.checks import check_request
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines
 from airflow_provider_raydatallm.processor.slice_report import published_report
@@ -84,7 +85,9 @@ class VersionBuild:
         state = self.load_state()
         if self.inference is not None and not state.is_finished:
             self.progress({"step": "check"})
-            for finding in cluster.preflight(self.inference, state.missing or state.suspects):
+            findings = check_request(self.inference.builder.columns, self.plan.rows)
+            findings += cluster.preflight(self.inference, state.missing or state.suspects)
+            for finding in findings:
                 logger.warning("%s", finding)
             engine = self.inference.engine
             if engine.sizing_inputs is not None:

@@ -13,12 +13,12 @@ from airflow.sdk import PokeReturnValue
 from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
-from airflow_provider_raydatallm.contract.addresses import check_absolute
+from airflow_provider_raydatallm.contract.addresses import check_absolute, check_fields
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder
-from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT
+from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT, check_slice_format
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.task.arguments import is_rendered_later, to_url
+from airflow_provider_raydatallm.task.arguments import check_bools, is_rendered_later, to_url
 from airflow_provider_raydatallm.task.run_slice import slice_of_run
 from airflow_provider_raydatallm.task.wanted_slice import WantedSlice
 
@@ -67,7 +67,8 @@ class RayLLMSliceSensor(BaseSensorOperator):
         self.slice_key, self.slice_format = slice_key, slice_format
         self.min_rows, self.max_quarantine = min_rows, max_quarantine
         self.deferrable = deferrable
-        self._check_paths()
+        check_bools(self, "deferrable")
+        self._check_arguments()
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
@@ -127,18 +128,22 @@ class RayLLMSliceSensor(BaseSensorOperator):
         except SliceError as e:
             raise RayLLMInputError(str(e)) from e
 
-    def _check_paths(self) -> None:
-        """:raises RayLLMInputError: for a relative path, at which nothing would ever be."""
-        for name in ("output_path", "metadata_path"):
-            path = getattr(self, name)
-            if path is not None and not is_rendered_later(path):
-                try:
+    def _check_arguments(self) -> None:
+        """:raises RayLLMInputError: for a path at which nothing would ever be, and a format of no date."""
+        if self.output_path is None:
+            raise RayLLMInputError(f"{self.task_id}: output_path is missing")
+        try:
+            check_slice_format(self.slice_format)
+            for name in ("output_path", "metadata_path"):
+                path = getattr(self, name)
+                if path is not None and not is_rendered_later(path):
                     check_absolute(name, path)
-                except ValueError as e:
-                    raise RayLLMInputError(f"{self.task_id}: {e}") from None
+                    check_fields(name, path)
+        except ValueError as e:
+            raise RayLLMInputError(f"{self.task_id}: {e}") from None
 
     def _wanted(self, context: Context) -> WantedSlice:
-        self._check_paths()
+        self._check_arguments()
         key = slice_of_run(context, self.slice_key, self.slice_format).key
         try:
             path = slice_folder(self.output_path, key)

@@ -54,10 +54,10 @@ def result_lines(report: Report) -> list[str]:
         result += f", {counts.quarantined:,} in quarantine"
     if report.outcome != "published":
         return [result]
-    start = report.seconds.start
+    start = str(report.seconds.start or "")
     return [
         result + (f", {rate:,.0f} rows/s" if rate else ""),
-        *([f"Before the first row: {start}"] if start is not None else ()),
+        *([f"Before the first row: {start}"] if start else ()),
         *(f"Advice: {advice}" for advice in report.advice or ()),
     ]
 

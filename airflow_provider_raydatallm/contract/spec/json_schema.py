@@ -18,6 +18,23 @@ _BY_NAME = {
     "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies",
 }  # fmt: skip
 
+#: Of which a schema that asks for something has one.
+_KEYWORDS = {
+    "type", "enum", "const", "properties", "patternProperties", "additionalProperties", "required", "items",
+    "prefixItems", "anyOf", "oneOf", "allOf", "not", "if", "$defs", "definitions", *REFERENCES,
+}  # fmt: skip
+_TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
+
+
+def check_is_schema(schema: Mapping[str, Any]) -> None:
+    """:raises ValueError: for properties alone: as a schema they would permit any answer."""
+    are_properties = all(isinstance(value, Mapping) or value in _TYPES for value in schema.values())
+    if schema and are_properties and not schema.keys() & _KEYWORDS:
+        raise ValueError(
+            f"{sorted(schema)} are no keywords of a JSON schema: put properties into "
+            "{'type': 'object', 'properties': {'name': {'type': 'string'}}}"
+        )
+
 
 def subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The schema and all schemas inside it."""

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_raydatallm.contract.base import check_ordered
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.spec.audio import AudioSpec
 from airflow_provider_raydatallm.contract.spec.engine_arguments import with_booleans, with_scalars
-from airflow_provider_raydatallm.contract.spec.json_schema import check_is_self_contained
+from airflow_provider_raydatallm.contract.spec.json_schema import check_is_schema, check_is_self_contained
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS, Task, fields_of_other_tasks, tasks_with
 
 #: What follows the last message of a row, for each label, where it may have several. A change is one of
@@ -69,6 +70,11 @@ class RequestSpec(AudioSpec):
             raise ValueError(f"{value!r} is not of the form 'package.module:function'")
         return value
 
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _check_order(cls, value: Any) -> Any:
+        return check_ordered(value)
+
     @field_validator("choices")
     @classmethod
     def _check_choices(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -82,6 +88,7 @@ class RequestSpec(AudioSpec):
     @classmethod
     def _check_output_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None:
+            check_is_schema(value)
             check_is_self_contained(value)
         return value
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.addresses import check_address
-from airflow_provider_raydatallm.contract.base import FOLDER, Contract
+from airflow_provider_raydatallm.contract.addresses import check_address, check_fields
+from airflow_provider_raydatallm.contract.base import FOLDER, Contract, check_ordered
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.slice_paths import (
@@ -31,7 +31,6 @@ from airflow_provider_raydatallm.contract.spec.adapter import AdapterSpec
 #: A slice key that comes from a date.
 SLICE_FORMAT = "%Y-%m-%d"
 
-_ASCII = r"^[\x01-\x7f]$"
 _NAME = r"^[^\W_][\w .@+-]{0,79}$"
 
 #: Fields that are addresses of files.
@@ -42,14 +41,30 @@ MAY_HOLD_SECRETS = (
 )  # fmt: skip
 
 
+def check_slice_format(value: str) -> str:
+    """:raises ValueError: for a format that gives all dates the same key."""
+    if "%" not in value:
+        raise ValueError(
+            f"slice_format {value!r} names no part of a date: write it as strftime does, such as '%Y-%m-%d'"
+        )
+    return value
+
+
 class CsvOptions(Contract):
     """How CSV files differ from RFC 4180 in UTF-8."""
 
-    delimiter: str = Field(default=",", pattern=_ASCII)
-    quote_char: str = Field(default='"', pattern=_ASCII)
+    delimiter: str = ","
+    quote_char: str = '"'
     #: Makes the next character literal, such as a backslash.
-    escape_char: str | None = Field(default=None, pattern=_ASCII)
+    escape_char: str | None = None
     encoding: str = "utf-8"
+
+    @field_validator("delimiter", "quote_char", "escape_char")
+    @classmethod
+    def _check_character(cls, value: str | None) -> str | None:
+        if value is not None and not (len(value) == 1 and "\0" < value <= "\x7f"):
+            raise ValueError("give one ASCII character")
+        return value
 
     @field_validator("encoding")
     @classmethod
@@ -110,6 +125,11 @@ class SliceJob(AdapterSpec):
     #: How often a row is asked again, with what was wrong, when its answer is invalid.
     repair: int = Field(default=0, ge=0, le=10)
 
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _check_order_of_columns(cls, value: Any) -> Any:
+        return check_ordered(value)
+
     @field_validator("columns")
     @classmethod
     def _check_columns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -138,6 +158,17 @@ class SliceJob(AdapterSpec):
     @classmethod
     def _check_address(cls, value: str | None) -> str | None:
         return value if value is None else check_address(value)
+
+    @field_validator("input_path", "output_path")
+    @classmethod
+    def _check_fields_of_address(cls, value: str, info: ValidationInfo) -> str:
+        check_fields(str(info.field_name), value)
+        return value
+
+    @field_validator("slice_format")
+    @classmethod
+    def _check_slice_format(cls, value: str) -> str:
+        return check_slice_format(value)
 
     @field_validator(*MAY_HOLD_SECRETS)
     @classmethod
@@ -180,8 +211,8 @@ class SliceJob(AdapterSpec):
     @model_validator(mode="after")
     def _check_folders(self) -> SliceJob:
         table = self.output_table + "/"
-        for name in ("metadata_path", "quarantine_path"):
-            folder = getattr(self, name)
+        for field in ("metadata_path", "quarantine_path"):
+            name, folder = label(field), getattr(self, field)
             if folder is None:
                 continue
             if "{slice}" in self.output_path.rstrip("/").rpartition("/")[0]:

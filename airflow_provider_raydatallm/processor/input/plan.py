@@ -7,6 +7,7 @@ offset), so that users need no id column. The plan also fixes the schema of the 
 from __future__ import annotations
 
 import base64
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
 from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions, SliceJob
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.input.base import (
@@ -306,14 +308,15 @@ def _build_schema(
     """The files' columns, then those of Hive folders; without the slice folder's own column."""
     own_column = folder_column(job.slice_path)
     for file in files:
-        value = dict(file.partition).get(own_column or "", job.slice_key)
-        if value != job.slice_key:
-            raise SliceError(
-                f"input_path {job.input_path} also holds {own_column}={value}, which is not of slice "
-                f"{job.slice_key!r} ({file.path}): set source.column={own_column!r}, or put {{slice}} into "
-                "input_path",
-                kind="input",
-            )
+        for name, value in file.partition:
+            is_other_slice = name == own_column and value != job.slice_key
+            if is_other_slice or (job.slice_column is None and _is_other_day(value, job)):
+                raise SliceError(
+                    f"input_path {job.input_path} also holds {name}={value}, which is not of slice "
+                    f"{job.slice_key!r} ({file.path}): set source.column={name!r}, or put {{slice}} into "
+                    "input_path",
+                    kind="input",
+                )
     schema = unify_schemas([f.path for f in files], [s.schema for s in scans], lossless=lossless)
     same = [n for n in schema.names if own_column is not None and n.casefold() == own_column.casefold()]
     if same:
@@ -332,6 +335,22 @@ def _build_schema(
             kind="input",
         )
     return schema
+
+
+def _is_other_day(folder: str | None, job: SliceJob) -> bool:
+    """Whether a Hive folder is named after a date as the slice is, and another one than the slice. An input
+    path that holds the slice's key chose its folders already."""
+    if folder in (None, job.slice_key) or encode_slice_key(job.slice_key) in job.resolved_input_path:
+        return False
+    return _is_date(job.slice_key, job.slice_format) and _is_date(str(folder), job.slice_format)
+
+
+def _is_date(text: str, date_format: str) -> bool:
+    try:
+        dt.datetime.strptime(text, date_format)
+    except ValueError:
+        return False
+    return True
 
 
 def _select_columns(schema: pa.Schema, job: SliceJob) -> tuple[str, ...]:

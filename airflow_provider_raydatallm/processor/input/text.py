@@ -151,7 +151,9 @@ class TextFormat(FileFormat):
             place = f"in or after record {row + 1:,}"
             if match := self._row_in_message.search(str(e)):
                 place = f"record {row + int(match.group(1)) - self._first_number + 1:,}"
-            raise SliceError(f"{path}, {place}: {str(e).strip()[:500]}", kind="input") from e
+            is_other_encoding = "invalid UTF8" in str(e)
+            hint = f": {_ENCODING}" if is_other_encoding else ""
+            raise SliceError(f"{path}, {place}: {str(e).strip()[:500]}{hint}", kind="input") from e
 
     @staticmethod
     def _get_codec(path: str) -> str | None:
@@ -192,7 +194,8 @@ class CsvFormat(TextFormat):
             names = tuple(next(lines, []))
         except (UnicodeDecodeError, csv.Error) as e:
             raise SliceError(
-                f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends", kind="input"
+                f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends; {_ENCODING}",
+                kind="input",
             ) from e
         if not names:
             raise SliceError(f"{path}: the header names no column", kind="input")
@@ -270,6 +273,8 @@ class JsonLinesFormat(TextFormat):
         return table.select([n for n in fields.names if n in table.schema.names])
 
 
+#: Arrow names no encoding when it meets bytes that are not UTF-8.
+_ENCODING = "if it is written in another encoding, set source.csv={'encoding': 'latin-1'} or the like"
 _NO_OBJECT = re.compile(rb"^[ \t]*[^\s{][^\n]*", re.MULTILINE)
 #: An integer of a JSON text that a float64 may not hold.
 _LONG_INTEGER = re.compile(rb"(?<![\w.+\-])-?\d{16,}(?![\w.])")

@@ -7,7 +7,7 @@ change.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -199,6 +199,15 @@ def preflight_findings(plan: EnginePlan, rows: int, cluster: ClusterFacts | None
     """
     model = read_model_config(plan.model_source, plan.engine_kwargs) if plan.sizes is not None else None
     return check_sizes(plan, rows, model, cluster)
+
+
+def check_request(columns: Sequence[str], rows: int) -> list[Finding]:
+    """:param columns: input columns that a row's request needs."""
+    if columns or rows < 2:
+        return []
+    message = f"no column enters the request, so all {rows:,} rows ask the same"
+    fix = "Name columns in the prompt as {column}: other braces stay as they are"
+    return [Finding("rows_ask_the_same", "warning", message, fix)]
 
 
 def raise_errors(findings: list[Finding]) -> None:

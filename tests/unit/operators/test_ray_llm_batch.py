@@ -77,6 +77,11 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"queue_timeout": 5}, "queue_timeout stands in a group: write limits={'queue': ...}"),
     ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: it must be at least 1 second"),
     ({"emit_partition": True}, "outlets has none"),
+    ({"model_source": None}, "^t: model_source is missing$"),
+    ({"input_path": None}, "input_path is missing"),
+    ({"choices": "Law Firm"}, "choices: Input should be a list .got 'Law Firm'.$"),
+    ({"source": {"csv": {"sep": ";"}}}, "there is no source.csv.sep: source.csv has delimiter, quote_char"),
+    ({"source": {"slice_format": "YYYY-MM-DD"}}, "source.slice_format: slice_format 'YYYY-MM-DD' names no"),
 ])  # fmt: skip
 def test_invalid_argument_fails_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
     with pytest.raises((RayLLMInputError, ValueError, TypeError), match=message):

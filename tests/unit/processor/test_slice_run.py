@@ -178,6 +178,8 @@ def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     nothing = changed(job, input_path=f"{tmp_path}/nowhere/")
     with pytest.raises(SliceError, match="matches no file"):
         run(nothing)
+    with pytest.raises(SliceError, match=r"no file that holds anything where day is '2026-01-31'\. Check"):
+        run(changed(nothing, slice_column="day"))
     skipped = run(changed(nothing, on_empty="skip"))
     assert (skipped.outcome, skipped.counts.planned) == ("empty", 0)
     assert not Path(job.slice_path).exists()

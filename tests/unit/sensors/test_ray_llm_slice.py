@@ -42,6 +42,18 @@ def context(sensor: Any) -> Any:
     return {**context_of(sensor), "logical_date": dt.datetime(2026, 1, 31, tzinfo=dt.UTC)}
 
 
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"output_path": None}, "output_path is missing"), ({"deferrable": "no"}, "deferrable is 'no': give"),
+    ({"slice_format": "YYYY-MM-DD"}, "slice_format 'YYYY-MM-DD' names no part of a date"),
+    ({"output_path": "/out/{ds}"}, "output_path '/out/{ds}' has {ds}, and only {slice} is replaced"),
+])  # fmt: skip
+def test_what_no_slice_could_ever_meet_is_refused_with_the_dag(
+    job: SliceJob, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((RayLLMInputError, ValueError), match=message):
+        sensor_of(job, **arguments)
+
+
 def test_worker_looks_for_the_slice_of_its_own_run(job: SliceJob) -> None:
     sensor = sensor_of(job)
     assert not sensor.poke(context(sensor)).is_done

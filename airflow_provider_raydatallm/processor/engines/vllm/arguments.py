@@ -48,7 +48,7 @@ def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[s
             )
     engine_args = (_source_class(_ENGINE_ARGS, name) for name in ("AsyncEngineArgs", "EngineArgs"))
     if known := complete_fields(*engine_args):
-        _refuse_unknown("engine_kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN)
+        _refuse_unknown("engine.kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN)
     if known := complete_fields(_source_class(_SAMPLING_PARAMS, "SamplingParams")):
         _refuse_unknown("sampling_params", sampling_params, known)
 

@@ -10,6 +10,17 @@ import pytest
 from tests.support.slice_jobs import slice_job
 
 
+@pytest.mark.parametrize("schema", [{"industry": "string"}, {"a": {"type": "string"}, "b": "integer"}])
+def test_properties_alone_are_no_schema(schema: dict[str, Any]) -> None:
+    with pytest.raises(pydantic.ValidationError, match="are no keywords of a JSON schema"):
+        slice_job(output_schema=schema)
+
+
+@pytest.mark.parametrize("schema", [{}, {"title": "any"}, {"$defs": {"a": {}}}, {"type": "string"}])
+def test_schema_may_leave_answers_open(schema: dict[str, Any]) -> None:
+    assert slice_job(output_schema=schema).output_schema == schema
+
+
 @pytest.mark.parametrize(("part", "message"), [
     ({"$ref": "http://169.254.169.254/schema.json"}, "169.254.169.254"),
     ({"$ref": "file:///etc/passwd"}, "nothing is fetched"), ({"$ref": "other.json#/$defs/A"}, "other.json"),

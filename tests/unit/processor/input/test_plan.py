@@ -149,6 +149,17 @@ def test_other_days_of_a_dataset_root_are_never_published_as_this_day(tmp_path: 
             plan_of(path)
 
 
+def test_folders_of_other_days_are_known_by_any_name(tmp_path: Path) -> None:
+    for day in ("2026-01-30", "2026-01-31"):
+        (tmp_path / f"day={day}" / "loaded=2026-02-02").mkdir(parents=True)
+        pq.write_table(pa.table({"x": [1]}), tmp_path / f"day={day}" / "loaded=2026-02-02" / "a.parquet")
+    with pytest.raises(SliceError, match=r"also holds day=2026-01-30.*set source.column='day'"):
+        plan_of(tmp_path)
+    assert plan_of(f"{tmp_path}/day={{slice}}").rows == plan_of(tmp_path, slice_column="day").rows == 1
+    assert plan_of(tmp_path, slice_key="2026-01", slice_format="%Y-%m").rows == 2
+    assert plan_of(tmp_path, slice_key="all").rows == 2
+
+
 def test_slice_column_is_compared_in_the_slices_timezone(tmp_path: Path) -> None:
     evening = dt.datetime(2026, 1, 30, 20, 0, 0, 123, tzinfo=dt.UTC)
     table = pa.table({"at": pa.array([evening], pa.timestamp("us", tz="UTC"))})
@@ -356,7 +367,7 @@ def test_csv_in_another_dialect_is_read_as_the_options_say(
 
 def test_wrong_encoding_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("name\né\n".encode("latin-1"))
-    with pytest.raises(SliceError, match=r"a\.csv.*UTF"):
+    with pytest.raises(SliceError, match=r"a\.csv.*UTF.* set source.csv={'encoding': 'latin-1'}"):
         plan_of(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_bytes(b"name\n\x81\n")
     with pytest.raises(SliceError, match=r"b\.csv is not written in ascii"):

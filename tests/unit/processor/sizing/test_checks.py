@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_sizes, raise_errors
+from airflow_provider_raydatallm.processor.sizing.checks import (
+    Finding,
+    check_request,
+    check_sizes,
+    raise_errors,
+)
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import ModelConfig, parse_model_config
 from airflow_provider_raydatallm.processor.sizing.parallel import read_parallel
@@ -141,3 +146,10 @@ def test_errors_come_first_and_all_are_raised() -> None:
     assert "heads_not_divisible" in str(e.value)
     assert "cluster_too_small" in str(e.value)
     assert "engine_not_saturated" not in str(e.value)
+
+
+def test_prompt_without_a_column_is_a_warning() -> None:
+    (finding,) = check_request([], 4000)
+    assert (finding.code, finding.severity) == ("rows_ask_the_same", "warning")
+    assert "all 4,000 rows ask the same" in finding.message
+    assert check_request(["Company"], 4000) == check_request([], 1) == []

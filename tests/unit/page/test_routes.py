@@ -186,6 +186,9 @@ def test_settings_tell_a_price_only_where_one_is_set(
     monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", "2.5")
     monkeypatch.setenv("AIRFLOW__RAY_LLM__CURRENCY", "EUR")
     assert get(client_of(BOB), "settings")["gpu_hour_price"] == 2.5
+    for price in ("2,5", "nan", "inf", "-1"):
+        monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", price)
+        assert get(client_of(BOB), "settings")["gpu_hour_price"] is None
 
 
 def test_storage_that_does_not_answer_is_named_in_time(

@@ -1,6 +1,7 @@
 // Which slices there are and which are missing. Pure.
 
-import type { SliceLine } from "./api";
+import type { SliceLine, State } from "./api";
+import { publishedUnder } from "./runs";
 
 export type Grid = "days" | "hours" | "names";
 
@@ -32,13 +33,31 @@ const MONTH_MS = 30.4375 * DAY_MS;
 const WEEKDAYS_SHOW = 21;
 const HOURS_SHOW = 3;
 
+/** What a run's slices of the same name, of a task that is mapped over tables, are shown as: the first of these. */
+const URGENCY: State[] = ["failed", "running", "queued", "quarantined", "published", "empty"];
+
 /** The latest run of each slice, as it is listed: the newest first. Trials are tables of their own. */
 export function latest(slices: SliceLine[]): Map<string, SliceLine> {
   const found = new Map<string, SliceLine>();
   for (const slice of slices) {
-    if (!slice.trial && !found.has(slice.slice_key)) found.set(slice.slice_key, slice);
+    const known = found.get(slice.slice_key);
+    const isWorse = known?.run_id === slice.run_id && URGENCY.indexOf(slice.state) < URGENCY.indexOf(known.state);
+    if (!slice.trial && (known === undefined || isWorse)) found.set(slice.slice_key, slice);
   }
   return found;
+}
+
+/** The latest run of each slice that has figures: a later one may still run, or failed. */
+export function latestWithFigures(slices: SliceLine[]): Map<string, SliceLine> {
+  return latest(slices.filter(({ outcome }) => outcome !== null));
+}
+
+/** The run whose version of each slice is published although a later run published none. */
+export function publishedBefore(slices: SliceLine[]): Map<string, SliceLine> {
+  const byKey = new Map<string, SliceLine[]>();
+  for (const slice of slices) byKey.set(slice.slice_key, [...(byKey.get(slice.slice_key) ?? []), slice]);
+  const before = [...latest(slices)].map(([key, line]) => [key, publishedUnder(line, byKey.get(key) ?? [])] as const);
+  return new Map(before.filter((one): one is [string, SliceLine] => one[1] !== null));
 }
 
 /** How most slices are named: a person may give one a name of its own. */
@@ -304,6 +323,6 @@ function dayOf(instant: number): number {
   return Math.floor(instant / DAY_MS) * DAY_MS;
 }
 
-function byName(a: string, b: string): number {
+export function byName(a: string, b: string): number {
   return a.localeCompare(b, "en", { numeric: true });
 }

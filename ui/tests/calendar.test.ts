@@ -5,7 +5,7 @@ import { backfillRange, blocksOf, expectedUntil, type Grid, gridOf, keyOfRun, la
 
 export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
   return {
-    slice_key: key, timezone: null, run_date: null, run_id: `r-${key}`, map_index: -1, try_number: 1, state: "published",
+    slice_key: key, timezone: null, run_date: null, table: `/t/${key}`, run_id: `r-${key}`, map_index: -1, try_number: 1, state: "published",
     started: null, ended: null, archived: false, trial: null, model: null, outcome: "published",
     published_version: 1, fingerprint: null, counts: {}, tokens: {}, seconds: {}, rows_per_s: null,
     tokens_per_s: null, gpu_seconds: null, gpu_mean: null, labels: null, quarantine_reasons: null, advice: [], ...more,

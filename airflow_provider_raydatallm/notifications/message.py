@@ -128,7 +128,7 @@ class SliceStatus:
             self._count(name) for name in ("planned", "succeeded", "quarantined")
         )
         line = f"{planned:,} rows planned = {succeeded:,} answered + {quarantined:,} in quarantine"
-        if not quarantined:
+        if not quarantined or not planned:
             return line
         # PostgreSQL keeps an XCom's names in an order of its own.
         by_rows = sorted((figures.quarantine_reasons or {}).items(), key=lambda reason: -reason[1])

@@ -47,6 +47,11 @@ def test_figures_that_nobody_measured_are_left_out() -> None:
     ]
 
 
+def test_counts_that_do_not_add_up_are_told_as_they_are() -> None:
+    figures = entry(outcome="published", counts={"succeeded": 3, "quarantined": 2})
+    assert status(figures=figures).details == ["0 rows planned = 3 answered + 2 in quarantine"]
+
+
 @pytest.mark.parametrize(
     ("error", "says"),
     [

@@ -97,6 +97,16 @@ def test_dag_without_the_task_starts_nothing_for_it(page: Page) -> None:
     expect(page.get_by_role("button", name="Run again")).to_have_count(0)
 
 
+def test_progress_that_counts_more_rows_than_planned_is_shown(page: Page) -> None:
+    """The bar would fail, and the page with it."""
+    progress = {"step": "answer", "rows": 20, "planned": 10, "error": None, "history": None}
+    stored = {"versions": [], "report": None, "progress": progress, "note": None}
+    page.route("**/stored?*", lambda route: route.fulfill(json=stored))
+    page.goto(f"{PATH}/runs/running/-1")
+    expect(page.get_by_text("20 of 10 rows")).to_be_visible()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+
+
 def test_running_slice_says_when_it_is_not_refreshed_any_more(page: Page) -> None:
     page.goto(f"{PATH}/runs/running/-1")
     expect(page.get_by_role("heading", name="2026-01-03")).to_be_visible()

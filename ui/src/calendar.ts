@@ -29,6 +29,8 @@ const DAY_MS = 86_400_000;
 const HOUR_MS = 3_600_000;
 /** On the mean; no step of whole hours is as long. */
 const MONTH_MS = 30.4375 * DAY_MS;
+/** Of slices that are further apart, the year of one was mistyped, or it stands for all time. */
+const APART_MS = 1_000 * DAY_MS;
 /** From so many days on, a weekday, or an hour of the day, that never had a slice is not expected to have one. */
 const WEEKDAYS_SHOW = 21;
 const HOURS_SHOW = 3;
@@ -88,20 +90,37 @@ export function missingKeys(slices: Map<string, SliceLine>, grid: Grid, end: num
   const [pattern, unit] = grid === "days" ? [DAY, DAY_MS] : [HOUR, HOUR_MS];
   const known = new Set([...slices.keys()].map((key) => instantOf(key, pattern) as number));
   const instants = [...known].sort((a, b) => a - b);
-  const last = instants.at(-1) as number;
   const step = usualStep(instants) ?? unit;
-  const isExpected = rhythmOf(instants, step, zoneOf(slices));
-  const missing: string[] = [];
+  const gaps = partsOf(instants).flatMap((part) => gapsIn(part, step, end, zoneOf(slices)));
+  return gaps.map((gap) => keyLike(like, gap));
+}
+
+function gapsIn(instants: number[], step: number, end: number | null, timezone: string | null): number[] {
+  const last = instants.at(-1) as number;
+  const isExpected = rhythmOf(instants, step, timezone);
+  const isEndNear = end !== null && end > last && end - last <= APART_MS;
+  const gaps: number[] = [];
   for (const [i, start] of instants.entries()) {
-    const stop = instants[i + 1] ?? Math.max(last, end ?? last);
+    const stop = instants[i + 1] ?? (isEndNear ? end : last);
     const between: number[] = [];
     let instant = stepFrom(start, step);
     for (; instant < stop; instant = stepFrom(instant, step)) between.push(instant);
     // Where no number of steps leads from one slice to the next, one of them is out of the rhythm.
     if (instant !== stop && start !== last) continue;
-    missing.push(...between.filter(isExpected).map((gap) => keyLike(like, gap)));
+    gaps.push(...between.filter(isExpected));
   }
-  return missing;
+  return gaps;
+}
+
+/** Splits instants where they are so far apart that nothing is expected between them. */
+function partsOf(instants: number[]): number[][] {
+  const parts: number[][] = [];
+  for (const instant of instants) {
+    const part = parts.at(-1);
+    if (part && instant - (part.at(-1) as number) <= APART_MS) part.push(instant);
+    else parts.push([instant]);
+  }
+  return parts;
 }
 
 function stepFrom(instant: number, step: number): number {

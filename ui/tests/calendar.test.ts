@@ -87,6 +87,12 @@ describe("missingKeys", () => {
     expect(expectedUntil(byHand, "days", "2026-02-01T16:00:00Z")).toBe(Date.UTC(2026, 1, 2));
     expect(expectedUntil(byHand, "days", "2026-02-01T22:30:00Z")).toBe(Date.UTC(2026, 1, 2));
   });
+  it("takes a slice whose year was mistyped for no end of a gap of centuries", () => {
+    const end = Date.parse("2026-01-07");
+    const keys = ["0206-01-03", "2026-01-01", "2026-01-02", "2026-01-03", "2026-01-05", "9999-12-31"];
+    expect(missing(keys, "days", end)).toEqual(["2026-01-04", "2026-01-06"]);
+    expect(missing(keys, "days")).toEqual(["2026-01-04"]);
+  });
   it("knows of no gap among names", () => expect(missing(["a", "c"], "names")).toEqual([]));
 });
 

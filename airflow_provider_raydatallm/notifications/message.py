@@ -128,9 +128,11 @@ class SliceStatus:
             self._count(name) for name in ("planned", "succeeded", "quarantined")
         )
         line = f"{planned:,} rows planned = {succeeded:,} answered + {quarantined:,} in quarantine"
-        if not quarantined:
+        if not quarantined or not planned:
             return line
-        most = list((figures.quarantine_reasons or {}).items())[:_REASONS]
+        # PostgreSQL keeps an XCom's names in an order of its own.
+        by_rows = sorted((figures.quarantine_reasons or {}).items(), key=lambda reason: -reason[1])
+        most = by_rows[:_REASONS]
         reasons = "".join(f", {rows:,} {_plain(name)}" for name, rows in most)
         return f"{line} ({quarantined / planned:.1%}{reasons})"
 

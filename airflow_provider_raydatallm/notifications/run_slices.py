@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
@@ -21,14 +22,17 @@ from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.notifications.message import SliceMessage, SliceStatus
 from airflow_provider_raydatallm.operators.slice_task import SliceTask
 from airflow_provider_raydatallm.task import own_xcom
+from airflow_provider_raydatallm.task.gpu_price import gpu_hour_price
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry
 
 #: Task instances of a run that are asked for their slices.
 _INSTANCES = 200
-#: Seconds that the tables' storage may take: this process need not even reach it.
+#: Seconds that the tables' storage may take, for all of a message: this process need not even reach it.
 _STORAGE_SECONDS = 10.0
 _MAPPED = re.compile(r"(.+)_(\d+)")
 _RUNNING = frozenset({"running", "deferred"})
+_FAILED = frozenset({"failed", "upstream_failed", "up_for_retry"})
+_DONE = frozenset({"success", "skipped", "removed"})
 
 
 class _Instance(NamedTuple):
@@ -80,17 +84,18 @@ def _of_task(ti: Any, error: Any) -> SliceMessage:
         return SliceMessage(instance.name, note="the task has no slice")
     classes = type(error).__mro__ if isinstance(error, BaseException) else ()
     return SliceMessage(
-        instance.name, (_status(instance, instance.xcom(INDEX_KEY), tuple(c.__name__ for c in classes)),)
+        instance.name,
+        (_status(instance, instance.xcom(INDEX_KEY), tuple(c.__name__ for c in classes), _read_until()),),
     )
 
 
 def _of_run(dag_id: str, run_id: str, dag: Any) -> SliceMessage:
-    statuses, instances = [], _instances(dag_id, run_id, dag)
+    statuses, instances, read_until = [], _instances(dag_id, run_id, dag), _read_until()
     for instance in islice(instances, _INSTANCES):
         entry = instance.xcom(INDEX_KEY)
         # Where the DAG is not known, a task without an entry may be any other task.
         if entry is not None or dag is not None:
-            statuses.append(_status(instance, entry, None))
+            statuses.append(_status(instance, entry, None, read_until))
     is_cut = next(instances, None) is not None
     note = f"Only the first {_INSTANCES} tasks of the run were asked" if is_cut else ""
     return SliceMessage(dag_id, tuple(statuses), note)
@@ -106,15 +111,25 @@ def _run_of(context: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _instances(dag_id: str, run_id: str, dag: Any) -> Iterator[_Instance]:
-    """Yields a run's task instances that may have slices: of a DAG that is not known, all."""
+    """Yields a run's task instances that may have slices: of a DAG that is not known, all.
+
+    Those that failed come first, then those that are not done: a message names some of many only.
+    """
     tasks = dag.task_dict if dag is not None else None
-    for key, state in _states(dag_id, run_id).items():
+    states = _states(dag_id, run_id)
+    for key, state in sorted(states.items(), key=lambda of_task: _urgency(of_task[1])):
         names = [(key, -1)]
         if (mapped := _MAPPED.fullmatch(key)) and key not in (tasks or ()):
             names.append((mapped[1], int(mapped[2])))
         for task_id, map_index in names:
             if tasks is None or _has_slices(tasks.get(task_id)):
                 yield _Instance(dag_id, task_id, run_id, map_index, state)
+
+
+def _urgency(state: str | None) -> int:
+    if state in _FAILED:
+        return 0
+    return 2 if state in _DONE else 1
 
 
 def _has_slices(task: Any) -> bool:
@@ -130,9 +145,14 @@ def _states(dag_id: str, run_id: str, task_ids: list[str] | None = None) -> dict
     return {key: getattr(state, "value", state) for key, state in (states.get(run_id) or {}).items()}
 
 
-def _status(instance: _Instance, noted: Any, error: tuple[str, ...] | None) -> SliceStatus:
+def _read_until() -> float:
+    return time.monotonic() + _STORAGE_SECONDS
+
+
+def _status(instance: _Instance, noted: Any, error: tuple[str, ...] | None, read_until: float) -> SliceStatus:
     """
     :param noted: the task's entry, as it wrote it.
+    :param read_until: when storage is no longer waited for, by the monotonic clock.
     """
     entry = SliceEntry.parse(noted)
     state, ids = instance.state, instance[:4]
@@ -145,19 +165,23 @@ def _status(instance: _Instance, noted: Any, error: tuple[str, ...] | None) -> S
     job_url = instance.xcom(RayJobLink.xcom_key)
     if isinstance(job_url, str) and job_url.startswith(("http://", "https://")):
         links["Ray job"] = job_url
-    progress = _progress(instance, entry) if state in _RUNNING else None
-    return SliceStatus(instance.name, state, entry, error, links, progress, _cost(entry.gpu_seconds))
+    progress = _progress(instance, entry, read_until) if state in _RUNNING else None
+    return SliceStatus(instance.name, state, entry, error, links, progress, _cost(entry))
 
 
-def _cost(gpu_seconds: float | None) -> str | None:
-    price = conf.getfloat("ray_llm", "gpu_hour_price", fallback=0.0)
-    if price <= 0 or gpu_seconds is None:
+def _cost(entry: SliceEntry) -> str | None:
+    """Of this run: what found the slice finished, or waited for another run, has the figures of that one."""
+    price = gpu_hour_price()
+    if price is None or entry.gpu_seconds is None or entry.outcome != "published":
         return None
-    return f"{gpu_seconds / 3600 * price:,.2f} {conf.get('ray_llm', 'currency', fallback='USD')}"
+    return f"{entry.gpu_seconds / 3600 * price:,.2f} {conf.get('ray_llm', 'currency', fallback='USD')}"
 
 
-def _progress(instance: _Instance, entry: SliceEntry) -> dict[str, Any] | None:
+def _progress(instance: _Instance, entry: SliceEntry, read_until: float) -> dict[str, Any] | None:
     """Returns what the slice's folder says of the running job, where this process may read it, in time."""
+    seconds_left = read_until - time.monotonic()
+    if seconds_left <= 0:
+        return None
     from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 
     view = SliceView(SlicePaths(**entry.paths), {"dag_id": instance.dag_id, "task_id": instance.task_id})
@@ -171,7 +195,7 @@ def _progress(instance: _Instance, entry: SliceEntry) -> dict[str, Any] | None:
 
     reader = threading.Thread(target=look, daemon=True)  # it may hang for longer than this process lives
     reader.start()
-    reader.join(_STORAGE_SECONDS)
+    reader.join(seconds_left)
     progress = read[0] if read else None
     # What a failed job wrote has its error's text; a plan does not say how far it is.
     is_of_work = progress is not None and progress.get("step") != "failed" and not progress.get("plan")

@@ -16,9 +16,11 @@ State = Literal["published", "quarantined", "empty", "running", "queued", "faile
 class SliceLine(SliceFigures):
     """One run of one slice.
 
+    :param table: the slice's folder: a task may be mapped over tables that have slices of the same name.
     :param archived: whether Airflow has removed the run itself: the state is then the last that was known.
     """
 
+    table: str
     run_id: str
     map_index: int = -1
     try_number: int | None = None

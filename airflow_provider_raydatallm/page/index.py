@@ -25,7 +25,7 @@ from airflow_provider_raydatallm.page.answers import (
     TasksPage,
     Try,
 )
-from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry, SliceFigures
+from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry, SliceFigures, index_key
 
 try:
     from airflow.models.asset_state_store import AssetStateStoreModel
@@ -135,13 +135,17 @@ def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index
 
 
 def list_history(session: Session, dag_id: str, task_id: str, slice_key: str) -> list[SliceLine]:
-    """Lists the runs of one slice, the newest first."""
+    """Lists the runs of one slice, the newest first, and at the end one that Airflow removed."""
     # JSON has these characters as they are, whichever way a database keeps it.
     part = max(re.findall("[A-Za-z0-9.:-]+", slice_key), key=len, default="")
     may_be_its = cast(XComModel.value, String).contains(part, autoescape=True)
     entries = _newest_first(_entries(dag_id, task_id).where(may_be_its)).limit(_HISTORY_RUNS)
     rows = session.execute(_with_states(dag_id, task_id, entries))
-    runs = (_of_row(row) for row in rows if _key_of(row.value) == slice_key)
+    runs = [_of_row(row) for row in rows if _key_of(row.value) == slice_key]
+    if AssetStateStoreModel is not None:
+        key = AssetStateStoreModel.key == index_key(dag_id, task_id, slice_key)
+        kept = _latest_first(_kept(dag_id, task_id).where(key))
+        runs += [_of_kept(row) for row in session.execute(_kept_with_states(dag_id, task_id, kept))]
     return [run.line for run in runs if run is not None]
 
 
@@ -314,6 +318,7 @@ def _line(
 ) -> SliceLine:
     figures = entry.model_dump(include=set(SliceFigures.model_fields))
     run = {"run_id": run_id, "map_index": map_index, "started": started, "ended": ended}
+    run["table"] = entry.paths.get("table", "")
     return SliceLine.model_validate({**figures, **run, "state": state})
 
 

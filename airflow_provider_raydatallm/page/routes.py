@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.page.answers import (
     Stored,
     TasksPage,
 )
+from airflow_provider_raydatallm.task.gpu_price import gpu_hour_price
 
 router = APIRouter(prefix="/api", tags=["Ray LLM"])
 
@@ -36,10 +37,9 @@ _RUN = _TASK + "/runs/{run_id}/{map_index}"
 @router.get("/settings")
 def get_settings(_: GetUserDep) -> Settings:
     """What the page shows at all."""
-    price = conf.getfloat("ray_llm", "gpu_hour_price", fallback=0.0)
     return Settings(
         show_samples=_shows_samples(),
-        gpu_hour_price=price if price > 0 else None,
+        gpu_hour_price=gpu_hour_price(),
         currency=conf.get("ray_llm", "currency", fallback="USD"),
     )
 

@@ -30,7 +30,7 @@ def slices(ui: UiServer) -> None:
 def test_run_of_a_finished_slice_cost_nothing(page: Page) -> None:
     page.goto(f"{PATH}/first/-1")
     expect(page.get_by_text("$5.00")).to_be_visible()
-    page.get_by_role("link", name="again").click()
+    page.get_by_role("table").get_by_role("link", name="again").click()
     expect(page.get_by_text("This run found the slice finished and asked nothing.")).to_be_visible()
     expect(page.get_by_text("600 planned =")).to_be_visible()
     expect(page.get_by_text("$5.00")).to_have_count(0)

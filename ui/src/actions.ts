@@ -13,16 +13,24 @@ export interface Action {
   needs: string[];
 }
 
-export function actionsFor(line: SliceLine, settings: Settings | null = null): Action[] {
+/** What a run's configuration has for that run alone. */
+const OF_ONE_RUN = ["slice", "last_slice", "max_rows"];
+/** What the actions set. */
+const RERUN = ["retry_quarantined", "force"];
+
+/**
+ * @param conf  of the slice's run: another model, say, would answer rows again that the words say are kept.
+ */
+export function actionsFor(line: SliceLine, settings: Settings | null = null, conf: Record<string, unknown> = {}): Action[] {
   if (line.trial || line.state === "running" || line.state === "queued") return [];
-  const slice = line.slice_key;
+  const same = { ...without(conf, OF_ONE_RUN), slice: line.slice_key };
   const { quarantined = 0, planned = 0 } = line.counts;
   const actions: Action[] = [];
   if (quarantined > 0) {
     actions.push({
       name: "Answer quarantined rows again",
       words: `Starts the engine and asks the model again for the ${count(quarantined)} rows in quarantine. A new version of the slice replaces this one; its ${count(planned - quarantined)} answered rows stay as they are.`,
-      conf: { slice, retry_quarantined: true },
+      conf: { ...without(same, RERUN), retry_quarantined: true },
       needs: ["slice", "retry_quarantined"],
     });
   }
@@ -30,13 +38,13 @@ export function actionsFor(line: SliceLine, settings: Settings | null = null): A
     actions.push({
       name: "Run again",
       words: "Continues where the last run stopped: rows that it finished are kept and cost nothing again.",
-      conf: { slice },
+      conf: same,
       needs: ["slice"],
     });
     actions.push({
       name: "Accept its quarantine",
       words: "Runs again and publishes the slice however many of its rows fail. Rows that were finished are kept; those that failed stay in quarantine.",
-      conf: { slice, max_quarantine: 1 },
+      conf: { ...same, max_quarantine: 1 },
       needs: ["slice", "max_quarantine"],
     });
   }
@@ -45,11 +53,15 @@ export function actionsFor(line: SliceLine, settings: Settings | null = null): A
     actions.push({
       name: "Answer all rows again",
       words: `Asks the model again for all ${count(planned)} rows, and replaces the published version.${before ? ` The last time it took ${before}.` : ""}`,
-      conf: { slice, force: true },
+      conf: { ...without(same, RERUN), force: true },
       needs: ["slice", "force"],
     });
   }
   return actions;
+}
+
+function without(conf: Record<string, unknown>, names: string[]): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(conf).filter(([name]) => !names.includes(name)));
 }
 
 /** What these slices took on average, in tokens and, with a price, in money; null where nothing was measured. */

@@ -6,6 +6,7 @@ export interface SliceLine {
   slice_key: string;
   timezone: string | null;
   run_date: string | null;
+  table: string;
   run_id: string;
   map_index: number;
   try_number: number | null;
@@ -146,6 +147,8 @@ export interface Settings {
   currency: string;
 }
 
+const READ_MS = 60_000;
+
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -163,7 +166,8 @@ export function basePath(): string {
 /** Calls Airflow, as the user who is logged in. */
 export async function call<T>(path: string, init?: RequestInit): Promise<T> {
   const response = await fetch(basePath() + path, {
-    ...init,
+    // What only reads may be asked again.
+    ...(init ?? { signal: AbortSignal.timeout(READ_MS) }),
     credentials: "same-origin",
     headers: { Accept: "application/json", ...(init?.body ? { "Content-Type": "application/json" } : {}) },
   });

@@ -1,6 +1,7 @@
 // Which slices there are and which are missing. Pure.
 
-import type { SliceLine } from "./api";
+import type { SliceLine, State } from "./api";
+import { publishedUnder } from "./runs";
 
 export type Grid = "days" | "hours" | "names";
 
@@ -28,17 +29,37 @@ const DAY_MS = 86_400_000;
 const HOUR_MS = 3_600_000;
 /** On the mean; no step of whole hours is as long. */
 const MONTH_MS = 30.4375 * DAY_MS;
+/** Of slices that are further apart, the year of one was mistyped, or it stands for all time. */
+const APART_MS = 1_000 * DAY_MS;
 /** From so many days on, a weekday, or an hour of the day, that never had a slice is not expected to have one. */
 const WEEKDAYS_SHOW = 21;
 const HOURS_SHOW = 3;
+
+/** What a run's slices of the same name, of a task that is mapped over tables, are shown as: the first of these. */
+const URGENCY: State[] = ["failed", "running", "queued", "quarantined", "published", "empty"];
 
 /** The latest run of each slice, as it is listed: the newest first. Trials are tables of their own. */
 export function latest(slices: SliceLine[]): Map<string, SliceLine> {
   const found = new Map<string, SliceLine>();
   for (const slice of slices) {
-    if (!slice.trial && !found.has(slice.slice_key)) found.set(slice.slice_key, slice);
+    const known = found.get(slice.slice_key);
+    const isWorse = known?.run_id === slice.run_id && URGENCY.indexOf(slice.state) < URGENCY.indexOf(known.state);
+    if (!slice.trial && (known === undefined || isWorse)) found.set(slice.slice_key, slice);
   }
   return found;
+}
+
+/** The latest run of each slice that has figures: a later one may still run, or failed. */
+export function latestWithFigures(slices: SliceLine[]): Map<string, SliceLine> {
+  return latest(slices.filter(({ outcome }) => outcome !== null));
+}
+
+/** The run whose version of each slice is published although a later run published none. */
+export function publishedBefore(slices: SliceLine[]): Map<string, SliceLine> {
+  const byKey = new Map<string, SliceLine[]>();
+  for (const slice of slices) byKey.set(slice.slice_key, [...(byKey.get(slice.slice_key) ?? []), slice]);
+  const before = [...latest(slices)].map(([key, line]) => [key, publishedUnder(line, byKey.get(key) ?? [])] as const);
+  return new Map(before.filter((one): one is [string, SliceLine] => one[1] !== null));
 }
 
 /** How most slices are named: a person may give one a name of its own. */
@@ -69,20 +90,37 @@ export function missingKeys(slices: Map<string, SliceLine>, grid: Grid, end: num
   const [pattern, unit] = grid === "days" ? [DAY, DAY_MS] : [HOUR, HOUR_MS];
   const known = new Set([...slices.keys()].map((key) => instantOf(key, pattern) as number));
   const instants = [...known].sort((a, b) => a - b);
-  const last = instants.at(-1) as number;
   const step = usualStep(instants) ?? unit;
-  const isExpected = rhythmOf(instants, step, zoneOf(slices));
-  const missing: string[] = [];
+  const gaps = partsOf(instants).flatMap((part) => gapsIn(part, step, end, zoneOf(slices)));
+  return gaps.map((gap) => keyLike(like, gap));
+}
+
+function gapsIn(instants: number[], step: number, end: number | null, timezone: string | null): number[] {
+  const last = instants.at(-1) as number;
+  const isExpected = rhythmOf(instants, step, timezone);
+  const isEndNear = end !== null && end > last && end - last <= APART_MS;
+  const gaps: number[] = [];
   for (const [i, start] of instants.entries()) {
-    const stop = instants[i + 1] ?? Math.max(last, end ?? last);
+    const stop = instants[i + 1] ?? (isEndNear ? end : last);
     const between: number[] = [];
     let instant = stepFrom(start, step);
     for (; instant < stop; instant = stepFrom(instant, step)) between.push(instant);
     // Where no number of steps leads from one slice to the next, one of them is out of the rhythm.
     if (instant !== stop && start !== last) continue;
-    missing.push(...between.filter(isExpected).map((gap) => keyLike(like, gap)));
+    gaps.push(...between.filter(isExpected));
   }
-  return missing;
+  return gaps;
+}
+
+/** Splits instants where they are so far apart that nothing is expected between them. */
+function partsOf(instants: number[]): number[][] {
+  const parts: number[][] = [];
+  for (const instant of instants) {
+    const part = parts.at(-1);
+    if (part && instant - (part.at(-1) as number) <= APART_MS) part.push(instant);
+    else parts.push([instant]);
+  }
+  return parts;
 }
 
 function stepFrom(instant: number, step: number): number {
@@ -304,6 +342,6 @@ function dayOf(instant: number): number {
   return Math.floor(instant / DAY_MS) * DAY_MS;
 }
 
-function byName(a: string, b: string): number {
+export function byName(a: string, b: string): number {
   return a.localeCompare(b, "en", { numeric: true });
 }

@@ -50,11 +50,17 @@ export function compareSlices(base: SliceLine, other: SliceLine): Change[] {
   return [...(rows ? [rows] : []), ...measured, ...rest];
 }
 
+/** Of a label, which may be called as something that each object has, such as `constructor`. */
+export function rowsOf(labels: Record<string, number> | null, label: string): number | undefined {
+  return labels !== null && Object.hasOwn(labels, label) ? labels[label] : undefined;
+}
+
 function share({ counts, labels }: Counted, label: string): number | null {
   const rows = counts.succeeded;
   if (!rows || labels === null) return null;
-  const isUnknown = labels[label] === undefined && Object.keys(labels).length >= MOST_LABELS;
-  return isUnknown ? null : (100 * (labels[label] ?? 0)) / rows;
+  const known = rowsOf(labels, label);
+  const isUnknown = known === undefined && Object.keys(labels).length >= MOST_LABELS;
+  return isUnknown ? null : (100 * (known ?? 0)) / rows;
 }
 
 function moved({ before, after }: Change): number {

@@ -1,6 +1,7 @@
 // What changes from slice to slice, as series. Pure.
 
 import type { SliceLine } from "./api";
+import { rowsOf } from "./compare";
 import { cost } from "./format";
 
 export interface Series {
@@ -87,7 +88,7 @@ export function labelShares(slices: SliceLine[]): Series[] {
       const named = Object.values(slice.labels).reduce((sum, rows) => sum + rows, 0);
       // A report names the most frequent labels only; a row of several counts for each of them.
       const all = Math.max(named, slice.counts.succeeded ?? 0);
-      const rows = wanted.reduce((sum, label) => sum + (slice.labels?.[label] ?? 0), 0);
+      const rows = wanted.reduce((sum, label) => sum + (rowsOf(slice.labels, label) ?? 0), 0);
       return all ? (100 * rows) / all : null;
     });
   const series = names.slice(0, LABELS).map((label, i) => ({

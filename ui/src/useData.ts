@@ -1,32 +1,39 @@
 import { useEffect, useState } from "react";
 
 import { ApiError, call } from "./api";
+import { repeat } from "./repeat";
 
 export interface Data<T> {
   value: T | null;
   error: ApiError | null;
 }
 
-/** Fetches JSON, and again every `refreshMs` while that is set. A failed refresh keeps what was there. */
-export function useData<T>(path: string | null, refreshMs: number | null = null): Data<T> {
+/** Milliseconds until JSON is fetched again, also by what it was; null: it is not. */
+type Refresh<T> = number | null | ((value: T) => number | null);
+
+/** Fetches JSON, and again while `refresh` says so. A failed refresh keeps what was there. */
+export function useData<T>(path: string | null, refresh: Refresh<T> = null): Data<T> {
   const [data, setData] = useState<Data<T> & { path: string | null }>({ path, value: null, error: null });
   useEffect(() => {
     if (path === null) return undefined;
     let isCurrent = true;
+    let last: T | null = null;
     const load = () =>
       call<T>(path).then(
-        (value) => isCurrent && setData({ path, value, error: null }),
+        (value) => {
+          last = value;
+          if (isCurrent) setData({ path, value, error: null });
+        },
         (error: unknown) => {
           const known = error instanceof ApiError ? error : new ApiError(0, String(error));
           if (isCurrent) setData((old) => ({ path, value: old.path === path ? old.value : null, error: known }));
         },
       );
-    void load();
-    const timer = refreshMs === null ? undefined : setInterval(() => void load(), refreshMs);
+    const stop = repeat(load, () => (typeof refresh !== "function" ? refresh : last === null ? null : refresh(last)));
     return () => {
       isCurrent = false;
-      clearInterval(timer);
+      stop();
     };
-  }, [path, refreshMs]);
+  }, [path, refresh]);
   return data.path === path ? data : { value: null, error: null };
 }

@@ -1,6 +1,7 @@
 import { useEffect, useMemo, useState } from "react";
 
 import { ApiError, call, paths, type SliceLine, type SlicesPage } from "./api";
+import { repeat } from "./repeat";
 
 const LIMIT = 400;
 const REFRESH_MS = 15_000;
@@ -33,11 +34,10 @@ export function useSlices(dag: string, task: string): Slices {
         },
         (e: unknown) => isCurrent && setError(e instanceof ApiError ? e : new ApiError(0, String(e))),
       );
-    void load();
-    const timer = setInterval(() => void load(), REFRESH_MS);
+    const stop = repeat(load, () => REFRESH_MS);
     return () => {
       isCurrent = false;
-      clearInterval(timer);
+      stop();
     };
   }, [dag, task, wanted]);
   const slices = useMemo(() => (pages.length > 0 ? pages.flatMap((page) => page.slices) : null), [pages]);

@@ -22,6 +22,18 @@ describe("actionsFor", () => {
     expect(retry?.words).toContain("88 answered rows stay");
     expect(retry?.conf).toEqual({ slice: "2026-01-31", retry_quarantined: true });
   });
+  it("runs with what the slice's run was configured with, such as its model", () => {
+    const conf = { slice: "2026-01-01", last_slice: "2026-01-31", max_rows: null, model: "large", force: true, max_quarantine: 0.2 };
+    const of = (more: Parameters<typeof slice>[1]) => actionsFor(slice("2026-01-05", more), null, conf).map((action) => action.conf);
+    expect(of({ counts })).toEqual([
+      { slice: "2026-01-05", model: "large", max_quarantine: 0.2, retry_quarantined: true },
+      { slice: "2026-01-05", model: "large", max_quarantine: 0.2, force: true },
+    ]);
+    expect(of({ state: "failed", published_version: null })).toEqual([
+      { slice: "2026-01-05", model: "large", max_quarantine: 0.2, force: true },
+      { slice: "2026-01-05", model: "large", max_quarantine: 1, force: true },
+    ]);
+  });
   it("says what it cost before", () => {
     const known = { counts, tokens: { input: 1_500_000, output: 200_000 }, gpu_seconds: 7200 };
     const priced = { show_samples: false, gpu_hour_price: 2.5, currency: "USD" };

@@ -5,7 +5,7 @@ import { backfillRange, blocksOf, expectedUntil, type Grid, gridOf, keyOfRun, la
 
 export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
   return {
-    slice_key: key, timezone: null, run_date: null, run_id: `r-${key}`, map_index: -1, try_number: 1, state: "published",
+    slice_key: key, timezone: null, run_date: null, table: `/t/${key}`, run_id: `r-${key}`, map_index: -1, try_number: 1, state: "published",
     started: null, ended: null, archived: false, trial: null, model: null, outcome: "published",
     published_version: 1, fingerprint: null, counts: {}, tokens: {}, seconds: {}, rows_per_s: null,
     tokens_per_s: null, gpu_seconds: null, gpu_mean: null, labels: null, quarantine_reasons: null, advice: [], ...more,
@@ -86,6 +86,12 @@ describe("missingKeys", () => {
     const byHand = latest([slice("2026-01-30", { timezone: "Asia/Taipei" })]);
     expect(expectedUntil(byHand, "days", "2026-02-01T16:00:00Z")).toBe(Date.UTC(2026, 1, 2));
     expect(expectedUntil(byHand, "days", "2026-02-01T22:30:00Z")).toBe(Date.UTC(2026, 1, 2));
+  });
+  it("takes a slice whose year was mistyped for no end of a gap of centuries", () => {
+    const end = Date.parse("2026-01-07");
+    const keys = ["0206-01-03", "2026-01-01", "2026-01-02", "2026-01-03", "2026-01-05", "9999-12-31"];
+    expect(missing(keys, "days", end)).toEqual(["2026-01-04", "2026-01-06"]);
+    expect(missing(keys, "days")).toEqual(["2026-01-04"]);
   });
   it("knows of no gap among names", () => expect(missing(["a", "c"], "names")).toEqual([]));
 });

@@ -123,6 +123,15 @@ describe("side by side", () => {
       compareVersions(version(labels), version({ rare: 1 })).find((change) => change.name === "Label rare")?.before;
     expect([before(null), before(many), before({ a: 1 })]).toEqual([null, null, 0]);
   });
+  it("takes labels for labels, whatever they are called", () => {
+    const named = JSON.parse('{"constructor": 33, "__proto__": 66}') as Record<string, number>;
+    const changes = compareVersions(version({ a: 99 }), version(named));
+    expect(changes.slice(2).map(({ before, after }) => [before, after && Math.round(after)])).toEqual([
+      [100, 0], [0, 67], [0, 33],
+    ]);
+    const shares = labelShares([slice("x", { labels: { a: 1 } }), slice("y", { labels: named })]);
+    expect(shares.map(({ values }) => Math.round(values[0] ?? NaN))).toEqual([0, 0, 100]);
+  });
   it("leaves out what neither slice has", () => {
     const [one, other] = [slice("a", { counts: counts(10), rows_per_s: 5 }), slice("b", { counts: counts(20) })];
     expect(compareSlices(one, other).map(({ name, before, after }) => [name, before, after])).toEqual([

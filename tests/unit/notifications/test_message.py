@@ -22,7 +22,8 @@ def status(state: str | None = "published", figures: SliceEntry | None = None, *
 
 
 def test_finished_slice_has_counts_that_add_up_reasons_tokens_speed_and_cost() -> None:
-    reasons = {"InvalidOutput": 5, "KeyError": 2, "Other": 2}
+    # In the order in which PostgreSQL gives them back: of its names' lengths.
+    reasons = {"Rare": 1, "Other": 2, "KeyError": 2, "InvalidOutput": 4}
     figures = entry(
         outcome="published", counts=COUNTS, quarantine_reasons=reasons, rows_per_s=45.6,
         tokens={"input": 12_345, "output": 2_400},
@@ -31,7 +32,7 @@ def test_finished_slice_has_counts_that_add_up_reasons_tokens_speed_and_cost() -
     assert message.title == "customers.ask: slice 2026-01-31 is published, 9 rows in quarantine"
     assert message.text.splitlines() == [
         message.title,
-        "600 rows planned = 591 answered + 9 in quarantine (1.5%, 5 InvalidOutput, 2 KeyError, 2 Other)",
+        "600 rows planned = 591 answered + 9 in quarantine (1.5%, 4 InvalidOutput, 2 Other, 2 KeyError)",
         "12,345 tokens in, 2,400 out; 46 rows/s; 1.25 EUR",
         "Slice: http://airflow/x?a=1&b=2",
         "Ray job: http://ray/jobs/j",
@@ -44,6 +45,11 @@ def test_figures_that_nobody_measured_are_left_out() -> None:
         "customers.ask: slice 2026-01-31 has no rows",
         "0 rows planned = 0 answered + 0 in quarantine",
     ]
+
+
+def test_counts_that_do_not_add_up_are_told_as_they_are() -> None:
+    figures = entry(outcome="published", counts={"succeeded": 3, "quarantined": 2})
+    assert status(figures=figures).details == ["0 rows planned = 3 answered + 2 in quarantine"]
 
 
 @pytest.mark.parametrize(

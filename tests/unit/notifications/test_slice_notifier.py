@@ -4,6 +4,7 @@ processes make them."""
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -150,8 +151,46 @@ def test_dag_tells_of_all_slices_of_its_run(run: Run, is_known: bool) -> None:
         context
     )
     title, tasks = Recorder.sent[0].split("|")
-    assert title == "d: 4 slices: 2 published, 1 unchanged, 1 failed"
-    assert tasks == "d.ask d.ask_2 d.each[0] d.each[1]"
+    assert title == "d: 4 slices: 1 failed, 2 published, 1 unchanged"
+    assert tasks == "d.each[1] d.ask d.ask_2 d.each[0]"
+
+
+@pytest.mark.parametrize("slices", [30, 250])
+def test_failed_slices_of_very_many_are_named_first_and_then_those_that_are_not_done(
+    run: Run, slices: int
+) -> None:
+    for i in range(slices):
+        run.note("each", i, slice_key=f"k{i}", outcome="published" if i < slices - 2 else None)
+    run.states = {f"each_{i}": "success" for i in range(slices)}
+    run.states |= {f"each_{slices - 2}": None, f"each_{slices - 1}": "failed"}
+    context: Any = {"dag": run.dag, "run_id": "r", "reason": "task_failure"}
+    SliceNotifier(Recorder, text="{{ slices.text }}")(context)
+    assert "slices: 1 failed, 1 waiting, " in Recorder.sent[0]
+    headlines = [line for line in Recorder.sent[0].splitlines() if ": slice k" in line]
+    assert headlines[:3] == [
+        f"d.each[{slices - 1}]: slice k{slices - 1} failed",
+        f"d.each[{slices - 2}]: slice k{slices - 2} waits for a worker",
+        "d.each[0]: slice k0 is published",
+    ]
+
+
+@pytest.mark.parametrize("price", ["2,5", "nan", "inf", "-1", ""])
+def test_price_that_is_no_number_costs_the_message_nothing_else(
+    run: Run, monkeypatch: pytest.MonkeyPatch, price: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", price)
+    run.note("ask", outcome="published", rows_per_s=40.0, counts={"planned": 3}, gpu_seconds=1800.0)
+    SliceNotifier(Recorder, text="{{ slices.text }}")(run.task())
+    assert "\n40 rows/s\nSlice: " in Recorder.sent[0]
+
+
+def test_run_that_asked_nothing_cost_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the page: its figures are those of the run that published the slice."""
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", "2.5")
+    run.note("ask", outcome="unchanged", counts={"planned": 3, "succeeded": 3}, gpu_seconds=1800.0)
+    SliceNotifier(Recorder, text="{{ slices.text }}")(run.task())
+    assert "3 rows planned" in Recorder.sent[0]
+    assert "USD" not in Recorder.sent[0]
 
 
 def deadline() -> Any:
@@ -199,8 +238,6 @@ def test_storage_that_hangs_or_is_closed_does_not_hold_the_message(
         await SliceNotifier(Recorder, text="{{ slices.text }}", context=deadline())
 
     def hang(view: Any) -> None:
-        import time
-
         time.sleep(5)
 
     def refuse(view: Any) -> None:
@@ -212,6 +249,20 @@ def test_storage_that_hangs_or_is_closed_does_not_hold_the_message(
     assert [text.splitlines()[:2] for text in Recorder.sent] == [
         ["d.ask: slice k is running", text.splitlines()[1]] for text in Recorder.sent
     ]
+
+
+def test_dead_storage_is_waited_for_once_however_many_slices_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[SliceView] = []
+    monkeypatch.setattr(run_slices, "_STORAGE_SECONDS", 0.1)
+    monkeypatch.setattr(SliceView, "progress", lambda view: (asked.append(view), time.sleep(5)))
+    for i in range(50):
+        run.note("each", i)
+    run.states = {f"each_{i}": "running" for i in range(50)}
+    SliceNotifier(Recorder, text="{{ slices.title }}")({"dag": run.dag, "run_id": "r", "reason": "x"})
+    assert Recorder.sent == ["d: 50 slices: 50 running"]
+    assert len(asked) == 1
 
 
 def test_message_goes_out_when_airflow_cannot_be_asked(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -186,6 +186,9 @@ def test_settings_tell_a_price_only_where_one_is_set(
     monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", "2.5")
     monkeypatch.setenv("AIRFLOW__RAY_LLM__CURRENCY", "EUR")
     assert get(client_of(BOB), "settings")["gpu_hour_price"] == 2.5
+    for price in ("2,5", "nan", "inf", "-1"):
+        monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", price)
+        assert get(client_of(BOB), "settings")["gpu_hour_price"] is None
 
 
 def test_storage_that_does_not_answer_is_named_in_time(
@@ -265,6 +268,11 @@ def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(
     assert (newest["slice_key"], newest["state"], newest["archived"]) == ("2025-01-05", "failed", False)
     assert get(client_of(ANN), "dags/mails/tasks/daily/runs/r5/-1")["line"] == newest
     assert client_of(BOB).get(f"/ray-llm/api/{path}").status_code == 403
+    # A run that fails leaves what is kept of the one that published.
+    with database() as session:
+        write_runs(session, "mails", "daily", [Run("2025-01-02", "failed", run_id="r7", entry=None)])
+    history = get(client_of(ANN), "dags/mails/tasks/daily/runs/r7/-1")["history"]
+    assert [(line["run_id"], line["archived"]) for line in history] == [("r7", False), ("r2", True)]
 
 
 def test_next_start_is_that_of_the_interval_or_of_the_partition(

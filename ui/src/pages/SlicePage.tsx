@@ -15,6 +15,8 @@ import { Samples } from "../parts/slice/Samples";
 import { SideBySide } from "../parts/slice/SideBySide";
 import { Versions } from "../parts/slice/Versions";
 import { pathOf, taskInstancePath } from "../route";
+import { newestOf, publishedUnder } from "../runs";
+import { LOOKS } from "../states";
 import { NAME } from "../text";
 import { useData } from "../useData";
 
@@ -31,14 +33,10 @@ const HEADING = 300;
 
 export function SlicePage({ dag, task, run, map }: Props) {
   const path = paths.run(dag, task, run, map);
-  const first = useData<SliceRun>(path);
-  const isLive = ["running", "queued"].includes(first.value?.line.state ?? "");
-  const live = useData<SliceRun>(isLive ? path : null, LIVE_MS);
-  const answer = live.value ?? first.value;
+  const { value: answer, error } = useData<SliceRun>(path, whileItRuns);
   const state = answer?.line.state;
-  const stillRuns = state === "running" || state === "queued";
   // Asked anew when the run ends.
-  const stored = useData<Stored>(answer ? `${path}/stored?state=${state}` : null, stillRuns ? LIVE_MS : null);
+  const stored = useData<Stored>(answer ? `${path}/stored?state=${state}` : null, answer && whileItRuns(answer));
   const settings = useData<Settings>(paths.settings).value;
   const history = stored.value?.report?.history;
   return (
@@ -50,14 +48,20 @@ export function SlicePage({ dag, task, run, map }: Props) {
         </PageLink>{" "}
         /
       </Text>
-      {first.error ? <Problem error={first.error} /> : null}
-      {answer === null ? first.error ? null : <Waiting /> : (
+      {error ? <Problem error={error} /> : null}
+      {answer === null ? error ? null : <Waiting /> : (
         <>
           <Head answer={answer} dag={dag} map={map} run={run} task={task} />
           {stored.value?.note ? <Note>{stored.value.note}</Note> : null}
-          {stored.error ? <Note>The slice&apos;s folder could not be read: this is what Airflow knows.</Note> : null}
-          <Live stored={stored.value} />
-          <Actions dag={dag} line={answer.line} settings={settings} task={task} />
+          {stored.error && !error ? <Note>The slice&apos;s folder could not be read: this is what Airflow knows.</Note> : null}
+          <OtherRun answer={answer} dag={dag} task={task} />
+          <NewerVersion line={answer.line} stored={stored.value} />
+          {isNewest(answer) ? (
+            <>
+              <Live stored={stored.value} />
+              <Actions dag={dag} line={answer.line} settings={settings} task={task} />
+            </>
+          ) : null}
           <Result line={answer.line} settings={settings} stored={stored.value} />
           <RowCounts
             counts={answer.line.labels}
@@ -143,6 +147,48 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
         </Text>
       </HStack>
     </>
+  );
+}
+
+function whileItRuns({ line }: SliceRun): number | null {
+  return line.state === "running" || line.state === "queued" ? LIVE_MS : null;
+}
+
+/** What the slice's folder has of progress, and what can be done now, is of the newest run. */
+function isNewest({ line, history }: SliceRun): boolean {
+  return newestOf(line, history).run_id === line.run_id;
+}
+
+/** The newest run of the slice, or the one that published it. */
+function OtherRun({ answer, dag, task }: { answer: SliceRun; dag: string; task: string }) {
+  const { line, history } = answer;
+  const other = isNewest(answer) ? publishedUnder(line, history) : newestOf(line, history);
+  if (other === null) return null;
+  const link = (
+    <PageLink to={pathOf({ dag, task, run: other.run_id, map: other.map_index })}>
+      <Plain most={NAME}>{other.run_id}</Plain>
+    </PageLink>
+  );
+  return isNewest(answer) ? (
+    <Note>
+      This run has published nothing. Version {other.published_version} is there, as {link} had it:{" "}
+      {count(other.counts.succeeded)} rows.
+    </Note>
+  ) : (
+    <Note>
+      The slice has a newer run, {link} ({LOOKS[other.state].words.toLowerCase()}): its page has what can be done.
+    </Note>
+  );
+}
+
+/** Also the command line publishes: it restores a version, or answers quarantined rows again. */
+function NewerVersion({ line, stored }: { line: SliceLine; stored: Stored | null }) {
+  const number = stored?.versions[0]?.number;
+  if (line.published_version === null || number === undefined || number <= line.published_version) return null;
+  return (
+    <Note>
+      Version {number} is published now. The figures of this page are of version {line.published_version}.
+    </Note>
   );
 }
 

@@ -5,12 +5,15 @@ import { Button, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { paths, type Settings } from "../api";
-import { expectedUntil, gridOf, latest, missingKeys, splitByGrid, surelyMissing } from "../calendar";
+import {
+  expectedUntil, gridOf, latest, latestWithFigures, missingKeys, publishedBefore, splitByGrid, surelyMissing,
+} from "../calendar";
 import { Calendar } from "../parts/task/Calendar";
 import { Note, PageLink, Plain, Problem, Section, Waiting } from "../parts/basics";
 import { FillGaps } from "../parts/task/FillGaps";
 import { Trends } from "../parts/task/Trends";
 import { pathOf } from "../route";
+import { measured } from "../trends";
 import { useData } from "../useData";
 import { useSlices } from "../useSlices";
 
@@ -18,6 +21,8 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
   const { slices, total, unreadable, nextStart, error, loadMore } = useSlices(dag, task);
   const settings = useData<Settings>(paths.settings).value;
   const bySlice = useMemo(() => latest(slices ?? []), [slices]);
+  const before = useMemo(() => publishedBefore(slices ?? []), [slices]);
+  const known = useMemo(() => measured(latestWithFigures(slices ?? []).values()), [slices]);
   const areAll = (slices?.length ?? 0) + unreadable >= total;
   const grid = useMemo(() => gridOf(bySlice.keys()), [bySlice]);
   const dated = useMemo(() => splitByGrid(bySlice, grid)[0], [bySlice, grid]);
@@ -51,7 +56,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
       ) : (
         <>
           <Section aside={<FillGaps dag={dag} missing={missing} settings={settings} slices={dated} task={task} />} title="Slices">
-            <Calendar dag={dag} missing={missing} slices={bySlice} task={task} />
+            <Calendar before={before} dag={dag} missing={missing} slices={bySlice} task={task} />
             {areAll ? null : (
               <HStack mt={4}>
                 <Button onClick={loadMore} size="sm" variant="outline">
@@ -63,7 +68,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
               </HStack>
             )}
           </Section>
-          <Trends settings={settings} slices={bySlice} />
+          <Trends settings={settings} slices={known} />
         </>
       )}
     </>

@@ -23,11 +23,24 @@ interface Details {
 }
 
 export function Actions({ dag, task, line, settings }: Props) {
-  const actions = actionsFor(line, settings);
   const ofDag = `api/v2/dags/${encodeURIComponent(dag)}`;
-  const details = useData<Details>(actions.length > 0 ? `${ofDag}/details` : null).value;
-  const others = useOtherTasks(actions.length > 0 ? dag : null, task);
-  if (actions.length === 0 || details === null) return null;
+  const canAct = actionsFor(line).length > 0;
+  const details = useData<Details>(canAct ? `${ofDag}/details` : null).value;
+  const run = useData<{ conf: Record<string, unknown> | null }>(
+    canAct && !line.archived ? `${ofDag}/dagRuns/${encodeURIComponent(line.run_id)}` : null,
+  );
+  const tasks = useTasks(canAct ? dag : null);
+  const isRunKnown = line.archived || run.value !== null || run.error?.status === 404;
+  if (!canAct || details === null || !isRunKnown) return null;
+  if (tasks !== null && !tasks.includes(task)) {
+    return (
+      <Section title="Actions">
+        <Text fontSize="sm">The DAG has no task of this name any more: a run of it would not make this slice.</Text>
+      </Section>
+    );
+  }
+  const actions = actionsFor(line, settings, run.value?.conf ?? {});
+  const others = tasks?.filter((name) => name !== task) ?? null;
   const params = details.params ?? {};
   const missing = [...new Set(actions.flatMap((action) => lacking(action, params)))];
   const start = async (action: Action) => {
@@ -72,11 +85,11 @@ export function Actions({ dag, task, line, settings }: Props) {
   );
 }
 
-/** The names of a DAG's other tasks, which a run of it runs, too. */
-export function useOtherTasks(dag: string | null, task: string): string[] | null {
+/** The names of a DAG's tasks, all of which a run of it runs. */
+export function useTasks(dag: string | null): string[] | null {
   const path = dag === null ? null : `api/v2/dags/${encodeURIComponent(dag)}/tasks`;
   const { value } = useData<{ tasks: { task_id: string }[] }>(path);
-  return value === null ? null : value.tasks.map(({ task_id }) => task_id).filter((name) => name !== task);
+  return value === null ? null : value.tasks.map(({ task_id }) => task_id);
 }
 
 export function OtherTasks({ names, children }: { names: string[] | null; children?: string }) {

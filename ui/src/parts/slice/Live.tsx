@@ -16,7 +16,7 @@ export function Live({ stored }: { stored: Stored | null }) {
   return (
     <Section title={progress.step === "failed" ? "Where it stopped" : "Progress"}>
       {planned > 0 ? (
-        <Progress.Root aria-label="Rows" max={planned} size="lg" value={rows}>
+        <Progress.Root aria-label="Rows" max={planned} size="lg" value={Math.min(rows, planned)}>
           <Progress.Track>
             <Progress.Range />
           </Progress.Track>

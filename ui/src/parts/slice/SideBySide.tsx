@@ -3,7 +3,7 @@
 import { useMemo, useState } from "react";
 
 import { paths, type SliceLine, type SlicesPage } from "../../api";
-import { latest } from "../../calendar";
+import { byName, latestWithFigures } from "../../calendar";
 import { compareSlices } from "../../compare";
 import { measured } from "../../trends";
 import { useData } from "../../useData";
@@ -17,11 +17,11 @@ export function SideBySide({ dag, task, line }: { dag: string; task: string; lin
   const { value } = useData<SlicesPage>(paths.slices(dag, task, 0, LIMIT));
   const [chosen, setChosen] = useState<string | null>(null);
   const others = useMemo(
-    () => measured(latest(value?.slices ?? []).values()).filter(({ slice_key }) => slice_key !== line.slice_key),
+    () => measured(latestWithFigures(value?.slices ?? []).values()).filter(({ slice_key }) => slice_key !== line.slice_key),
     [value, line.slice_key],
   );
   // By default the one before it.
-  const before = others.filter(({ slice_key }) => slice_key < line.slice_key).at(-1) ?? others.at(-1);
+  const before = others.filter(({ slice_key }) => byName(slice_key, line.slice_key) < 0).at(-1) ?? others.at(-1);
   const base = others.find(({ slice_key }) => slice_key === chosen) ?? before;
   if (!line.outcome || base === undefined) return null;
   const choice = (

@@ -13,16 +13,19 @@ import { shortName } from "../../text";
 import { Mark } from "../basics";
 
 const BLOCKS: Record<Kind, number> = { days: 12, hours: 31, names: 0 };
+const BEFORE = "what an earlier run published is there";
 const WEEKDAYS = ["Mo", "Tu", "We", "Th", "Fr", "Sa", "Su"];
 
 interface Props {
   dag: string;
   task: string;
   slices: Map<string, SliceLine>;
+  /** What is published of slices whose latest run published nothing. */
+  before: Map<string, SliceLine>;
   missing: string[];
 }
 
-export function Calendar({ dag, task, slices, missing }: Props) {
+export function Calendar({ dag, task, slices, before, missing }: Props) {
   const grid = gridOf(slices.keys());
   const [dated, named] = splitByGrid(slices, grid);
   const blocks = blocksOf(dated, grid, missing);
@@ -32,10 +35,10 @@ export function Calendar({ dag, task, slices, missing }: Props) {
   const visible = blocks.slice(0, shown);
   return (
     <>
-      <Legend cells={[...blocks.flatMap((block) => block.cells), ...names]} />
+      <Legend before={before} cells={[...blocks.flatMap((block) => block.cells), ...names]} />
       <SimpleGrid columns={grid === "days" ? { base: 1, sm: 2, lg: 3, xl: 4 } : 1} gap={5}>
         {visible.map((block) => (
-          <Month block={block} dag={dag} key={block.title} kind={grid} task={task} />
+          <Month before={before} block={block} dag={dag} key={block.title} kind={grid} task={task} />
         ))}
       </SimpleGrid>
       {blocks.length > shown ? (
@@ -50,14 +53,16 @@ export function Calendar({ dag, task, slices, missing }: Props) {
       ) : null}
       <Flex gap={2} wrap="wrap">
         {names.map((cell) => (
-          <Day cell={cell} dag={dag} key={cell.key} kind="names" task={task} />
+          <Day before={before} cell={cell} dag={dag} key={cell.key} kind="names" task={task} />
         ))}
       </Flex>
     </>
   );
 }
 
-function Month({ block, kind, dag, task }: { block: Block; kind: Kind; dag: string; task: string }) {
+type Place = Pick<Props, "before" | "dag" | "task"> & { kind: Kind };
+
+function Month({ block, kind, ...place }: Place & { block: Block }) {
   const columns = kind === "days" ? 7 : 24;
   return (
     <Box maxWidth={kind === "days" ? "22rem" : undefined} overflowX="auto">
@@ -77,7 +82,7 @@ function Month({ block, kind, dag, task }: { block: Block; kind: Kind; dag: stri
         ))}
         {block.cells.map((cell, i) =>
           cell ? (
-            <Day cell={cell} dag={dag} key={cell.key} kind={kind} task={task} />
+            <Day cell={cell} key={cell.key} kind={kind} {...place} />
           ) : (
             <Blank key={`blank-${i}`}>{kind === "days" ? i + 1 : String(i).padStart(2, "0")}</Blank>
           ),
@@ -96,12 +101,13 @@ function Blank({ children }: { children: string | number }) {
   );
 }
 
-function Day({ cell, kind, dag, task }: { cell: Cell; kind: Kind; dag: string; task: string }) {
+function Day({ cell, kind, before, dag, task }: Place & { cell: Cell }) {
   const { key, slice } = cell;
   const state: CellState = slice?.state ?? "missing";
   const look = LOOKS[state];
   const name = kind === "days" ? dayNumber(key) : kind === "hours" ? hourNumber(key) : shortName(key);
-  const words = describe(key, slice);
+  const earlier = before.get(key) ?? null;
+  const words = describe(key, slice) + (earlier ? `; ${BEFORE}: ${count(earlier.counts.succeeded)} rows` : "");
   const body = (
     <Flex
       bg={look.color}
@@ -120,6 +126,11 @@ function Day({ cell, kind, dag, task }: { cell: Cell; kind: Kind; dag: string; t
       <Text as="span" fontSize={kind === "names" ? "xs" : "2xs"} lineHeight="14px" truncate>
         {name}
       </Text>
+      {earlier ? (
+        <Text as="span" bottom="1px" fontSize="xs" left="4px" lineHeight="18px" position="absolute">
+          {LOOKS.published.mark}
+        </Text>
+      ) : null}
       <Text as="span" bottom="1px" fontSize="sm" fontWeight="bold" lineHeight="18px" position="absolute" right="4px">
         {look.mark}
       </Text>
@@ -145,7 +156,7 @@ function describe(key: string, slice: SliceLine | null): string {
   return `${name}: ${state}, ${count(succeeded)} rows${bad}`;
 }
 
-function Legend({ cells }: { cells: (Cell | null)[] }) {
+function Legend({ before, cells }: { before: Map<string, SliceLine>; cells: (Cell | null)[] }) {
   const states = cells.map((cell) => cell && (cell.slice?.state ?? "missing"));
   return (
     <HStack gap={4} mb={4} wrap="wrap">
@@ -160,6 +171,11 @@ function Legend({ cells }: { cells: (Cell | null)[] }) {
           </HStack>
         ) : null;
       })}
+      {before.size > 0 ? (
+        <Text fontSize="sm">
+          with {LOOKS.published.mark} at the left: {BEFORE} <b>{count(before.size)}</b>
+        </Text>
+      ) : null}
     </HStack>
   );
 }

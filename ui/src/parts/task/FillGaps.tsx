@@ -8,7 +8,7 @@ import { type ApiError, call, type Settings, type SliceLine } from "../../api";
 import { backfillRange, gridOf, keyOfRun, type PlannedRun } from "../../calendar";
 import { listed } from "../../text";
 import { useData } from "../../useData";
-import { OtherTasks, useOtherTasks } from "../slice/Actions";
+import { OtherTasks, useTasks } from "../slice/Actions";
 import { Note, Plain, Waiting } from "../basics";
 import { Confirm, reasonOf } from "../Confirm";
 
@@ -32,11 +32,13 @@ export function FillGaps({ dag, task, slices, settings, missing }: Props) {
   // What the open dialog is about stays as it is, also when the days begin meanwhile.
   const [asked, setAsked] = useState<string[] | null>(null);
   const keys = asked ?? missing;
-  const others = useOtherTasks(keys.length > 0 ? dag : null, task);
+  const tasks = useTasks(keys.length > 0 ? dag : null);
   const grid = useMemo(() => gridOf(slices.keys()), [slices]);
   const details = useData<Details>(keys.length > 0 ? `api/v2/dags/${encodeURIComponent(dag)}/details` : null).value;
   const range = details === null ? null : backfillRange(slices, grid, keys, details.timetable_partitioned);
   if (details === null || range === null || details.is_backfillable === false) return null;
+  // Runs of a DAG that has the task no more would fill nothing.
+  if (tasks !== null && !tasks.includes(task)) return null;
   const body = JSON.stringify(backfillOf(dag, range));
   const look = (isOpen: boolean) => {
     setAsked(isOpen ? missing : null);
@@ -72,7 +74,7 @@ export function FillGaps({ dag, task, slices, settings, missing }: Props) {
             {details.is_paused ? " The DAG is paused: they wait until you unpause it." : ""}
           </Text>
           <Finished names={runs.filter((key) => ["published", "quarantined"].includes(slices.get(key)?.state ?? ""))} />
-          <OtherTasks names={others} />
+          <OtherTasks names={tasks?.filter((name) => name !== task) ?? null} />
         </>
       )}
     </Confirm>

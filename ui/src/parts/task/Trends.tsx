@@ -8,7 +8,7 @@ import { gridOf } from "../../calendar";
 import { compact, duration } from "../../format";
 import { markEvery } from "../../overTime";
 import { shortName } from "../../text";
-import { measured, type Series, type Trend, trendsOf } from "../../trends";
+import { type Series, type Trend, trendsOf } from "../../trends";
 import { Section } from "../basics";
 import { Chart } from "../Chart";
 
@@ -16,20 +16,20 @@ import { Chart } from "../Chart";
 const MARKS = 5;
 
 interface Props {
-  slices: Map<string, SliceLine>;
+  /** With figures, in their order. */
+  slices: SliceLine[];
   settings: Settings | null;
 }
 
 export function Trends({ slices, settings }: Props) {
-  const known = useMemo(() => measured(slices.values()), [slices]);
   const price = settings?.gpu_hour_price ?? null;
   const currency = settings?.currency ?? "";
-  const trends = useMemo(() => trendsOf(known, price, currency), [known, price, currency]);
+  const trends = useMemo(() => trendsOf(slices, price, currency), [slices, price, currency]);
   const charts = useMemo(() => {
-    const keys = known.map((slice) => shortName(slice.slice_key));
+    const keys = slices.map((slice) => shortName(slice.slice_key));
     return trends.map((trend) => ({ title: trend.title, option: optionOf(trend, keys, gridOf(keys) === "names") }));
-  }, [known, trends]);
-  if (known.length < 2) return null;
+  }, [slices, trends]);
+  if (slices.length < 2) return null;
   return (
     <Section title="Trends">
       <SimpleGrid columns={{ base: 1, lg: 2 }} gap={6}>
@@ -38,7 +38,7 @@ export function Trends({ slices, settings }: Props) {
             <Heading as="h3" mb={1} size="xs">
               {title}
             </Heading>
-            <Chart label={`${title} of ${known.length} slices`} option={option} />
+            <Chart label={`${title} of ${slices.length} slices`} option={option} />
           </Box>
         ))}
       </SimpleGrid>

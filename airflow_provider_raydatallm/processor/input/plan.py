@@ -235,6 +235,13 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     )
 
 
+def first_values(job: SliceJob, column: str) -> tuple[pa.DataType, list[Any]]:
+    """Returns a column's type, and its first values in all of the input, whichever slice's they are."""
+    plan = make_plan(SliceJob.model_validate({**job.model_dump(), "slice_column": None, "max_rows": 3}))
+    tables = (table for unit in plan.units for table in plan.read(unit, [column]))
+    return plan.source_schema.field(column).type, [v for t in tables for v in t.column(0).to_pylist()]
+
+
 class _FilePlanner:
     """Gives files the keys of their units."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -14,6 +15,17 @@ FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
 
 #: As people write durations.
 Seconds = Annotated[float, BeforeValidator(to_seconds), Field(gt=0, allow_inf_nan=False)]
+
+
+def _refuse_without_order(value: Any) -> Any:
+    """A set has another order in each process, and the slice would have another configuration. An iterator
+    is empty after the check at parsing."""
+    if isinstance(value, set | frozenset | Iterator):
+        raise ValueError(f"it is a {type(value).__name__}, whose order or content would not stay: give a list")
+    return value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_refuse_without_order)]
 
 
 class Contract(BaseModel):

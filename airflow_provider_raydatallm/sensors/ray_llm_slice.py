@@ -16,9 +16,9 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 from airflow_provider_raydatallm.contract.addresses import check_absolute
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder
-from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT
+from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT, check_slice_format
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.task.arguments import is_rendered_later, to_url
+from airflow_provider_raydatallm.task.arguments import check_bools, is_rendered_later, to_url
 from airflow_provider_raydatallm.task.run_slice import slice_of_run
 from airflow_provider_raydatallm.task.wanted_slice import WantedSlice
 
@@ -63,10 +63,17 @@ class RayLLMSliceSensor(BaseSensorOperator):
             raise RayLLMInputError(f"max_quarantine is a share from 0 to 1, got {max_quarantine!r}")
         if not isinstance(min_rows, int) or min_rows < 0:
             raise RayLLMInputError(f"min_rows is a number of rows, got {min_rows!r}")
+        try:
+            check_slice_format(slice_format)
+        except ValueError as e:
+            raise RayLLMInputError(f"slice_format: {e}") from None
         self.output_path, self.metadata_path = to_url(output_path), to_url(metadata_path)
         self.slice_key, self.slice_format = slice_key, slice_format
         self.min_rows, self.max_quarantine = min_rows, max_quarantine
         self.deferrable = deferrable
+        check_bools(self, "deferrable")
+        if output_path is None:
+            raise RayLLMInputError(f"{self.task_id}: output_path is None: give its value")
         self._check_paths()
 
     def execute(self, context: Context) -> Any:

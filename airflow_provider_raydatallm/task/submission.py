@@ -96,6 +96,8 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
         fields = {name: value for name, value in fields.items() if name not in _FIELDS_OF_TASKS}
     asked = [name for name in ("prompt", "messages") if arguments[name]]
     required = ("input_path", "output_path", "model_source", *asked)
+    if missing := [name for name in required if arguments[name] is None]:
+        raise RayLLMInputError(f"{task_id}: {missing[0]} is None: give its value")
     build_spec(task_id, {**dict.fromkeys(required, "x"), **fields, "slice_key": "x"})
 
 

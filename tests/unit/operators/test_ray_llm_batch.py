@@ -77,6 +77,8 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"queue_timeout": 5}, "queue_timeout stands in a group: write limits={'queue': ...}"),
     ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: it must be at least 1 second"),
     ({"emit_partition": True}, "outlets has none"),
+    ({"input_path": None}, "t: input_path is None: give its value"),
+    ({"code_paths": "/code"}, "code_paths is '/code': give a list"),
 ])  # fmt: skip
 def test_invalid_argument_fails_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
     with pytest.raises((RayLLMInputError, ValueError, TypeError), match=message):

@@ -21,7 +21,9 @@ def _refuse_without_order(value: Any) -> Any:
     """A set has another order in each process, and the slice would have another configuration. An iterator
     is empty after the check at parsing."""
     if isinstance(value, set | frozenset | Iterator):
-        raise ValueError(f"it is a {type(value).__name__}, whose order or content would not stay: give a list")
+        raise ValueError(
+            f"it is a {type(value).__name__}, whose order or content would not stay: give a list"
+        )
     return value
 
 

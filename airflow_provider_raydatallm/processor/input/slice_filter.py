@@ -12,6 +12,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import UNLIKE_INSTANTS, SliceJob
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 
+
 @dataclass(frozen=True)
 class SliceFilter:
     """Rows whose `column` equals the slice key. Dates and times are formatted first, in the slice's

@@ -20,11 +20,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pydantic
+
 from airflow_provider_raydatallm.contract.groups import flatten
 from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, encode_line
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.spec.problems import spec_problems
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.root_error import root_error
 
@@ -107,7 +110,12 @@ def load_spec(source: str) -> SliceJob:
     except Exception as e:  # stores fail with errors of many types
         raise SliceError(f"cannot read the spec {source}: {e}", kind="input") from e
     try:
-        return SliceJob.model_validate(flatten(json.loads(text)))
+        arguments = json.loads(text)
+        if not isinstance(arguments, dict):
+            raise ValueError(f"it is {text.strip()!r:.100}: give a JSON object of arguments")
+        return SliceJob.model_validate(flatten(arguments))
+    except pydantic.ValidationError as e:
+        raise SliceError(f"the spec {source} is not valid: {spec_problems(e)}", kind="input") from None
     except ValueError as e:
         raise SliceError(f"the spec {source} is not valid: {e}", kind="input") from e
 

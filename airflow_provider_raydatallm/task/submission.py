@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_prof
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.endpoint import ENDPOINT_FIELDS, KEY_VARIABLE
+from airflow_provider_raydatallm.contract.spec.problems import spec_problems
 from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES, MAY_HOLD_SECRETS, SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -133,17 +134,7 @@ def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:
     except pydantic_core.PydanticSerializationError as e:
         raise RayLLMInputError(f"{task_id}: an argument cannot be sent to the cluster as JSON: {e}") from e
     except pydantic.ValidationError as e:
-        problems = []
-        for error in e.errors(include_url=False):
-            field = ".".join(
-                [label(str(part)) for part in error["loc"][:1]] + [str(p) for p in error["loc"][1:]]
-            )
-            message = error["msg"].removeprefix("Value error, ")
-            # Some may hold a secret, and their messages quote the value when not.
-            is_shown = error["loc"][:1] not in [(name,) for name in (*ADDRESSES, *MAY_HOLD_SECRETS)]
-            got = f" (got {error['input']!r:.200})" if is_shown else ""
-            problems.append(f"{field}: {message}{got}" if field else message)
-        raise RayLLMInputError(f"{task_id}: {'; '.join(problems)}") from None
+        raise RayLLMInputError(f"{task_id}: {spec_problems(e)}") from None
 
 
 def credentials_env(

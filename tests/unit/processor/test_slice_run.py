@@ -255,6 +255,20 @@ def test_program_reports_an_error_in_one_marked_line(
         load_spec(str(tmp_path / "none.json"))
 
 
+@pytest.mark.parametrize(("spec", "says"), [
+    ({"promt": "x"}, "promt: no such argument: did you mean 'prompt'\\?"),
+    ({"column_type": {}}, "column_type: no such argument: did you mean 'source.column_types'"),
+    ({"limits": {"orphan": "1h"}}, "limits.orphan: it is for a task: leave it out"),
+    ({"choices": ["a"]}, r"choices: .*\(got \['a'\]\)"), ({"api_key": "sk-1"}, "api_key: no such argument$"),
+    (["promt"], r"it is '\[\"promt\"\]': give a JSON object"),
+])  # fmt: skip
+def test_spec_that_is_not_valid_is_explained_as_people_write_it(tmp_path: Path, spec: Any, says: str) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    with pytest.raises(SliceError, match=says) as raised:
+        load_spec(str(tmp_path / "spec.json"))
+    assert "pydantic" not in str(raised.value)
+
+
 def test_spec_in_a_store_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("Unable to locate credentials")

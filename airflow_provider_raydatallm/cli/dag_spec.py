@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime as dt
 import os
 import sys
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.cli import get_bagged_dag
 
-    from airflow_provider_raydatallm.task.arguments import makes_partitioned_runs
+    from airflow_provider_raydatallm.task.arguments import makes_partitioned_runs, schedule_timezone
 
     dag = get_bagged_dag(None, args.dag)
     if args.task not in dag.task_dict:
@@ -77,7 +78,7 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     ti, is_made_up = _get_ti(
         serialized.get_task(args.task),
         args.map_index,
-        logical_date_or_run_id=args.date,
+        logical_date_or_run_id=run_or_date(dag.dag_id, args.date, schedule_timezone(dag)),
         create_if_necessary="memory",
     )
     run = ti.dag_run
@@ -89,6 +90,19 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     elif is_made_up and run.logical_date is None:
         raise ValueError(f"{args.date!r} is neither a date nor the id of a run of DAG {args.dag!r}")
     return spec_and_note(task, _get_template_context(ti, task))
+
+
+def run_or_date(dag_id: str, text: str, timezone: dt.tzinfo) -> str:
+    """Returns a date with the schedule's timezone: Airflow takes one without as UTC, at which another day
+    may be the schedule's."""
+    from airflow.models.dagrun import DagRun
+
+    try:
+        date = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    is_exact = date.tzinfo is not None or DagRun.find(dag_id=dag_id, run_id=text)
+    return text if is_exact else date.replace(tzinfo=timezone).isoformat()
 
 
 def spec_and_note(task: Any, context: Any) -> tuple[str, str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -17,12 +17,17 @@ FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
 Seconds = Annotated[float, BeforeValidator(to_seconds), Field(gt=0, allow_inf_nan=False)]
 
 
-def check_ordered(value: Any) -> Any:
-    """:raises ValueError: for a set, whose order is another one in each process, and with it the
-    fingerprint."""
-    if isinstance(value, Set):
-        raise ValueError("a set has no order: give a list")
+def _refuse_without_order(value: Any) -> Any:
+    """A set has another order in each process, and the slice would have another configuration. An iterator
+    is empty after the check at parsing."""
+    if isinstance(value, set | frozenset | Iterator):
+        raise ValueError(
+            f"it is a {type(value).__name__}, whose order or content would not stay: give a list"
+        )
     return value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_refuse_without_order)]
 
 
 class Contract(BaseModel):

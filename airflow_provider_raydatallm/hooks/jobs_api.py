@@ -305,11 +305,15 @@ def _send(
             return result
         if status is not None and not _is_transient(status):
             # It may be a proxy's, in front of a cluster that is being redeployed.
-            raise RayUnreachableError(f"{request.method} {request.path}: {_describe(response)}")
+            raise RayUnreachableError(
+                f"{request.method} {request.path.partition('?')[0]}: {_describe(response)}"
+            )
         if pause is not None:
             yield Backoff(pause)
+    path = request.path.partition("?")[0]
     raise RayUnreachableError(
-        f"{request.method} {request.path} failed {len(_BACKOFF) + 1} times: {_describe(response)}"
+        f"{request.method} {path} failed {len(_BACKOFF) + 1} times: {_describe(response)}. Is this the "
+        "address of the cluster's dashboard, and does the cluster run?"
     )
 
 

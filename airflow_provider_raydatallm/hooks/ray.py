@@ -72,7 +72,7 @@ class RayHook(BaseHook):
             response: httpx.Response | httpx.TransportError | None = None
             while True:
                 try:
-                    step = flow.send(response)
+                    step = self._next_step(flow, response)
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
                 if isinstance(step, Backoff):
@@ -92,7 +92,7 @@ class RayHook(BaseHook):
         response: httpx.Response | httpx.TransportError | None = None
         while True:
             try:
-                step = flow.send(response)
+                step = self._next_step(flow, response)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             if isinstance(step, Backoff):
@@ -191,6 +191,19 @@ class RayHook(BaseHook):
             f"there is no connection {self.ray_conn_id!r}: add one of type 'ray' with the Jobs address as "
             f"its host (or 'local' for an embedded Ray on this machine), such as {variable}='ray://local'"
         )
+
+    def _next_step(
+        self, flow: Flow[T], response: httpx.Response | httpx.TransportError | None
+    ) -> HttpRequest | Backoff:
+        """
+        :raises RayConnectionError, RayUnreachableError: naming the connection and its address, one of which
+            may be wrong.
+        :raises StopIteration: with the flow's result.
+        """
+        try:
+            return flow.send(response)
+        except (RayConnectionError, RayUnreachableError) as e:
+            raise type(e)(f"{self.settings.label} ({self.settings.address}): {e}") from e
 
     def _with_local_head(self, settings: RaySettings) -> RaySettings:
         if not settings.is_local:

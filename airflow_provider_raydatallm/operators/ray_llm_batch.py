@@ -259,6 +259,7 @@ class RayLLMBatchOperator(SliceTask):
         arguments.check_bools(
             self, "allow_static_credentials", "deferrable", "cancel_on_kill", "emit_partition"
         )
+        arguments.check_list("code_paths", code_paths)
         # A schema's patterns may have braces of their own, and a chat template is full of them.
         own = _OWN_ARGUMENTS - {*self.template_fields, "output_schema", "chat_template"}
         arguments.check_not_templates(self, own)

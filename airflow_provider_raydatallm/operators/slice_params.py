@@ -13,6 +13,7 @@ from airflow.sdk import Param
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.task.arguments import check_list
 
 
 def slice_params(
@@ -90,4 +91,5 @@ def slices_asked(params: Mapping[str, Any]) -> list[str]:
 
 
 def _choice(title: str, description: str, values: Sequence[str]) -> Param:
+    check_list(f"what to choose from for the Param {title!r}", values)
     return Param(values[0], type="string", enum=list(values), title=title, description=description)

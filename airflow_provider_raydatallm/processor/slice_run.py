@@ -27,7 +27,7 @@ from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceA
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from airflow_provider_raydatallm.processor.input.listing import list_input
-from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.input.plan import Plan, first_values, make_plan
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
@@ -175,6 +175,10 @@ def _report_empty(job: SliceJob, plan: Plan) -> Report:
     if job.on_empty == "fail":
         matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file that holds anything"
         where = f" where {job.slice_column} is {job.slice_key!r}" if job.slice_column else ""
+        if plan.slice_filter is not None:
+            column = plan.slice_filter.column
+            column_type, values = first_values(job, column)
+            where += f": that column ({column_type}) begins with {values!r:.200}"
         raise SliceError(
             f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {matches}{where}. "
             f"Check the path{' and source.column' * bool(where)}, or set source.on_empty='skip' or 'publish'",

@@ -151,6 +151,12 @@ def check_bools(operator: Any, *names: str) -> None:
             raise ValueError(f"{name} is {value!r}: give True or False")
 
 
+def check_list(name: str, value: Any) -> None:
+    """:raises ValueError: for a text, whose characters would be taken one by one."""
+    if isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}: give a list")
+
+
 def check_not_templates(operator: Any, names: Collection[str]) -> None:
     """:raises ValueError: when one of these arguments holds a template, which nobody would render."""
     for name in sorted(names):

@@ -28,6 +28,8 @@ def _describe(problem: ErrorDetails) -> str:
     name = ".".join([label(field), *inside])
     if problem["type"] == "missing":
         return f"{name} is missing"
+    if problem["type"] == "extra_forbidden" and not inside and name != field:
+        return f"{name} is for a task: leave it out"
     if problem["type"] == "extra_forbidden":
         return f"there is no {name}{_nearest(field, *inside)}"
     message = problem["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")

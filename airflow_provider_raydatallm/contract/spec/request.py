@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.base import check_ordered
+from airflow_provider_raydatallm.contract.base import Texts
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.spec.audio import AudioSpec
 from airflow_provider_raydatallm.contract.spec.engine_arguments import with_booleans, with_scalars
@@ -30,7 +30,7 @@ class RequestSpec(AudioSpec):
     messages: str | None = None
     #: What the text of a row is scored against; may hold {column} fields, as `prompt` does.
     query: str | None = None
-    choices: tuple[str, ...] | None = None
+    choices: Texts | None = None
     #: Whether a grammar makes the model write its choice, rather than comparing how probable they are.
     exact_labels: bool = False
     #: Whether to publish how probable the label is, and the next one.
@@ -69,11 +69,6 @@ class RequestSpec(AudioSpec):
         if value is not None and not _FUNCTION.match(value):
             raise ValueError(f"{value!r} is not of the form 'package.module:function'")
         return value
-
-    @field_validator("choices", mode="before")
-    @classmethod
-    def _check_order(cls, value: Any) -> Any:
-        return check_ordered(value)
 
     @field_validator("choices")
     @classmethod

@@ -10,12 +10,13 @@ DAG files import this module, so it imports only pydantic and the standard libra
 from __future__ import annotations
 
 import codecs
+import datetime as dt
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from airflow_provider_raydatallm.contract.addresses import check_address, check_fields
-from airflow_provider_raydatallm.contract.base import FOLDER, Contract, check_ordered
+from airflow_provider_raydatallm.contract.base import FOLDER, Contract, Texts
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.slice_paths import (
@@ -31,6 +32,12 @@ from airflow_provider_raydatallm.contract.spec.adapter import AdapterSpec
 #: A slice key that comes from a date.
 SLICE_FORMAT = "%Y-%m-%d"
 
+#: Two instants that no directive writes alike, of one digit and of two.
+UNLIKE_INSTANTS = (
+    dt.datetime(1987, 2, 3, 4, 5, 6, tzinfo=dt.UTC),
+    dt.datetime(2010, 11, 12, 13, 14, 15, tzinfo=dt.UTC),
+)
+
 _NAME = r"^[^\W_][\w .@+-]{0,79}$"
 
 #: Fields that are addresses of files.
@@ -42,10 +49,12 @@ MAY_HOLD_SECRETS = (
 
 
 def check_slice_format(value: str) -> str:
-    """:raises ValueError: for a format that gives all dates the same key."""
-    if "%" not in value:
+    """:raises ValueError: when it formats all dates alike: all days would be one slice."""
+    first, second = (instant.strftime(value) for instant in UNLIKE_INSTANTS)
+    if first == second:
         raise ValueError(
-            f"slice_format {value!r} names no part of a date: write it as strftime does, such as '%Y-%m-%d'"
+            f"slice_format {value!r} writes each date as {first!r}: give directives of strftime, such as "
+            f"{SLICE_FORMAT!r}"
         )
     return value
 
@@ -91,7 +100,7 @@ class SliceJob(AdapterSpec):
     # Input and output
     input_path: str = Field(min_length=1)
     input_format: Literal["auto", "parquet", "csv", "jsonl"] = "auto"
-    columns: tuple[str, ...] | None = None
+    columns: Texts | None = None
     column_types: dict[str, str] = Field(default_factory=dict)
     csv_options: CsvOptions = CsvOptions()
     max_rows: int | None = Field(default=None, ge=1)
@@ -124,11 +133,6 @@ class SliceJob(AdapterSpec):
     max_invalid_fraction: float | None = Field(default=None, ge=0, le=1)
     #: How often a row is asked again, with what was wrong, when its answer is invalid.
     repair: int = Field(default=0, ge=0, le=10)
-
-    @field_validator("columns", mode="before")
-    @classmethod
-    def _check_order_of_columns(cls, value: Any) -> Any:
-        return check_ordered(value)
 
     @field_validator("columns")
     @classmethod

@@ -237,6 +237,13 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
     )
 
 
+def first_values(job: SliceJob, column: str) -> tuple[pa.DataType, list[Any]]:
+    """Returns a column's type, and its first values in all of the input, whichever slice's they are."""
+    plan = make_plan(SliceJob.model_validate({**job.model_dump(), "slice_column": None, "max_rows": 3}))
+    tables = (table for unit in plan.units for table in plan.read(unit, [column]))
+    return plan.source_schema.field(column).type, [v for t in tables for v in t.column(0).to_pylist()]
+
+
 class _FilePlanner:
     """Gives files the keys of their units."""
 
@@ -339,8 +346,9 @@ def _build_schema(
 
 def _is_other_day(folder: str | None, job: SliceJob) -> bool:
     """Whether a Hive folder is named after a date as the slice is, and another one than the slice. An input
-    path that holds the slice's key chose its folders already."""
-    if folder in (None, job.slice_key) or encode_slice_key(job.slice_key) in job.resolved_input_path:
+    path that holds the slice's key, or a pattern, chose its folders already."""
+    path = job.resolved_input_path
+    if folder in (None, job.slice_key) or encode_slice_key(job.slice_key) in path or set("*?[") & set(path):
         return False
     return _is_date(job.slice_key, job.slice_format) and _is_date(str(folder), job.slice_format)
 

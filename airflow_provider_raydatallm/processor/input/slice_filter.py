@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import UNLIKE_INSTANTS, SliceJob
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 
 
@@ -24,7 +24,7 @@ class SliceFilter:
     timezone: str
 
     def mask(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
+        if _is_date(values.type):
             # Whole seconds: %S would print the fraction of finer units.
             seconds = self._in_timezone(pc.floor_temporal(values, unit="second"))
             text = pc.strftime(seconds, format=self.format)
@@ -50,6 +50,23 @@ class SliceFilter:
         return pc.assume_timezone(values, self.timezone, ambiguous="earliest", nonexistent="earliest")
 
 
+def _is_date(column_type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(column_type) or pa.types.is_date(column_type))
+
+
+def _check_format(slice_format: str) -> None:
+    """:raises SliceError: when Arrow writes it otherwise than Python does, which wrote the key: no row would
+    be the slice's."""
+    for instant in UNLIKE_INSTANTS:
+        written = pc.strftime(pa.scalar(instant, pa.timestamp("s", tz="UTC")), format=slice_format).as_py()
+        if written != instant.strftime(slice_format):
+            raise SliceError(
+                f"source.slice_format {slice_format!r} has a directive that is not portable, and writes "
+                f"{written!r} of the dates in source.column: use those of every strftime, such as %m and %d",
+                kind="input",
+            )
+
+
 def build_slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Schema) -> SliceFilter | None:
     """Returns None where all rows of the files are the slice's."""
     column = job.slice_column
@@ -61,4 +78,6 @@ def build_slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Sch
             f"Columns: {schema.names}",
             kind="input",
         )
+    if _is_date(schema.field(column).type):
+        _check_format(job.slice_format)
     return SliceFilter(column, job.slice_key, job.slice_format, job.slice_timezone)

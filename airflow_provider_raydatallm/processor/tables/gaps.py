@@ -6,6 +6,8 @@ import datetime as dt
 from collections.abc import Collection, Iterable
 from typing import Literal
 
+from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT, check_slice_format
+
 Every = Literal["day", "hour"]
 
 _STEPS = {"day": dt.timedelta(days=1), "hour": dt.timedelta(hours=1)}
@@ -19,7 +21,7 @@ def expected_keys(
     :param first: in the timezone, unless it has an offset, which is then the last one's, too.
     :param key_format: of `strftime`; by default `2026-01-31`, or `2026-01-31T05` for hours.
     :param timezone: of the keys; by default that of `first`, or UTC.
-    :raises ValueError: when they are no dates, or the last comes before the first.
+    :raises ValueError: when they are no dates, the last comes before the first, or all keys would be one.
     """
     at, end = _date(first), _date(last)
     at = at.replace(tzinfo=at.tzinfo or timezone or dt.UTC)  # which `%z` of a key's format writes
@@ -28,7 +30,7 @@ def expected_keys(
         end += dt.timedelta(hours=23)
     if end < at:
         raise ValueError(f"the last slice ({last}) comes before the first one ({first})")
-    key_format = key_format or ("%Y-%m-%d" if every == "day" else "%Y-%m-%dT%H")
+    key_format = check_slice_format(key_format or (SLICE_FORMAT if every == "day" else "%Y-%m-%dT%H"))
     timezone = timezone or at.tzinfo
     if every == "hour":  # hours pass everywhere alike, and days by the clock of a timezone
         at, end = at.astimezone(dt.UTC), end.astimezone(dt.UTC)

@@ -30,7 +30,9 @@ _LEVEL = re.compile(
 )
 _LETTERS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 #: Progress bars, and the command line that Ray prints first.
-_CHATTER = re.compile(r".*(?:\d%\||\bit/s\b|s/it\b|\d% Completed \|)|Running entrypoint for job |\s*$")
+_CHATTER = re.compile(
+    r".*(?:\d%\||\bit/s\b|s/it\b|\d% Completed \|)|Running entrypoint for job |Job has not started yet\.|\s*$"
+)
 
 
 class LogEntry(NamedTuple):

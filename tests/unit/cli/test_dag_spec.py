@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
+from airflow.models.dagrun import DagRun
 from airflow.sdk import DAG, task
 
-from airflow_provider_raydatallm.cli.dag_spec import spec_and_note
+from airflow_provider_raydatallm.cli.dag_spec import run_or_date, spec_and_note
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from tests.support.context import context_of
 
@@ -53,3 +55,13 @@ def test_code_that_a_spec_cannot_hold_is_told_of(tmp_path: Path) -> None:
     _, note = export(lambda: RayLLMBatchOperator(task_id="ask", **code, **ARGUMENTS))
     assert "need it on PYTHONPATH" in str(note)
     assert export(lambda: RayLLMBatchOperator(task_id="ask", prompt="{name}", **ARGUMENTS))[1] is None
+
+
+def test_date_is_of_the_schedules_timezone_and_a_runs_id_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = ["2026-02-01", "manual__2026"]
+    monkeypatch.setattr(DagRun, "find", lambda dag_id, run_id: [run for run in runs if run == run_id])
+    dates = {
+        "2026-01-31": "2026-01-31T00:00:00-05:00", "2026-07-01T05": "2026-07-01T05:00:00-04:00",
+        "2026-01-31T00:00+00:00": "2026-01-31T00:00+00:00", **{run: run for run in runs},
+    }  # fmt: skip
+    assert {text: run_or_date("d", text, ZoneInfo("America/New_York")) for text in dates} == dates

@@ -37,6 +37,7 @@ def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, caps
         ]
     same = ("--from", "2026-01-03", "--to", "2026-01-03")
     assert say(capsys, "missing", table, *same) == "all 1 slices are published\n"
+    assert "'%Q' writes each date as '%Q'" in say(capsys, "missing", table, *days, "--format", "%Q", code=1)
     assert "comes before the first" in say(
         capsys, "missing", table, "--from", "2026-01-03", "--to", "2026-01-02", code=1
     )

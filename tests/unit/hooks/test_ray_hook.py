@@ -10,7 +10,7 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 from cryptography.hazmat.primitives import serialization
 
-from airflow_provider_raydatallm.exceptions import RayConnectionError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.connection import EXTRAS, RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import client_options
@@ -60,6 +60,16 @@ def test_tls_is_verified_and_a_ca_file_makes_it_trusted(
             hook_to(monkeypatch, host=tls.address, extra={"ca_file": name}).call(jobs_api.get_version())
         with pytest.raises(RayConnectionError, match=f"connection 'tls': client_cert '{name}' cannot be"):
             hook_to(monkeypatch, host=tls.address, extra={"client_cert": name}).call(jobs_api.get_version())
+
+
+def test_cluster_that_is_away_is_named_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = hook_to(monkeypatch, host="http://127.0.0.1:9")
+    away = (
+        r"^connection 'tls' \(http://127.0.0.1:9\): GET /api/\S+ failed \d times: ConnectError: .*dashboard"
+    )
+    for call in (hook.call, lambda flow: asyncio.run(hook.acall(flow))):
+        with pytest.raises(RayUnreachableError, match=away):
+            call(jobs_api.list_jobs())
 
 
 def test_key_with_a_passphrase_is_an_error_and_asks_nobody(tmp_path: Path) -> None:

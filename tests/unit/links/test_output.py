@@ -41,4 +41,4 @@ def test_task_with_a_console_pushes_the_address_of_its_slice(
     job = job_of(input_path="s3://lake/in", output_path="s3://lake/out", slice_key="2026-01-31")
     RayLLMBatchOperator._push_links(context, job)
     address = "https://console.example/browse/lake?prefix=out/ds%3D2026-01-31/"
-    assert context["ti"].xcoms.get(OutputLink.xcom_key) == (address if configured else None)
+    assert context["ti"].xcoms[OutputLink.xcom_key] == (address if configured else "")

@@ -81,7 +81,8 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"input_path": None}, "input_path is missing"),
     ({"choices": "Law Firm"}, "choices: Input should be a list .got 'Law Firm'.$"),
     ({"source": {"csv": {"sep": ";"}}}, "there is no source.csv.sep: source.csv has delimiter, quote_char"),
-    ({"source": {"slice_format": "YYYY-MM-DD"}}, "source.slice_format: slice_format 'YYYY-MM-DD' names no"),
+    ({"source": {"slice_format": "YYYY-MM-DD"}}, "slice_format 'YYYY-MM-DD' writes each date as"),
+    ({"code_paths": "/code"}, "code_paths is '/code': give a list"),
 ])  # fmt: skip
 def test_invalid_argument_fails_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
     with pytest.raises((RayLLMInputError, ValueError, TypeError), match=message):

@@ -44,6 +44,12 @@ def test_airflow_refuses_wrong_values_before_there_is_a_run(conf: dict[str, Any]
         values(**conf)
 
 
+@pytest.mark.parametrize("name", ["models", "engines"])
+def test_one_name_is_no_list_of_letters(name: str) -> None:
+    with pytest.raises(ValueError, match="is 'small': give a list"):
+        slice_params(**{name: "small"})
+
+
 def test_each_has_a_title_and_a_description_for_the_form() -> None:
     for param in PARAMS.values():
         assert param.schema["title"]

@@ -188,6 +188,12 @@ def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     assert pq.read_table(job.slice_path).num_rows == 0
 
 
+def test_slice_without_rows_says_what_its_column_holds(job: SliceJob) -> None:
+    add_file(job, "a.parquet", ["31.01.2026", "01.02.2026"])
+    with pytest.raises(SliceError, match=r"where x is .*: that column \(string\) begins with \['31.01.2026'"):
+        run(changed(job, slice_column="x", columns=["x"]))
+
+
 def test_slice_that_became_empty_leaves_no_old_rows_behind(job: SliceJob) -> None:
     run(job)
     (Path(job.input_path) / "a.parquet").unlink()

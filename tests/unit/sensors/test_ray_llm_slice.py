@@ -44,7 +44,7 @@ def context(sensor: Any) -> Any:
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"output_path": None}, "output_path is missing"), ({"deferrable": "no"}, "deferrable is 'no': give"),
-    ({"slice_format": "YYYY-MM-DD"}, "slice_format 'YYYY-MM-DD' names no part of a date"),
+    ({"slice_format": "YYYY-MM-DD"}, "slice_format 'YYYY-MM-DD' writes each date as"),
     ({"output_path": "/out/{ds}"}, "output_path '/out/{ds}' has {ds}, and only {slice} is replaced"),
 ])  # fmt: skip
 def test_what_no_slice_could_ever_meet_is_refused_with_the_dag(
@@ -123,9 +123,10 @@ def test_relative_path_is_refused_instead_of_waited_for(job: SliceJob, name: str
 
 @pytest.mark.parametrize("wrong", [
     {"max_quarantine": 5}, {"min_rows": -1}, {"max_quarantine": "0.1"}, {"min_rows": "{{ params.rows }}"},
+    {"slice_format": "YYYY-MM-DD"}, {"deferrable": "false"}, {"output_path": None},
 ])  # fmt: skip
 def test_wrong_arguments_are_refused_with_the_dag(job: SliceJob, wrong: dict[str, Any]) -> None:
-    with pytest.raises(RayLLMInputError, match=next(iter(wrong))):
+    with pytest.raises((RayLLMInputError, ValueError), match=next(iter(wrong))):
         sensor_of(job, **wrong)
 
 

@@ -140,6 +140,16 @@ def test_slice_column_filters_rows_of_any_date_like_type(tmp_path: Path, values:
         plan_of(tmp_path, slice_column="nope")
 
 
+def test_format_that_arrow_writes_otherwise_is_refused_for_dates(tmp_path: Path) -> None:
+    dates = pa.array([dt.date(2026, 1, 5)])
+    pq.write_table(pa.table({"day": dates, "text": ["1/5/2026"]}), tmp_path / "a.parquet")
+    american = {"slice_key": "1/5/2026", "slice_format": "%-m/%-d/%Y"}
+    with pytest.raises(SliceError, match=r"'%-m/%-d/%Y' has a directive that is not portable"):
+        plan_of(tmp_path, slice_column="day", **american)
+    assert plan_of(tmp_path, slice_column="text", **american).rows == 1
+    assert plan_of(tmp_path, slice_column="day", slice_key="Jan 05", slice_format="%b %d").rows == 1
+
+
 def test_other_days_of_a_dataset_root_are_never_published_as_this_day(tmp_path: Path) -> None:
     for day in ("2026-01-30", "2026-01-31"):
         (tmp_path / f"ds={day}").mkdir()
@@ -158,6 +168,7 @@ def test_folders_of_other_days_are_known_by_any_name(tmp_path: Path) -> None:
     assert plan_of(f"{tmp_path}/day={{slice}}").rows == plan_of(tmp_path, slice_column="day").rows == 1
     assert plan_of(tmp_path, slice_key="2026-01", slice_format="%Y-%m").rows == 2
     assert plan_of(tmp_path, slice_key="all").rows == 2
+    assert plan_of(f"{tmp_path}/day=2026-01-3*").rows == 2
 
 
 def test_slice_column_is_compared_in_the_slices_timezone(tmp_path: Path) -> None:

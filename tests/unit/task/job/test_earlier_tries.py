@@ -115,7 +115,10 @@ def test_cluster_that_refuses_to_list_its_jobs_is_told_of_and_costs_no_task(clus
     log = Log()
     second = a_try(2, log=log)
     assert second.find_job() is None
-    assert "the cluster lists none: GET /api/jobs/: HTTP 403: RBAC: access denied" in log.lines[0]
+    assert log.lines[0].startswith(
+        "Cannot look for a Ray job of an earlier try: the cluster lists none: conn"
+    )
+    assert "): GET /api/jobs/: HTTP 403: RBAC: access denied" in log.lines[0]
     second.submit()
     assert len(cluster.jobs) == 2
 

@@ -26,7 +26,8 @@ BAR = (
     f"{REPLICA}(Worker pid=2155) \rLoading safetensors checkpoint shards: 100% Completed | 1/1 [00:00<00:00]"
 )
 COMMAND = "Running entrypoint for job j: python -m airflow_provider_raydatallm.processor run package:x"
-CHATTER = [VLLM, SERVE, RAY, TORCH, BAR, COMMAND, "", f"{REPLICA}(Worker pid=2155) "]
+PENDING = "Job has not started yet. It may be waiting for the runtime environment to be set up."
+CHATTER = [VLLM, SERVE, RAY, TORCH, BAR, COMMAND, PENDING, "", f"{REPLICA}(Worker pid=2155) "]
 
 
 @pytest.mark.parametrize("level", ["INFO", "WARNING", "ERROR"])

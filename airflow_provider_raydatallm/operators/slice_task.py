@@ -175,8 +175,9 @@ class SliceTask(SliceLineage, BaseOperator):
         ti: Any = context["ti"]
         address = slice_page(ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index)
         own_xcom.push(ti, SlicePageLink.xcom_key, address)
-        # Also an empty one: Airflow asks for each link's when the task ends, and logs an error without it.
+        # Airflow reads each link when the task ends, and logs one that is not there as an error.
         own_xcom.push(ti, OutputLink.xcom_key, output_url(job.slice_path) or "")
+        own_xcom.push(ti, RayJobLink.xcom_key, "")
 
     @staticmethod
     def _name_mapped_task(context: Context, job: SliceJob) -> None:

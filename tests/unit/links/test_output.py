@@ -42,3 +42,4 @@ def test_task_with_a_console_pushes_the_address_of_its_slice(
     RayLLMBatchOperator._push_links(context, job)
     address = "https://console.example/browse/lake?prefix=out/ds%3D2026-01-31/"
     assert context["ti"].xcoms[OutputLink.xcom_key] == (address if configured else "")
+    assert context["ti"].xcoms.keys() == {link.xcom_key for link in RayLLMBatchOperator.operator_extra_links}

@@ -9,6 +9,7 @@ import { SlicePage } from "./pages/SlicePage";
 import { TaskPage } from "./pages/TaskPage";
 import { TasksPage } from "./pages/TasksPage";
 import { routeOf } from "./route";
+import { LANGUAGE } from "./text";
 
 export default function RayLLM() {
   const { dag, task, run, map } = routeOf(useLocation().pathname);
@@ -18,7 +19,16 @@ export default function RayLLM() {
   const system = (globalThis as { ChakraUISystem?: typeof defaultSystem }).ChakraUISystem ?? defaultSystem;
   return (
     <ChakraProvider value={system}>
-      <Box aria-label="Ray LLM" as="section" color="fg" height="100%" id="ray-llm" overflow="auto" p={{ base: 3, md: 5 }}>
+      <Box
+        {...LANGUAGE}
+        aria-label="Ray LLM"
+        as="section"
+        color="fg"
+        height="100%"
+        id="ray-llm"
+        overflow="auto"
+        p={{ base: 3, md: 5 }}
+      >
         {dag && task && run ? (
           <SlicePage dag={dag} map={map ?? -1} run={run} task={task} />
         ) : dag && task ? (

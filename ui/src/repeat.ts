@@ -1,5 +1,10 @@
 // What a page asks for again and again.
 
+/** What there was, if nothing is new: what is drawn, such as a chart whose legend a person set, then stays. */
+export function unlessSame<T>(old: T, now: T): T {
+  return JSON.stringify(old) === JSON.stringify(now) ? old : now;
+}
+
 /**
  * Loads at once and then, `pauseMs` after each answer, again: a slow server is never asked twice at a time, and
  * nobody's hidden tab asks for hours. It ends when `pauseMs` is null, or with the call of what is returned.

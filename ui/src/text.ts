@@ -1,5 +1,8 @@
 // Text that others wrote, so that it shows what it holds and changes nothing around it. Pure.
 
+/** The page's own, whichever Airflow's UI is in: some of those are written from right to left. */
+export const LANGUAGE = { dir: "ltr", lang: "en" };
+
 /** Control characters, and those that turn the direction of writing, also of what follows. */
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 

@@ -1,7 +1,7 @@
 import { useEffect, useState } from "react";
 
 import { ApiError, call } from "./api";
-import { repeat } from "./repeat";
+import { repeat, unlessSame } from "./repeat";
 
 export interface Data<T> {
   value: T | null;
@@ -22,7 +22,7 @@ export function useData<T>(path: string | null, refresh: Refresh<T> = null): Dat
       call<T>(path).then(
         (value) => {
           last = value;
-          if (isCurrent) setData({ path, value, error: null });
+          if (isCurrent) setData((old) => unlessSame(old, { path, value, error: null }));
         },
         (error: unknown) => {
           const known = error instanceof ApiError ? error : new ApiError(0, String(error));

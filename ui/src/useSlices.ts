@@ -1,7 +1,7 @@
 import { useEffect, useMemo, useState } from "react";
 
 import { ApiError, call, paths, type SliceLine, type SlicesPage } from "./api";
-import { repeat } from "./repeat";
+import { repeat, unlessSame } from "./repeat";
 
 const LIMIT = 400;
 const REFRESH_MS = 15_000;
@@ -29,7 +29,7 @@ export function useSlices(dag: string, task: string): Slices {
       ).then(
         (answers) => {
           if (!isCurrent) return;
-          setPages(answers);
+          setPages((old) => unlessSame(old, answers));
           setError(null);
         },
         (e: unknown) => isCurrent && setError(e instanceof ApiError ? e : new ApiError(0, String(e))),

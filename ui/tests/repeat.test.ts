@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { repeat } from "../src/repeat";
+import { repeat, unlessSame } from "../src/repeat";
 
 describe("repeat", () => {
   const page = Object.assign(new EventTarget(), { hidden: false });
@@ -53,5 +53,13 @@ describe("repeat", () => {
     show(true);
     await vi.advanceTimersByTimeAsync(60_000);
     expect([once, stopped].map((load) => load.mock.calls.length)).toEqual([1, 1]);
+  });
+});
+
+describe("unlessSame", () => {
+  it("keeps what there was, and takes what is new", () => {
+    const old = { rows: [1, 2] };
+    expect(unlessSame(old, { rows: [1, 2] })).toBe(old);
+    expect(unlessSame(old, { rows: [1, 3] })).toEqual({ rows: [1, 3] });
   });
 });

@@ -4,7 +4,7 @@ import { Box, Button, CloseButton, Dialog, Portal, Text } from "@chakra-ui/react
 import { type ReactNode, useState } from "react";
 
 import { ApiError } from "../api";
-import { visible } from "../text";
+import { LANGUAGE, visible } from "../text";
 import { Note } from "./basics";
 
 interface Props {
@@ -28,12 +28,19 @@ export function Confirm({ name, children, act, disabled, canAct = true, onOpenCh
     try {
       setSaid(await act());
     } catch (error) {
-      setSaid(<Note role="alert">{reasonOf(error)}</Note>);
+      setSaid(
+        <Note role="alert">
+          {reasonOf(error)}
+          {isRefusal(error) ? null : "It may have begun all the same: look at the DAG's runs before you try again."}
+        </Note>,
+      );
     } finally {
       setBusy(false);
     }
   };
   const open = (isNow: boolean) => {
+    // What was sent cannot be taken back, and its answer would be lost.
+    if (isBusy) return;
     setOpen(isNow);
     if (isNow) setSaid(null);
     onOpenChange?.(isNow);
@@ -48,7 +55,7 @@ export function Confirm({ name, children, act, disabled, canAct = true, onOpenCh
       <Portal>
         <Dialog.Backdrop />
         <Dialog.Positioner>
-          <Dialog.Content>
+          <Dialog.Content {...LANGUAGE}>
             <Dialog.Header>
               <Dialog.Title>{name}</Dialog.Title>
             </Dialog.Header>
@@ -56,7 +63,7 @@ export function Confirm({ name, children, act, disabled, canAct = true, onOpenCh
               {said ?? <Box fontSize="sm">{children}</Box>}
             </Dialog.Body>
             <Dialog.Footer>
-              <Button onClick={() => open(false)} variant="outline">
+              <Button disabled={isBusy} onClick={() => open(false)} variant="outline">
                 {said === null ? "Cancel" : "Close"}
               </Button>
               {said === null ? (
@@ -76,6 +83,11 @@ export function Confirm({ name, children, act, disabled, canAct = true, onOpenCh
 }
 
 export function reasonOf(error: unknown): ReactNode {
-  if (error instanceof ApiError && error.status === 403) return "Airflow does not let you start runs of this DAG.";
-  return <Text>Airflow refused it: {visible(error instanceof Error ? error.message : String(error))}</Text>;
+  if (!isRefusal(error)) return <Text>Airflow gave no answer: {visible(String(error))}</Text>;
+  if (error.status === 403) return "Airflow does not let you start runs of this DAG.";
+  return <Text>Airflow refused it: {visible(error.message)}</Text>;
+}
+
+function isRefusal(error: unknown): error is ApiError {
+  return error instanceof ApiError && error.status < 500;
 }

@@ -87,8 +87,11 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
         run.data_interval_start, run.data_interval_end = run.logical_date, run.logical_date + length
     if is_made_up and makes_partitioned_runs(dag.timetable):
         run.partition_key = args.date
-    elif is_made_up and run.logical_date is None:
-        raise ValueError(f"{args.date!r} is neither a date nor the id of a run of DAG {args.dag!r}")
+    elif (is_made_up or run.run_id != args.date) and not _is_date(args.date):
+        raise ValueError(
+            f"{args.date!r} is neither a date nor the id of a run of DAG {args.dag!r}: write a date as "
+            "2026-01-31 or 2026-01-31T05"
+        )
     return spec_and_note(task, _get_template_context(ti, task))
 
 
@@ -97,12 +100,20 @@ def run_or_date(dag_id: str, text: str, timezone: dt.tzinfo) -> str:
     may be the schedule's."""
     from airflow.models.dagrun import DagRun
 
-    try:
-        date = dt.datetime.fromisoformat(text)
-    except ValueError:
+    if not _is_date(text):
         return text
+    date = dt.datetime.fromisoformat(text)
     is_exact = date.tzinfo is not None or DagRun.find(dag_id=dag_id, run_id=text)
     return text if is_exact else date.replace(tzinfo=timezone).isoformat()
+
+
+def _is_date(text: str) -> bool:
+    """Airflow guesses: to it 01.02.2026 is the second of January."""
+    try:
+        dt.datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def spec_and_note(task: Any, context: Any) -> tuple[str, str | None]:

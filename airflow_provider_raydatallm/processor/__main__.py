@@ -90,8 +90,18 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     restore = add("restore", _restore, "publish a kept version of a slice again")
     restore.add_argument("version", type=int, metavar="VERSION", help="its number, as `versions` lists it")
     gc = add("gc", _gc, "remove what abandoned runs left in the slices of the table")
-    gc.add_argument("--days", type=float, default=7, help="unchanged for this long (default: 7)")
+    gc.add_argument("--days", type=_days, default=7, help="unchanged for this long (default: 7)")
     gc.add_argument("--dry-run", action="store_true", help="only show what would be removed")
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not days >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
+    return days
 
 
 def load_spec(source: str) -> SliceJob:
@@ -215,8 +225,22 @@ def _status(args: argparse.Namespace) -> int:
     progress = slice_progress(job) if args.nonce is None else None
     if progress is not None:
         print(f"{progress['when']}: {progress_text(progress)}", file=sys.stderr, flush=True)
-    _print_report(report, args)
+    if report is None and args.nonce is None and not args.json:
+        print(_why_nothing(job), flush=True)
+    else:
+        _print_report(report, args)
     return 0
+
+
+def _why_nothing(job: SliceJob) -> str:
+    from airflow_provider_raydatallm.processor.store.versions import SliceFolders, newest_version
+
+    if (newest := newest_version(SliceFolders.open(job.paths).metadata)) is None:
+        return "nothing is published"
+    return (
+        f"nothing is published for this spec: version {newest.number}, the newest, is of another "
+        "configuration or other input, or its files are not shown"
+    )
 
 
 def _plan(args: argparse.Namespace) -> int:
@@ -318,8 +342,8 @@ def _print_report(report: Report | None, args: argparse.Namespace) -> None:
         _print("report", args.nonce, value)
     elif args.json:
         print(json.dumps(value, indent=2), flush=True)
-    else:
-        print("\n".join(result_lines(report)) if report is not None else "nothing is published", flush=True)
+    elif report is not None:
+        print("\n".join(result_lines(report)), flush=True)
 
 
 def _print(kind: LineKind, nonce: str | None, value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.store.published import locate_files
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
 
@@ -22,7 +23,11 @@ def first_rows(
     most_columns: int | None = None,
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Returns the names of columns, and the first rows of a version, or of those that failed. Reads no more
-    than it returns."""
+    than it returns.
+
+    :raises SliceError: naming a file that is no Parquet any more.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     located = locate_files(folders, version, quarantine=quarantined)
@@ -30,13 +35,16 @@ def first_rows(
     lines: list[dict[str, Any]] = []
     for file in version.quarantine if quarantined else version.files:
         store, name = located[file]
-        with store.fs.open(store.path(name), "rb") as f, pq.ParquetFile(f) as parquet:
-            names = list(parquet.schema_arrow.names)[:most_columns]
-            size = min(rows - len(lines), _BATCH_ROWS)
-            for batch in parquet.iter_batches(batch_size=size, columns=names):
-                lines += _rows(batch)
-                if len(lines) >= rows:
-                    return names, lines[:rows]
+        try:
+            with store.fs.open(store.path(name), "rb") as f, pq.ParquetFile(f) as parquet:
+                names = list(parquet.schema_arrow.names)[:most_columns]
+                size = min(rows - len(lines), _BATCH_ROWS)
+                for batch in parquet.iter_batches(batch_size=size, columns=names):
+                    lines += _rows(batch)
+                    if len(lines) >= rows:
+                        return names, lines[:rows]
+        except pa.ArrowException as e:
+            raise SliceError(f"{store.url}/{name} is damaged: {e}", kind="input") from e
     return names, lines
 
 

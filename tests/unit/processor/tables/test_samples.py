@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
 from airflow_provider_raydatallm.processor.tables import samples
@@ -73,3 +74,11 @@ def test_value_that_python_lacks_hides_no_row(tmp_path: Path) -> None:
     assert [str(line["day"]) for line in lines] == ["1970-01-01", "<value out of range: 1073741824>"]
     assert "out of range" in lines[0]["deep"]
     assert [line["text"] for line in lines] == ['"\ufffd"', "ok"]
+
+
+def test_damaged_file_is_named(published: tuple[SliceFolders, Version]) -> None:
+    folders, version = published
+    file = Path(folders.table.path(version.files[0].name))
+    file.write_bytes(b"no Parquet any more")
+    with pytest.raises(SliceError, match=f"{file} is damaged: Parquet magic bytes not found"):
+        samples.first_rows(folders, version, 1)

@@ -18,7 +18,6 @@ from airflow_provider_raydatallm.cli.waiting import Waiting
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder, slice_paths
-from airflow_provider_raydatallm.contract.spec.slice_job import check_slice_format
 from airflow_provider_raydatallm.processor.__main__ import add_command
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     missing.add_argument("--from", dest="first", metavar="DATE", required=True, help="the first one")
     missing.add_argument("--to", dest="last", metavar="DATE", required=True, help="the last one")
     missing.add_argument("--every", choices=("day", "hour"), default="day", help="(default: day)")
-    missing.add_argument("--format", type=_format, help="the operator's slice_format, where it was set")
+    missing.add_argument("--format", help="the operator's slice_format, where it was set")
     missing.add_argument(
         "--timezone", type=_zone, help="of the DAG's schedule, such as Europe/Berlin (default: UTC)"
     )
@@ -269,13 +268,6 @@ def _no_run(args: argparse.Namespace, key: str) -> FileNotFoundError:
 def _no_slice(args: argparse.Namespace) -> str:
     metadata = f" and {args.metadata_path} its publish.metadata_path" if args.metadata_path else ""
     return f"no slice of {args.output} ever had a run: is this the task's output_path{metadata}?"
-
-
-def _format(text: str) -> str:
-    try:
-        return check_slice_format(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(str(e)) from None
 
 
 def _row_count(text: str) -> int:

@@ -96,10 +96,3 @@ def test_longer_slices_are_missing_once(job: SliceJob, capsys: Out) -> None:
     assert months == "all 1 slices are published\n"
     last = ("--from", "9999-12-31", "--to", "9999-12-31", "--every", "hour")
     assert len(say(capsys, "missing", job.output_path, *last).split()) == 24
-
-
-def test_format_without_a_part_of_a_date_is_refused(job: SliceJob, capsys: Out) -> None:
-    days = ("--from", "2026-01-01", "--to", "2026-01-04")
-    with pytest.raises(SystemExit):
-        main(["missing", job.output_path, *days, "--format", "YYYY-MM-DD"])
-    assert "slice_format 'YYYY-MM-DD' names no part of a date" in capsys.readouterr().err

@@ -117,6 +117,8 @@ def load_spec(source: str) -> SliceJob:
             text = fs.cat_file(path).decode("utf-8-sig")  # some editors begin a file with a mark
     except SliceError:
         raise
+    except FileNotFoundError as e:  # a store's has no text but the path
+        raise SliceError(f"cannot read the spec {source}: there is no such file", kind="input") from e
     except Exception as e:  # stores fail with errors of many types
         raise SliceError(f"cannot read the spec {source}: {e}", kind="input") from e
     try:

@@ -74,3 +74,8 @@ def test_days_of_gc_are_a_number(days: str, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         main(["gc", "spec.json", "--days", days])
     assert f"{days!r} is not a number of days" in capsys.readouterr().err
+
+
+def test_file_that_is_not_there_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "/nowhere/spec.json"]) == 1
+    assert "cannot read the spec /nowhere/spec.json: there is no such file" in capsys.readouterr().err

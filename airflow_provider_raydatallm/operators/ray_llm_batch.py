@@ -251,8 +251,7 @@ class RayLLMBatchOperator(SliceTask):
         if self.execution_timeout is not None:
             arguments.parse_seconds("execution_timeout", self.execution_timeout, min_s=1)
         check_emit_partition(self.outlets, emit_partition)
-        if log not in ("brief", "full"):
-            raise ValueError(f"log is {log!r}: give 'brief' or 'full'")
+        arguments.check_values(log, ray_conn_id)
         self.job_log = log
         #: Why the templates could not be rendered; raised where a job would be built from them.
         self._render_error: Exception | None = None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta, tzinfo
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
 
@@ -132,6 +133,8 @@ def makes_partitioned_runs(timetable: object) -> bool:
 def to_url(path: Any) -> Any:
     """Returns a path's address without the Airflow connection that an ObjectStoragePath may carry: the
     cluster does not know connections."""
+    if isinstance(path, PurePath):
+        return str(path)
     if not hasattr(path, "protocol"):
         return path  # text, a template, or an upstream task's output
     return str(path.path) if path.protocol in ("", "file") else f"{path.protocol}://{path.path}"
@@ -142,6 +145,14 @@ def check_not_moved(others: Collection[str]) -> None:
     for name in others:
         if (group := moved_argument(name)) is not None:
             raise TypeError(f"{name} stands in a group: write {group}")
+
+
+def check_values(log: object, ray_conn_id: object) -> None:
+    """:raises ValueError: for one of these arguments, which no spec holds, that cannot work."""
+    if log not in ("brief", "full"):
+        raise ValueError(f"log is {log!r}: give 'brief' or 'full'")
+    if not ray_conn_id:
+        raise ValueError(f"ray_conn_id is {ray_conn_id!r}: give the id of a connection of type 'ray'")
 
 
 def check_bools(operator: Any, *names: str) -> None:

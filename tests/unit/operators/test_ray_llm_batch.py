@@ -77,6 +77,7 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"queue_timeout": 5}, "queue_timeout stands in a group: write limits={'queue': ...}"),
     ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: it must be at least 1 second"),
     ({"emit_partition": True}, "outlets has none"),
+    ({"ray_conn_id": None}, "ray_conn_id is None: give the id of a connection of type 'ray'"),
     ({"model_source": None}, "^t: model_source is missing$"),
     ({"input_path": None}, "input_path is missing"),
     ({"choices": "Law Firm"}, "choices: Input should be a list .got 'Law Firm'.$"),
@@ -118,6 +119,9 @@ def test_paths_may_be_object_storage_paths() -> None:
     paths = (job.input_path, job.output_path, job.metadata_path, job.quarantine_path)
     assert paths == ("/lake/in", "/lake/out", "/lake/metadata", "/lake/bad")
     assert operator(output_path="s3://bucket/out").output_path == "s3://bucket/out"
+    assert operator(output_path=Path("/data/out")).output_path == "/data/out"
+    with pytest.raises(RayLLMInputError, match="input_path 'data' is relative"):
+        operator(input_path=Path("data"))
 
 
 def test_adapters_are_a_folder_or_a_group_and_templates() -> None:

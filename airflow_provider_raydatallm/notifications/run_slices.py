@@ -62,15 +62,19 @@ def collect_slices(context: Mapping[str, Any], log: Any) -> SliceMessage:
         ti = context.get("ti")
         if ti is not None and "reason" not in context:  # which Airflow gives to callbacks of DAGs
             dag_id = ti.dag_id
-            return _of_task(ti, context.get("exception"))
+            return _of_task(ti, context.get("exception"), log)
         dag_id, run_id = _run_of(context)
         return _of_run(dag_id, run_id, context.get("dag"))
     except Exception as e:
-        log.warning("The message lacks the slices' figures: %s: %s", type(e).__name__, e)
-        return SliceMessage(dag_id, note="the slices' figures could not be read")
+        return SliceMessage(dag_id, note=_lacking(e, log))
 
 
-def _of_task(ti: Any, error: Any) -> SliceMessage:
+def _lacking(error: Exception, log: Any) -> str:
+    log.warning("The message lacks the slices' figures: %s: %s", type(error).__name__, error)
+    return "the slices' figures could not be read"
+
+
+def _of_task(ti: Any, error: Any, log: Any) -> SliceMessage:
     """
     :param error: of the task; what ends without one was killed, or marked.
     """
@@ -83,10 +87,14 @@ def _of_task(ti: Any, error: Any) -> SliceMessage:
     if not _has_slices(ti.task):
         return SliceMessage(instance.name, note="the task has no slice")
     classes = type(error).__mro__ if isinstance(error, BaseException) else ()
-    return SliceMessage(
-        instance.name,
-        (_status(instance, instance.xcom(INDEX_KEY), tuple(c.__name__ for c in classes), _read_until()),),
-    )
+    names = tuple(c.__name__ for c in classes)
+    try:
+        status = _status(instance, instance.xcom(INDEX_KEY), names, _read_until())
+        return SliceMessage(instance.name, (status,))
+    except Exception as e:
+        # A success without figures reads like one that a person marked.
+        known = (_status(instance, None, names, 0.0),) if instance.state in _FAILED else ()
+        return SliceMessage(instance.name, known, _lacking(e, log))
 
 
 def _of_run(dag_id: str, run_id: str, dag: Any) -> SliceMessage:

@@ -125,5 +125,8 @@ def _shows_samples() -> bool:
 
 
 def _web_address(value: object) -> str | None:
-    is_web = isinstance(value, str) and urlsplit(value).scheme in ("http", "https")
+    try:
+        is_web = isinstance(value, str) and urlsplit(value).scheme in ("http", "https")
+    except ValueError:  # of a host that cannot be one
+        is_web = False
     return str(value) if is_web else None

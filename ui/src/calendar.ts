@@ -165,9 +165,18 @@ export function surelyMissing(missing: string[], grid: Grid, slices: SliceLine[]
   return missing.filter((key) => (instantOf(key, grid === "days" ? DAY : HOUR) as number) >= since + DAY_MS);
 }
 
-/** The start of the schedule's next interval as keys name instants: in the DAG's timezone. */
-export function expectedUntil(slices: Map<string, SliceLine>, grid: Grid, nextStart: string | null): number | null {
-  return grid === "names" || nextStart === null ? null : namedBy(slices, grid, Date.parse(nextStart));
+/**
+ * The start of the schedule's next interval as keys name instants: in the DAG's timezone. A schedule may begin in
+ * months: what is still to come is not missing.
+ */
+export function expectedUntil(
+  slices: Map<string, SliceLine>,
+  grid: Grid,
+  nextStart: string | null,
+  now: number,
+): number | null {
+  if (grid === "names" || nextStart === null) return null;
+  return Math.min(namedBy(slices, grid, Date.parse(nextStart)), now + clockAt(now, zoneOf(slices)));
 }
 
 /**

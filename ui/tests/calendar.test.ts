@@ -80,12 +80,18 @@ describe("missingKeys", () => {
   });
   it("expects slices up to the schedule's next interval, in the DAG's timezone", () => {
     const taipei = slice("2026-01-30", { run_date: "2026-01-29T16:00:00+00:00" });
-    const end = expectedUntil(latest([taipei]), "days", "2026-02-01T16:00:00Z");
+    const now = Date.parse("2026-02-02T15:00:00Z");
+    const end = expectedUntil(latest([taipei]), "days", "2026-02-01T16:00:00Z", now);
     expect(missing(["2026-01-30"], "days", end)).toEqual(["2026-01-31", "2026-02-01"]);
     expect(missing(["2026-01-30"], "days", null)).toEqual([]);
     const byHand = latest([slice("2026-01-30", { timezone: "Asia/Taipei" })]);
-    expect(expectedUntil(byHand, "days", "2026-02-01T16:00:00Z")).toBe(Date.UTC(2026, 1, 2));
-    expect(expectedUntil(byHand, "days", "2026-02-01T22:30:00Z")).toBe(Date.UTC(2026, 1, 2));
+    expect(expectedUntil(byHand, "days", "2026-02-01T16:00:00Z", now)).toBe(Date.UTC(2026, 1, 2));
+    expect(expectedUntil(byHand, "days", "2026-02-01T22:30:00Z", now)).toBe(Date.UTC(2026, 1, 2));
+  });
+  it("expects no slices of days that have not begun, when a schedule begins in months", () => {
+    const byHand = latest([slice("2026-01-30", { timezone: "Asia/Taipei" })]);
+    const end = expectedUntil(byHand, "days", "2026-05-31T16:00:00Z", Date.parse("2026-02-01T17:00:00Z"));
+    expect(missingKeys(byHand, "days", end)).toEqual(["2026-01-31", "2026-02-01", "2026-02-02"]);
   });
   it("takes a slice whose year was mistyped for no end of a gap of centuries", () => {
     const end = Date.parse("2026-01-07");

@@ -268,9 +268,17 @@ def test_dead_storage_is_waited_for_once_however_many_slices_run(
 def test_message_goes_out_when_airflow_cannot_be_asked(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     run.error = ConnectionError("the API server is away")
     SliceNotifier(Recorder, text="{{ slices.title }}")(run.task())
-    assert Recorder.sent == ["d: the slices' figures could not be read"]
+    assert Recorder.sent == ["d.ask: the slices' figures could not be read"]
     SliceNotifier(Recorder, only_if_late=True, text="{{ slices.title }}")({})
     assert len(Recorder.sent) == 2
+
+
+def test_failed_task_is_named_when_airflow_cannot_be_asked(run: Run) -> None:
+    run.error = ConnectionError("the API server is away")
+    SliceNotifier(Recorder, text="{{ slices.text }}")(run.task(state="failed", error=ValueError("x")))
+    [text] = Recorder.sent
+    assert text.startswith("d.ask: the slice failed\nValueError. The log says why\nTask: http")
+    assert text.endswith("the slices' figures could not be read")
 
 
 def test_link_to_the_job_is_one_of_the_web(run: Run) -> None:

@@ -94,7 +94,7 @@ def test_history_finds_runs_behind_thousands_of_other_slices(
 @pytest.mark.parametrize(("link", "field"), [(RayJobLink, "ray_job_url"), (OutputLink, "output_url")])
 @pytest.mark.parametrize(("address", "shown"), [
     ("https://ray/#/jobs/1", "https://ray/#/jobs/1"), ("javascript:alert(1)", None),
-    ("data:text/html,", None), ("//ray", None), (5, None),
+    ("data:text/html,", None), ("//ray", None), ("http://[", None), (5, None),
 ])  # fmt: skip
 def test_only_addresses_of_the_web_become_links(
     client_of: ClientOf,

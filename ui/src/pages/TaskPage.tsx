@@ -27,7 +27,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
   const grid = useMemo(() => gridOf(bySlice.keys()), [bySlice]);
   const dated = useMemo(() => splitByGrid(bySlice, grid)[0], [bySlice, grid]);
   const missing = useMemo(() => {
-    const keys = missingKeys(dated, grid, expectedUntil(dated, grid, nextStart));
+    const keys = missingKeys(dated, grid, expectedUntil(dated, grid, nextStart, Date.now()));
     return areAll ? keys : surelyMissing(keys, grid, slices ?? []);
   }, [areAll, dated, grid, nextStart, slices]);
   return (

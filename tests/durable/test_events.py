@@ -285,8 +285,10 @@ def test_head_that_dies_and_comes_back(scene: Scene, mode: str) -> None:
     scene.cluster.start()
     scene.go_on()
     scene.assert_done("Ray head killed and restarted", jobs=2)
-    first_try = scene.airflow.api.log(task).partition("--- try 2 ---")[0]
-    assert "The job was lost; submitting another one" in first_try
+    # Within one try: on a busy machine a try may end before Airflow has started its task.
+    tries = scene.airflow.api.log(task).split("--- try ")
+    [submitting] = [log for log in tries if "Submitted Ray job" in log]
+    assert "The job was lost; submitting another one" in submitting
 
 
 @pytest.mark.long

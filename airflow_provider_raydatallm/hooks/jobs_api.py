@@ -295,6 +295,7 @@ def _send(
         its response was lost, and returns one that stands for it.
     """
     response: Any = None
+    call = f"{request.method} {request.path.partition('?')[0]}"
     for pause in (*_BACKOFF, None):
         response = yield request
         status = getattr(response, "status_code", None)
@@ -305,14 +306,11 @@ def _send(
             return result
         if status is not None and not _is_transient(status):
             # It may be a proxy's, in front of a cluster that is being redeployed.
-            raise RayUnreachableError(
-                f"{request.method} {request.path.partition('?')[0]}: {_describe(response)}"
-            )
+            raise RayUnreachableError(f"{call}: {_describe(response)}")
         if pause is not None:
             yield Backoff(pause)
-    path = request.path.partition("?")[0]
     raise RayUnreachableError(
-        f"{request.method} {path} failed {len(_BACKOFF) + 1} times: {_describe(response)}. Is this the "
+        f"{call} failed {len(_BACKOFF) + 1} times: {_describe(response)}. Is this the "
         "address of the cluster's dashboard, and does the cluster run?"
     )
 

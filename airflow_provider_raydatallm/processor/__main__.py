@@ -27,8 +27,8 @@ from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, enco
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec.problems import describe_problems
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from airflow_provider_raydatallm.processor.root_error import root_error
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_prof
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.endpoint import ENDPOINT_FIELDS, KEY_VARIABLE
-from airflow_provider_raydatallm.contract.spec.problems import describe_problems
 from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES, MAY_HOLD_SECRETS, SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS
+from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.masking import mask
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env

@@ -137,7 +137,10 @@ def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: Ru
     expected = transformers_says(model, [[mail["text"]] for mail in asked], tmp_path / "numbers.json")
     of_label = [{"ham": p[0], "spam": p[1]}[row["kind"]] for row, p in zip(rows, expected, strict=False)]
     answered = [row["kind_probability"] for row in rows[: len(asked)]]
-    assert np.abs(np.array(answered) - of_label).max() < 0.03  # of bfloat16, where the CPU has it
+    apart = np.abs(np.array(answered) - of_label)
+    # In float32 1e-6. In bfloat16, where the CPU has it, it depends on the CPU how far single rows are off.
+    assert np.median(apart) < 0.003
+    assert apart.max() < 0.1
     right = [row["is_spam"] == (row["kind"] == "spam") for row in rows[: len(asked)]]
     assert np.mean(right) >= 0.75
     sure = rows[0]

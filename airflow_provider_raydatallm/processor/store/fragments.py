@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.counters import INVALID_OUTPUT, TRUNCATED_ANSWER
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor import arrow_files
 from airflow_provider_raydatallm.processor.answer_schemas import conform, unify_schemas
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
+from airflow_provider_raydatallm.processor.storage import arrow_files
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.value_types import TypeMismatch

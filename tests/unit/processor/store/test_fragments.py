@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor import arrow_files
+from airflow_provider_raydatallm.processor.storage import arrow_files
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import fragments as fragments_module
 from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader

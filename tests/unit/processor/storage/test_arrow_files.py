@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor import arrow_files
-from airflow_provider_raydatallm.processor.arrow_files import decode, decode_schema, encode
+from airflow_provider_raydatallm.processor.storage import arrow_files
+from airflow_provider_raydatallm.processor.storage.arrow_files import decode, decode_schema, encode
 from tests.support.paths import ROOT
 
 PLAIN = {
@@ -80,8 +80,8 @@ def test_extension_type_is_refused_before_its_code_runs() -> None:
                 print("RAN")
                 return cls()
         pa.register_extension_type(Evil())
-        from airflow_provider_raydatallm.processor.arrow_files import decode_schema
-        from tests.unit.processor.test_arrow_files import file_of
+        from airflow_provider_raydatallm.processor.storage.arrow_files import decode_schema
+        from tests.unit.processor.storage.test_arrow_files import file_of
         content = file_of(pa.schema([("c", pa.struct([("d", Evil())]))]), b"")
         try:
             decode_schema(content)
@@ -132,7 +132,7 @@ def test_few_bytes_that_decode_to_many_are_refused_cheaply(tmp_path: Path) -> No
     script = f"""
         import resource
         from pathlib import Path
-        from airflow_provider_raydatallm.processor.arrow_files import decode
+        from airflow_provider_raydatallm.processor.storage.arrow_files import decode
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(4):
             try:
@@ -174,8 +174,8 @@ def test_mutated_files_give_tables_or_errors_and_end_no_process(seed: int) -> No
     script = f"""
         import random
         import pyarrow as pa
-        from tests.unit.processor.test_arrow_files import PLAIN
-        from airflow_provider_raydatallm.processor.arrow_files import decode, encode
+        from tests.unit.processor.storage.test_arrow_files import PLAIN
+        from airflow_provider_raydatallm.processor.storage.arrow_files import decode, encode
         chance, refused = random.Random({seed}), 0
         content = encode(pa.table(PLAIN), compress=False)
         for _ in range(4000):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import math
 import sys
@@ -297,7 +298,9 @@ def _complain(text: str) -> None:
 
 
 def _as_json_values(value: Any) -> Any:
-    """With texts in place of numbers that JSON lacks."""
+    """With texts in place of what JSON lacks: some numbers, and bytes (Base64)."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

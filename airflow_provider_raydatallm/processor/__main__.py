@@ -250,11 +250,9 @@ def _plan(args: argparse.Namespace) -> int:
 
     with _stdout_for_results(args):
         plan = run_plan.plan_run(load_spec(args.spec), run_plan.reachable_cluster())
-    print(
-        json.dumps(run_plan.as_json(plan), indent=2)
-        if args.json
-        else run_plan.as_table(plan, args.gpu_hour_price)
-    )
+    price = args.gpu_hour_price
+    as_json, as_table = run_plan.as_json, run_plan.as_table
+    print(json.dumps(as_json(plan, price), indent=2) if args.json else as_table(plan, price))
     return 1 if any(f.severity == "error" for f in plan.findings) else 0
 
 

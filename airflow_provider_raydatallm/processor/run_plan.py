@@ -53,6 +53,13 @@ class RunPlan:
         chosen = self.engine.sizes if self.engine is not None else None
         return expected_seconds(self.missing_rows, chosen, self.past_throughput)
 
+    def cost(self, gpu_hour_price: float | None) -> float | None:
+        """What the GPUs cost in that time; None without a price, a known time or a GPU."""
+        gpus = self.engine.sizes.gpus[1] if self.engine is not None and self.engine.sizes is not None else 0
+        if gpu_hour_price is None or self.seconds is None or not gpus:
+            return None
+        return self.seconds / 3600 * gpus * gpu_hour_price
+
 
 def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     """Plans a run of the job as of now. Reads the store; writes nothing, and starts nothing.
@@ -147,14 +154,13 @@ def _memory_lines(engine: facts.EnginePlan, model: model_config.ModelConfig | No
 
 
 def _time_lines(run: RunPlan, gpu_hour_price: float | None) -> Iterator[Line]:
-    seconds, chosen = run.seconds, run.engine.sizes if run.engine is not None else None
+    chosen = run.engine.sizes if run.engine is not None else None
     yield "expected", expected_text(run.missing_rows, chosen, run.past_throughput)
-    if gpu_hour_price is not None and seconds is not None and chosen and chosen.gpus[1]:
-        cost = seconds / 3600 * chosen.gpus[1] * gpu_hour_price
+    if chosen is not None and (cost := run.cost(gpu_hour_price)) is not None:
         yield "cost", f"{cost:,.2f}: {chosen.gpus[1]} GPU(s) at {gpu_hour_price:g} an hour"
 
 
-def as_json(run: RunPlan) -> dict[str, Any]:
+def as_json(run: RunPlan, gpu_hour_price: float | None = None) -> dict[str, Any]:
     """For programs."""
     plan, engine, model = run.plan, run.engine, run.model
     return {
@@ -169,6 +175,7 @@ def as_json(run: RunPlan) -> dict[str, Any]:
         "weight_bytes": model and model.weight_bytes,
         "kv_bytes_per_token": model and model.kv_bytes_per_token,
         "seconds": run.seconds,
+        "cost": run.cost(gpu_hour_price),
         "findings": [asdict(f) for f in run.findings],
     }
 

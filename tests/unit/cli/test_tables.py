@@ -216,14 +216,14 @@ def test_shares_of_several_labels_are_of_rows(job: SliceJob, capsys: Out) -> Non
 def test_values_that_json_lacks_are_texts(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
     numbers = pa.array([float("nan"), float("inf"), 1.0])
     pq.write_table(
-        pa.table({"name": [*"abc"], "number": numbers, "of": pa.array([[float("nan")]] * 3)}),
+        pa.table({"name": [*"abc"], "number": numbers, "of": [[float("nan")]] * 3, "key": [b"\xff\x00"] * 3}),
         tmp_path / "in.parquet",
     )
     run(job)
     text = say(capsys, "sample", job.output_path, "2026-01-01", "--json")
     rows = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert [row["number"] for row in rows] == ["nan", "inf", 1.0]
-    assert rows[0]["of"] == ["nan"]
+    assert (rows[0]["of"], rows[0]["key"]) == (["nan"], "/wA=")
     write_progress(of_day(job, "2026-01-02"), 5, **ANSWERING | {"rows_per_s": float("nan")})
     assert "NaN" not in say(capsys, "slices", job.output_path, "--json")
 

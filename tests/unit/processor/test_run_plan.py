@@ -81,6 +81,8 @@ def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_p
     text = as_table(plan, gpu_hour_price=3.6)
     assert "expected       85 s: 60 s to start, then 400 rows/s, by slice 2026-01-30" in text
     assert "cost           0.34: 4 GPU(s) at 3.6 an hour" in text
+    assert as_json(plan, gpu_hour_price=3.6)["cost"] == pytest.approx(0.34)
+    assert as_json(plan)["cost"] is None
     assert "cluster        none can be reached from here" in text
 
 

@@ -30,9 +30,23 @@ class SliceLine(SliceFigures):
     archived: bool = False
 
 
+class RunWithoutSlice(BaseModel):
+    """A run of the schedule, or of a backfill, whose task has not come to its slice: it waits, was skipped,
+    or failed before.
+
+    :param run_date, partition_key: of the run; which slice it would be, the other runs' dates tell.
+    """
+
+    run_id: str
+    state: State
+    run_date: datetime | None = None
+    partition_key: str | None = None
+
+
 class SlicesPage(BaseModel):
     """Runs of slices, the newest first; of several runs of a slice, the first is its state.
 
+    :param without_slice: on the first page, the newest first.
     :param unreadable: how many entries of this page another version of the provider wrote.
     :param next_start: of the data interval, or of the partition, that the DAG's schedule has next: each
         before it should have its slice. None without a schedule, and while the DAG is paused.
@@ -40,6 +54,7 @@ class SlicesPage(BaseModel):
 
     slices: list[SliceLine]
     total: int
+    without_slice: list[RunWithoutSlice] = []
     unreadable: int = 0
     next_start: datetime | None = None
 

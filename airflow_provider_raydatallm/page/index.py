@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 
 from airflow.models.asset import AssetModel, TaskOutletAssetReference
 from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
-from sqlalchemy import Select, String, and_, cast, func, select, tuple_
+from sqlalchemy import Select, String, and_, cast, func, null, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from airflow_provider_raydatallm.page.answers import (
     AssetLine,
+    RunWithoutSlice,
     SliceLine,
     SlicesPage,
     State,
@@ -26,6 +28,7 @@ from airflow_provider_raydatallm.page.answers import (
     Try,
 )
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry, SliceFigures, index_key
+from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 
 try:
     from airflow.models.asset_state_store import AssetStateStoreModel
@@ -35,8 +38,11 @@ except ImportError:  # before Airflow 3.3
 #: States of a task that waits for a worker, or to be tried again; None is that of a cleared one.
 _QUEUED = {None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting"}
 _FAILED = {"failed", "upstream_failed"}
+_RUNNING = {"running", "deferred"}
 #: How many runs whose entry has a slice's key in it are looked through for those of the slice.
 _HISTORY_RUNS = 2_000
+#: How many runs without a slice are listed: a backfill makes all of its runs at once.
+_RUNS_WITHOUT_SLICE = 2_000
 
 
 class RunOfSlice(NamedTuple):
@@ -108,9 +114,39 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
     return SlicesPage(
         slices=readable,
         total=total,
+        without_slice=_list_without_slice(session, dag_id, task_id) if offset == 0 else [],
         unreadable=len(runs) - len(readable),
         next_start=_next_start(dag) if dag is not None and not dag.is_paused else None,
     )
+
+
+def _list_without_slice(session: Session, dag_id: str, task_id: str) -> list[RunWithoutSlice]:
+    ti, run = TaskInstance, DagRun
+    # Not what succeeded without an entry: that was before tasks wrote any, or somebody marked it.
+    states = (_QUEUED | _FAILED | _RUNNING | {"skipped"}) - {None}
+    known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id)
+    partition: Any = getattr(run, "partition_key", None)  # from Airflow 3.3 on
+    columns = (run.run_id, run.logical_date, null() if partition is None else partition, ti.state)
+    rows = session.execute(
+        select(*columns)
+        .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
+        .where(
+            ti.dag_id == dag_id,
+            ti.task_id == task_id,
+            ti.map_index == -1,
+            or_(ti.state.is_(None), ti.state.in_(states)),
+            run.run_type.in_(SCHEDULED_RUNS),
+            ti.run_id.not_in(known),
+        )
+        .order_by(run.id.desc())
+        .limit(_RUNS_WITHOUT_SLICE)
+    )
+    return [
+        RunWithoutSlice(
+            run_id=run_id, state=_state(state, None), run_date=run_date, partition_key=partition_key
+        )
+        for run_id, run_date, partition_key, state in rows
+    ]
 
 
 def _next_start(dag: DagModel) -> datetime | None:
@@ -322,13 +358,13 @@ def _line(
     return SliceLine.model_validate({**figures, **run, "state": state})
 
 
-def _state(state: str | None, entry: SliceEntry) -> State:
+def _state(state: str | None, entry: SliceEntry | None) -> State:
     if state in _QUEUED:
         return "queued"
     if state in _FAILED:
         return "failed"
-    if state in ("running", "deferred"):
+    if state in _RUNNING:
         return "running"
-    if entry.outcome in (None, "empty") or state == "skipped":
+    if entry is None or entry.outcome in (None, "empty") or state == "skipped":
         return "empty"
     return "quarantined" if entry.counts.get("quarantined") else "published"

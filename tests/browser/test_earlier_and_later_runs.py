@@ -58,6 +58,25 @@ def test_published_day_stays_so_in_the_calendar_when_a_later_run_fails(page: Pag
     expect(page.get_by_text("Version 1 is there, as first had it: 600 rows.")).to_be_visible()
 
 
+def test_days_whose_task_never_came_to_its_slice_lead_to_airflow_and_are_not_missing(
+    page: Page, ui: UiServer
+) -> None:
+    runs = [
+        Run(f"2026-02-0{i + 1}", "upstream_failed" if i == 3 else None if i == 4 else "success",
+            run_id=f"s{i}", date=dt.datetime(2026, 2, 1, tzinfo=dt.UTC) + i * DAY, has_slice=i < 3)
+        for i in (0, 2, 3, 4)
+    ]  # fmt: skip
+    with ui.database() as session:
+        write_runs(session, DAG, "waits", runs)
+    page.goto(f"/plugin/ray-llm/dags/{DAG}/tasks/waits")
+    words = "its task has not come to the slice"
+    expect(page.get_by_role("link", name=f"2026-02-05: Waiting; {words}")).to_be_visible()
+    expect(page.get_by_role("img", name="2026-02-02: Missing")).to_be_visible()
+    expect(page.get_by_text("Missing 1")).to_be_visible()
+    page.get_by_role("link", name=f"2026-02-04: Failed; {words}").click()
+    page.wait_for_url(f"**/dags/{DAG}/runs/s3/tasks/waits**")
+
+
 def test_action_runs_with_the_model_of_the_run_that_it_is_about(page: Page) -> None:
     started = answer_for_airflow(page)
     page.goto(f"{PATH}/runs/rerun/-1")

@@ -111,7 +111,7 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
     # The gap.
     before = {run["dag_run_id"] for run in api.runs(DAG_ID)}
     confirm(page, "Fill 1 missing", f"four runs at a time, of {gap}. Dates")
-    expect(page.get_by_text("Started. Days appear here")).to_be_visible()
+    expect(page.get_by_text("Started. Its days wait here")).to_be_visible()
     page.get_by_role("button", name="Close").first.click()
     filled = Task(DAG_ID, new_run(airflow, before))
     assert api.finish(filled) == "success"

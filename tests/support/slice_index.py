@@ -31,6 +31,8 @@ class Run:
 
     :param entry: what the task wrote, beside the slice's key; None for a run that is still without figures.
     :param at: when it was written, by which runs are ordered.
+    :param date: of a run of the schedule; None for one that a person started.
+    :param has_slice: whether the task has come to its slice, and wrote anything.
     """
 
     slice_key: str
@@ -40,9 +42,12 @@ class Run:
     entry: dict[str, Any] | None = field(default_factory=lambda: figures())
     at: dt.datetime = BEGIN
     paths: dict[str, str] = field(default_factory=dict)
+    date: dt.datetime | None = None
+    has_slice: bool = True
 
     def value(self) -> dict[str, Any]:
-        return {"format": 1, "slice_key": self.slice_key, "paths": self.paths, **(self.entry or {})}
+        date = {"run_date": self.date.isoformat()} if self.date is not None else {}
+        return {"format": 1, "slice_key": self.slice_key, "paths": self.paths, **date, **(self.entry or {})}
 
     def lasted(self) -> dt.timedelta:
         return dt.timedelta(seconds=(self.entry or {}).get("seconds", {}).get("total", 120))
@@ -69,14 +74,15 @@ def write_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run])
     version = write_dag(session, dag_id)
     first = (session.scalar(select(func.max(DagRun.id))) or 0) + 1
     known = dict(session.execute(select(DagRun.run_id, DagRun.id).where(DagRun.dag_id == dag_id)).all())
-    new = list(dict.fromkeys(run.run_id for run in runs if run.run_id not in known))
+    new = {run.run_id: run.date for run in runs if run.run_id not in known}
     numbers = {**known, **{run_id: first + i for i, run_id in enumerate(new)}}
     if new:
         session.execute(insert(DagRun), [
-            {"id": numbers[run_id], "dag_id": dag_id, "run_id": run_id, "run_type": "manual",
+            {"id": numbers[run_id], "dag_id": dag_id, "run_id": run_id,
+             "run_type": "manual" if date is None else "scheduled", "logical_date": date,
              "state": "success", "run_after": BEGIN, "start_date": BEGIN, "queued_at": BEGIN,
              "clear_number": 0, "span_status": "not_started"}
-            for run_id in new
+            for run_id, date in new.items()
         ])  # fmt: skip
     session.execute(insert(TaskInstance.__table__), [
         {"id": uuid.uuid4(), "dag_id": dag_id, "task_id": task_id, "run_id": run.run_id,
@@ -89,7 +95,7 @@ def write_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run])
     session.execute(insert(XComModel.__table__), [
         {"dag_run_id": numbers[run.run_id], "task_id": task_id, "map_index": run.map_index, "key": INDEX_KEY,
          "dag_id": dag_id, "run_id": run.run_id, "value": run.value(), "timestamp": run.at}
-        for run in runs
+        for run in runs if run.has_slice
     ])  # fmt: skip
     session.commit()
 

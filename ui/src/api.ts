@@ -31,9 +31,18 @@ export interface SliceLine {
   advice: string[];
 }
 
+/** A run of the schedule, or of a backfill, whose task has not come to its slice. */
+export interface RunWithoutSlice {
+  run_id: string;
+  state: State;
+  run_date: string | null;
+  partition_key: string | null;
+}
+
 export interface SlicesPage {
   slices: SliceLine[];
   total: number;
+  without_slice: RunWithoutSlice[];
   unreadable: number;
   next_start: string | null;
 }

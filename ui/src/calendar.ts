@@ -1,6 +1,6 @@
 // Which slices there are and which are missing. Pure.
 
-import type { SliceLine, State } from "./api";
+import type { RunWithoutSlice, SliceLine, State } from "./api";
 import { publishedUnder } from "./runs";
 
 export type Grid = "days" | "hours" | "names";
@@ -8,6 +8,8 @@ export type Grid = "days" | "hours" | "names";
 export interface Cell {
   key: string;
   slice: SliceLine | null;
+  /** The run that has not come to its slice, where there is one. */
+  run?: RunWithoutSlice;
 }
 
 export interface Block {
@@ -93,6 +95,31 @@ export function missingKeys(slices: Map<string, SliceLine>, grid: Grid, end: num
   const step = usualStep(instants) ?? unit;
   const gaps = partsOf(instants).flatMap((part) => gapsIn(part, step, end, zoneOf(slices)));
   return gaps.map((gap) => keyLike(like, gap));
+}
+
+/**
+ * The runs that have not come to their slice, by the key that it would have, where no other run has it.
+ *
+ * @param runs  the newest first.
+ */
+export function slicesToCome(
+  slices: Map<string, SliceLine>,
+  grid: Grid,
+  runs: RunWithoutSlice[],
+): Map<string, RunWithoutSlice> {
+  const found = new Map<string, RunWithoutSlice>();
+  // Without slices of dated runs, a run's date does not tell its slice: a task may be mapped over days.
+  const areOfDates = leadNear(slices, grid, 0) !== null;
+  if (grid === "names") return found;
+  const pattern = grid === "days" ? DAY : HOUR;
+  const known = new Set([...slices.keys()].map((key) => instantOf(key, pattern)));
+  for (const run of runs) {
+    if (!run.partition_key && !areOfDates) continue;
+    const key = keyOfRun(slices, grid, { logical_date: run.run_date, partition_key: run.partition_key });
+    const instant = instantOf(key, pattern);
+    if (instant !== null && !known.has(instant) && !found.has(key)) found.set(key, run);
+  }
+  return found;
 }
 
 function gapsIn(instants: number[], step: number, end: number | null, timezone: string | null): number[] {
@@ -252,17 +279,33 @@ function instantAt(local: number, timezone: string | null): number {
 
 /** What a run's date, by the schedule's clock, lacks to the one that its slice's key names: of the nearest such slice. */
 function leadNear(slices: Map<string, SliceLine>, grid: Grid, local: number): number | null {
-  const timezone = zoneOf(slices);
-  let nearest: [distance: number, lead: number] | null = null;
-  for (const { slice_key, run_date } of slices.values()) {
-    const named = instantOf(slice_key, grid === "days" ? DAY : HOUR);
-    if (run_date === null || named === null) continue;
-    const date = Date.parse(run_date);
-    const own = date + clockAt(date, timezone);
-    const distance = Math.abs(own - local);
-    if (nearest === null || distance < nearest[0]) nearest = [distance, named - own];
+  let nearest: Lead | null = null;
+  for (const lead of leadsOf(slices, grid)) {
+    if (nearest === null || Math.abs(lead.own - local) < Math.abs(nearest.own - local)) nearest = lead;
   }
-  return nearest === null ? null : nearest[1];
+  return nearest && nearest.named - nearest.own;
+}
+
+/** A run's date by the schedule's clock, and what its slice's key names. */
+interface Lead {
+  own: number;
+  named: number;
+}
+
+/** Made once for some slices: to read a clock takes its time, and each of a thousand runs asks for all of them. */
+const leads = new WeakMap<Map<string, SliceLine>, Lead[]>();
+
+function leadsOf(slices: Map<string, SliceLine>, grid: Grid): Lead[] {
+  const known = leads.get(slices);
+  if (known) return known;
+  const timezone = zoneOf(slices);
+  const found = [...slices.values()].flatMap(({ slice_key, run_date }) => {
+    const named = instantOf(slice_key, grid === "days" ? DAY : HOUR);
+    const date = Date.parse(run_date ?? "");
+    return named === null || Number.isNaN(date) ? [] : [{ own: date + clockAt(date, timezone), named }];
+  });
+  leads.set(slices, found);
+  return found;
 }
 
 /** Slices with names of their own, in the order of these. */
@@ -271,13 +314,19 @@ export function namesOf(named: Map<string, SliceLine>): Cell[] {
 }
 
 /** Months of days, or days of hours, the newest first. */
-export function blocksOf(slices: Map<string, SliceLine>, grid: Grid, missing: string[]): Block[] {
+export function blocksOf(
+  slices: Map<string, SliceLine>,
+  grid: Grid,
+  missing: string[],
+  toCome: Map<string, RunWithoutSlice> = new Map(),
+): Block[] {
   const pattern = grid === "days" ? DAY : HOUR;
   const cells = new Map<number, Cell>();
   for (const [key, slice] of slices) cells.set(instantOf(key, pattern) as number, { key, slice });
   for (const key of missing) {
     cells.set(instantOf(key, pattern) as number, { key, slice: null });
   }
+  for (const [key, run] of toCome) cells.set(instantOf(key, pattern) as number, { key, slice: null, run });
   const starts = new Set([...cells.keys()].map((instant) => (grid === "days" ? monthOf(instant) : dayOf(instant))));
   return [...starts]
     .sort((a, b) => b - a)

@@ -1,14 +1,16 @@
 import { useEffect, useMemo, useState } from "react";
 
-import { ApiError, call, paths, type SliceLine, type SlicesPage } from "./api";
+import { ApiError, call, paths, type RunWithoutSlice, type SliceLine, type SlicesPage } from "./api";
 import { repeat, unlessSame } from "./repeat";
 
 const LIMIT = 400;
 const REFRESH_MS = 15_000;
+const NONE: RunWithoutSlice[] = [];
 
 export interface Slices {
   slices: SliceLine[] | null;
   total: number;
+  withoutSlice: RunWithoutSlice[];
   unreadable: number;
   nextStart: string | null;
   error: ApiError | null;
@@ -44,6 +46,7 @@ export function useSlices(dag: string, task: string): Slices {
   return {
     slices,
     total: pages[0]?.total ?? 0,
+    withoutSlice: pages[0]?.without_slice ?? NONE,
     unreadable: pages.reduce((sum, page) => sum + page.unreadable, 0),
     nextStart: pages[0]?.next_start ?? null,
     error,

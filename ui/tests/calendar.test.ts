@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
-import type { SliceLine } from "../src/api";
-import { backfillRange, blocksOf, expectedUntil, type Grid, gridOf, keyOfRun, latest, missingKeys, namesOf, splitByGrid, surelyMissing } from "../src/calendar";
+import type { RunWithoutSlice, SliceLine } from "../src/api";
+import { backfillRange, blocksOf, expectedUntil, type Grid, gridOf, keyOfRun, latest, missingKeys, namesOf, slicesToCome, splitByGrid, surelyMissing } from "../src/calendar";
 
 export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
   return {
@@ -152,6 +152,31 @@ describe("backfillRange", () => {
   it("begins with the run of the first day, from which Airflow's runs are steps of a timedelta", () => {
     const delta = slice("2026-05-01", { run_date: "2026-05-01T09:30:00+00:00", timezone: "UTC" });
     expect(range([delta], "days", "2026-05-03")?.[0]).toBe("2026-05-03T09:30:00");
+  });
+});
+
+describe("slicesToCome", () => {
+  const run = (run_id: string, run_date: string | null, partition_key: string | null = null): RunWithoutSlice => ({
+    run_id, state: "queued", run_date, partition_key,
+  });
+  const of = (slices: SliceLine[], runs: RunWithoutSlice[], grid: Grid = "days") =>
+    [...slicesToCome(latest(slices), grid, runs)].map(([key, { run_id }]) => [key, run_id]);
+  // Data of the day before, in a timezone ahead of UTC.
+  const known = [slice("20260102", { timezone: "Asia/Taipei", run_date: "2026-01-01T16:00:00Z" })];
+  it("names runs by their dates as other runs are named, the newest of a day, and none that has a slice", () => {
+    const runs = [
+      run("b", "2026-01-03T16:00:00Z"), run("a", "2026-01-03T16:00:00Z"), run("c", "2026-01-01T16:00:00Z"),
+    ];
+    expect(of(known, runs)).toEqual([["20260104", "b"]]);
+  });
+  it("takes partitions as they are, and leaves out what is no date", () => {
+    const runs = [run("p", null, "20260105"), run("germany", null, "germany"), run("none", null)];
+    expect(of([slice("20260102")], runs)).toEqual([["20260105", "p"]]);
+  });
+  it("is nothing where the dates of runs say nothing of slices", () => {
+    const runs = [run("a", "2026-01-03T16:00:00Z")];
+    expect(of([slice("2026-01-02")], runs)).toEqual([]);
+    expect(of([slice("germany", { run_date: "2026-01-02T00:00:00Z" })], runs, "names")).toEqual([]);
   });
 });
 

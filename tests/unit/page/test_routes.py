@@ -71,6 +71,27 @@ def test_slices_have_the_state_that_airflow_knows(client_of: ClientOf) -> None:
     assert rest["slices"] == page["slices"][5:]
 
 
+def test_runs_of_the_schedule_that_have_not_come_to_their_slice_are_told(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    states = ("upstream_failed", "failed", None, "up_for_retry", "running", "skipped", "success", "removed")
+    with database() as session:
+        write_runs(session, "mails", "sort", [
+            Run("2026-01-01", run_id="s0", date=BEGIN),
+            Run("2026-01-02", "failed", run_id="s1", entry=None, date=BEGIN + DAY),
+            *(Run("", state, run_id=f"s{i}", date=BEGIN + i * DAY, has_slice=False)
+              for i, state in enumerate(states, 2)),
+            Run("", "failed", run_id="by-hand", has_slice=False),
+        ])  # fmt: skip
+    page = get(client_of(ANN), "dags/mails/tasks/sort/slices", limit=1)
+    assert [(run["run_id"], run["state"]) for run in page["without_slice"]] == [
+        ("s7", "empty"), ("s6", "running"), ("s5", "queued"), ("s4", "queued"), ("s3", "failed"),
+        ("s2", "failed"),
+    ]  # fmt: skip
+    assert page["without_slice"][0]["run_date"] == "2023-01-08T00:00:00Z"
+    assert get(client_of(ANN), "dags/mails/tasks/sort/slices", limit=1, offset=1)["without_slice"] == []
+
+
 def test_run_names_the_other_runs_of_its_slice(client_of: ClientOf) -> None:
     run = get(client_of(ANN), RUN)
     assert run["line"]["published_version"] == 2

@@ -6,7 +6,8 @@ import { useMemo } from "react";
 
 import { paths, type Settings } from "../api";
 import {
-  expectedUntil, gridOf, latest, latestWithFigures, missingKeys, publishedBefore, splitByGrid, surelyMissing,
+  expectedUntil, gridOf, latest, latestWithFigures, missingKeys, publishedBefore, slicesToCome, splitByGrid,
+  surelyMissing,
 } from "../calendar";
 import { Calendar } from "../parts/task/Calendar";
 import { Note, PageLink, Plain, Problem, Section, Waiting } from "../parts/basics";
@@ -18,7 +19,7 @@ import { useData } from "../useData";
 import { useSlices } from "../useSlices";
 
 export function TaskPage({ dag, task }: { dag: string; task: string }) {
-  const { slices, total, unreadable, nextStart, error, loadMore } = useSlices(dag, task);
+  const { slices, total, withoutSlice, unreadable, nextStart, error, loadMore } = useSlices(dag, task);
   const settings = useData<Settings>(paths.settings).value;
   const bySlice = useMemo(() => latest(slices ?? []), [slices]);
   const before = useMemo(() => publishedBefore(slices ?? []), [slices]);
@@ -26,10 +27,11 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
   const areAll = (slices?.length ?? 0) + unreadable >= total;
   const grid = useMemo(() => gridOf(bySlice.keys()), [bySlice]);
   const dated = useMemo(() => splitByGrid(bySlice, grid)[0], [bySlice, grid]);
+  const toCome = useMemo(() => slicesToCome(dated, grid, withoutSlice), [dated, grid, withoutSlice]);
   const missing = useMemo(() => {
     const keys = missingKeys(dated, grid, expectedUntil(dated, grid, nextStart, Date.now()));
-    return areAll ? keys : surelyMissing(keys, grid, slices ?? []);
-  }, [areAll, dated, grid, nextStart, slices]);
+    return (areAll ? keys : surelyMissing(keys, grid, slices ?? [])).filter((key) => !toCome.has(key));
+  }, [areAll, dated, grid, nextStart, slices, toCome]);
   return (
     <>
       <Text fontSize="sm">
@@ -56,7 +58,7 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
       ) : (
         <>
           <Section aside={<FillGaps dag={dag} missing={missing} settings={settings} slices={dated} task={task} />} title="Slices">
-            <Calendar before={before} dag={dag} missing={missing} slices={bySlice} task={task} />
+            <Calendar before={before} dag={dag} missing={missing} slices={bySlice} task={task} toCome={toCome} />
             {areAll ? null : (
               <HStack mt={4}>
                 <Button onClick={loadMore} size="sm" variant="outline">

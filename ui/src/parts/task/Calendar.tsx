@@ -4,10 +4,10 @@ import { Box, Button, Flex, Grid, Heading, HStack, SimpleGrid, Text } from "@cha
 import { useState } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
-import type { SliceLine } from "../../api";
+import type { RunWithoutSlice, SliceLine } from "../../api";
 import { type Block, blocksOf, type Cell, dayNumber, gridOf, hourNumber, type Grid as Kind, namesOf, splitByGrid } from "../../calendar";
 import { count } from "../../format";
-import { pathOf } from "../../route";
+import { pathOf, taskInstancePath } from "../../route";
 import { type CellState, LOOKS, ORDER } from "../../states";
 import { shortName } from "../../text";
 import { Mark } from "../basics";
@@ -23,12 +23,14 @@ interface Props {
   /** What is published of slices whose latest run published nothing. */
   before: Map<string, SliceLine>;
   missing: string[];
+  /** Runs that have not come to their slice, which lead to Airflow's own page. */
+  toCome: Map<string, RunWithoutSlice>;
 }
 
-export function Calendar({ dag, task, slices, before, missing }: Props) {
+export function Calendar({ dag, task, slices, before, missing, toCome }: Props) {
   const grid = gridOf(slices.keys());
   const [dated, named] = splitByGrid(slices, grid);
-  const blocks = blocksOf(dated, grid, missing);
+  const blocks = blocksOf(dated, grid, missing, toCome);
   const names = namesOf(named);
   const [times, setTimes] = useState(1);
   const shown = times * BLOCKS[grid];
@@ -102,12 +104,12 @@ function Blank({ children }: { children: string | number }) {
 }
 
 function Day({ cell, kind, before, dag, task }: Place & { cell: Cell }) {
-  const { key, slice } = cell;
-  const state: CellState = slice?.state ?? "missing";
+  const { key, slice, run } = cell;
+  const state = stateOf(cell);
   const look = LOOKS[state];
   const name = kind === "days" ? dayNumber(key) : kind === "hours" ? hourNumber(key) : shortName(key);
   const earlier = before.get(key) ?? null;
-  const words = describe(key, slice) + (earlier ? `; ${BEFORE}: ${count(earlier.counts.succeeded)} rows` : "");
+  const words = describe(cell) + (earlier ? `; ${BEFORE}: ${count(earlier.counts.succeeded)} rows` : "");
   const body = (
     <Flex
       bg={look.color}
@@ -136,8 +138,10 @@ function Day({ cell, kind, before, dag, task }: Place & { cell: Cell }) {
       </Text>
     </Flex>
   );
-  if (!slice) return <Box aria-label={words} role="img">{body}</Box>;
-  const to = pathOf({ dag, task, run: slice.run_id, map: slice.map_index });
+  const to = slice
+    ? pathOf({ dag, task, run: slice.run_id, map: slice.map_index })
+    : run && taskInstancePath(dag, task, run.run_id, -1);
+  if (!to) return <Box aria-label={words} role="img">{body}</Box>;
   return (
     <Box asChild borderRadius="sm" maxWidth={kind === "names" ? "min(100%, 24rem)" : undefined} _focusVisible={{ outline: "2px solid", outlineColor: "fg" }}>
       <RouterLink aria-label={words} to={to}>
@@ -147,8 +151,13 @@ function Day({ cell, kind, before, dag, task }: Place & { cell: Cell }) {
   );
 }
 
-function describe(key: string, slice: SliceLine | null): string {
-  const state = LOOKS[slice?.state ?? "missing"].words;
+function stateOf({ slice, run }: Cell): CellState {
+  return slice?.state ?? run?.state ?? "missing";
+}
+
+function describe(cell: Cell): string {
+  const { key, slice, run } = cell;
+  const state = LOOKS[stateOf(cell)].words + (run ? "; its task has not come to the slice" : "");
   const name = shortName(key);
   if (!slice?.outcome) return `${name}: ${state}`;
   const { succeeded, quarantined } = slice.counts;
@@ -157,7 +166,7 @@ function describe(key: string, slice: SliceLine | null): string {
 }
 
 function Legend({ before, cells }: { before: Map<string, SliceLine>; cells: (Cell | null)[] }) {
-  const states = cells.map((cell) => cell && (cell.slice?.state ?? "missing"));
+  const states = cells.map((cell) => cell && stateOf(cell));
   return (
     <HStack gap={4} mb={4} wrap="wrap">
       {ORDER.map((state) => {

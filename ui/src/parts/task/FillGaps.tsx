@@ -51,7 +51,7 @@ export function FillGaps({ dag, task, slices, settings, missing }: Props) {
   };
   const fill = async () => {
     await call("api/v2/backfills", { method: "POST", body });
-    return <Text>Started. Days appear here as their runs begin.</Text>;
+    return <Text>Started. Its days wait here until their runs begin.</Text>;
   };
   const before = usualCost(slices.values(), settings);
   const runs = Array.isArray(plan) ? plan.map((run) => keyOfRun(slices, grid, run)) : [];

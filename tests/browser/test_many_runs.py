@@ -56,6 +56,22 @@ def test_old_slice_that_runs_again_makes_no_gap_of_those_that_are_not_loaded(
     expect(missing).to_have_count(1)
 
 
+def test_run_that_failed_before_its_slice_is_not_shown_where_a_run_that_is_not_loaded_has_the_slice(
+    page: Page, ui: UiServer
+) -> None:
+    runs = [Run(key(day), run_id=f"s{day}", at=at(day), date=at(day), has_slice=day != 5,
+                state="failed" if day == 5 else "success") for day in range(DAYS)]  # fmt: skip
+    with ui.database() as session:
+        write_runs(session, DAG, "fails", [*runs, Run(key(5), run_id="by-hand", at=at(6))])
+    page.goto(f"/plugin/ray-llm/dags/{DAG}/tasks/fails")
+    expect(page.get_by_text(f"400 of {DAYS} runs are loaded")).to_be_visible()
+    expect(page.get_by_text("Published 400")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^Failed \d"))).to_have_count(0)
+    page.get_by_role("button", name="Load older runs").click()
+    expect(page.get_by_text(f"Published {DAYS}")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^Failed \d"))).to_have_count(0)
+
+
 def test_dialog_stays_and_says_what_it_said_when_the_gap_fills_meanwhile(page: Page, ui: UiServer) -> None:
     days = ["2026-01-01", "2026-01-02", "2026-01-05"]
     with ui.database() as session:

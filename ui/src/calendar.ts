@@ -108,9 +108,9 @@ export function slicesToCome(
   runs: RunWithoutSlice[],
 ): Map<string, RunWithoutSlice> {
   const found = new Map<string, RunWithoutSlice>();
-  // Without slices of dated runs, a run's date does not tell its slice: a task may be mapped over days.
-  const areOfDates = leadNear(slices, grid, 0) !== null;
   if (grid === "names") return found;
+  // Without slices of dated runs, a run's date does not tell its slice: a task may be mapped over days.
+  const areOfDates = leadsOf(slices, grid).length > 0;
   const pattern = grid === "days" ? DAY : HOUR;
   const known = new Set([...slices.keys()].map((key) => instantOf(key, pattern)));
   for (const run of runs) {

@@ -27,11 +27,17 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
   const areAll = (slices?.length ?? 0) + unreadable >= total;
   const grid = useMemo(() => gridOf(bySlice.keys()), [bySlice]);
   const dated = useMemo(() => splitByGrid(bySlice, grid)[0], [bySlice, grid]);
-  const toCome = useMemo(() => slicesToCome(dated, grid, withoutSlice), [dated, grid, withoutSlice]);
-  const missing = useMemo(() => {
+  const [toCome, missing] = useMemo(() => {
+    // An older run, which is not loaded, may have published what this page lacks.
+    const sure = (keys: string[]) => (areAll ? keys : surelyMissing(keys, grid, slices ?? []));
+    const runs = slicesToCome(dated, grid, withoutSlice);
     const keys = missingKeys(dated, grid, expectedUntil(dated, grid, nextStart, Date.now()));
-    return (areAll ? keys : surelyMissing(keys, grid, slices ?? [])).filter((key) => !toCome.has(key));
-  }, [areAll, dated, grid, nextStart, slices, toCome]);
+    const coming = new Set(sure([...runs.keys()]));
+    return [
+      new Map([...runs].filter(([key]) => coming.has(key))),
+      sure(keys).filter((key) => !coming.has(key)),
+    ] as const;
+  }, [areAll, dated, grid, nextStart, slices, withoutSlice]);
   return (
     <>
       <Text fontSize="sm">

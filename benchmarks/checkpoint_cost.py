@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.input.plan import make_plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.request.answers.shape import TextParser
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing.sizes import light_tasks, read_tasks

@@ -73,7 +73,7 @@ def _steps(result: dict[str, Any]) -> list[Figure]:
 
 
 def plan_it(folder: str) -> dict[str, Any]:
-    from airflow_provider_raydatallm.processor.input.plan import make_plan
+    from airflow_provider_raydatallm.processor.input.survey import make_plan
 
     began = time.monotonic()
     plan = make_plan(_job(folder))
@@ -85,7 +85,7 @@ def finish_most(folder: str) -> None:
     import pyarrow as pa
 
     from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-    from airflow_provider_raydatallm.processor.input.plan import make_plan
+    from airflow_provider_raydatallm.processor.input.survey import make_plan
     from airflow_provider_raydatallm.processor.storage.store import Store
     from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
     from airflow_provider_raydatallm.processor.store.fragments import put_fragment

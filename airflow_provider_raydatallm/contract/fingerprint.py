@@ -1,6 +1,7 @@
-"""Which answers are the same: the fingerprint of a slice, and the key of its answer cache.
+"""Which answers are the same, and which published slices: the two hashes of a slice, and the key of its
+answer cache.
 
-Both are pure functions of a `SliceJob`, equal on the Airflow side and the Ray side. Raise `ANSWER_VERSION` by
+All are pure functions of a `SliceJob`, equal on the Airflow side and the Ray side. Raise `ANSWER_VERSION` by
 hand, and only when the provider would answer the same row differently.
 """
 
@@ -26,7 +27,15 @@ _LATER_REQUEST_FIELDS = {"messages", "chat_template", "tools", "reasoning_parser
 
 
 def fingerprint(job: SliceJob) -> str:
-    """Returns 16 hex digits, a hash of everything that affects the answer to a row."""
+    """Returns 16 hex digits, a hash of everything that affects what is published: the answers, and the
+    columns beside them."""
+    published = {"columns": job.columns, "column_types": job.column_types, "max_rows": job.max_rows}
+    return _hash_json({"answers": answers_fingerprint(job), **published})
+
+
+def answers_fingerprint(job: SliceJob) -> str:
+    """Returns 16 hex digits, a hash of everything that affects the answer to a row, except the columns that
+    its request reads: the ids of units cover these, with their types."""
     custom_engine = ":" in job.engine
     inputs: dict[str, Any] = {
         "answer_version": ANSWER_VERSION,
@@ -38,12 +47,7 @@ def fingerprint(job: SliceJob) -> str:
         "engine": job.engine if custom_engine or job.engine == "http" else "ray_data_llm",
         "code": job.code_hash if job.preprocess or job.postprocess or custom_engine else "",
         # Which rows the slice has, and how they are read: by another rule, they are other rows.
-        "rows": {
-            "columns": job.columns,
-            "column_types": job.column_types,
-            "max_rows": job.max_rows,
-            "rule": job.row_rule,
-        },
+        "rule": job.row_rule,
     }
     if job.deduplicate:  # identical requests then share one answer even when sampling is random
         inputs["deduplicate"] = True

@@ -101,10 +101,11 @@ class Source(TypedDict, total=False):
         key.
     :param slice_format: `strftime` format of a slice key that comes from a date. Default: `%Y-%m-%d`. An
         hourly DAG needs an hourly one.
-    :param column_types: Arrow types of CSV (default: string) and JSON Lines columns:
-        `{"amount": "float64"}`.
-    :param csv: `delimiter`, `quote_char`, `escape_char`, `encoding` of CSV files other than RFC 4180 in
-        UTF-8.
+    :param column_types: Arrow types of columns, and of fields in them: `{"amount": "decimal(12, 2)",
+        "user.id": "int64", "orders[].at": "timestamp[us, tz=UTC]"}`. CSV columns are text by default.
+    :param csv: `delimiter`, `quote_char`, `escape_char` of CSV files other than RFC 4180.
+    :param encoding: of CSV and JSON Lines files. Default: `utf-8`.
+    :param on_invalid_text: text that is not valid in its encoding: `fail`, or `replace` it with U+FFFD.
     :param max_rows: a trial: answer only the first rows, into a table of its own. Empty: all.
     :param trial: name of the trial's table, `<table>.trial/<name>/`. Default: `first-<n>`. Give people tables
         of their own: `"{{ dag_run.triggering_user_name }}"`.
@@ -116,6 +117,8 @@ class Source(TypedDict, total=False):
     slice_format: Later
     column_types: Mapping[str, str] | XComArg
     csv: Mapping[str, str] | XComArg
+    encoding: Later
+    on_invalid_text: Literal["fail", "replace"] | Later
     max_rows: int | Later | None
     trial: Later | None
     on_empty: Literal["fail", "skip", "publish"] | Later

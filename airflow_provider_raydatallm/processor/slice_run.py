@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -26,12 +27,12 @@ from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
-from airflow_provider_raydatallm.processor.input.listing import list_input
-from airflow_provider_raydatallm.processor.input.plan import Plan, first_values, make_plan
+from airflow_provider_raydatallm.processor.input.listing import list_input, short_hash
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.survey import first_values, survey_input
+from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
-from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.publish.vector_column import check_vectors
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
@@ -41,6 +42,7 @@ from airflow_provider_raydatallm.processor.request.requests import RequestBuilde
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
+from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, table_metadata
 from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, SliceFolders
 from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
 
@@ -135,12 +137,26 @@ def inspect_slice(
         checkpoint.question,
     ):
         return replace(earlier_build, number=number, base=version, checkpoint=checkpoint), None
-    plan = checkpoint.load_plan(listing) or make_plan(job, listing)
+    table = TableColumns.read(table_metadata(folders))
+    types = short_hash([fingerprint(job), schema_to_json(table.inputs)])
+    plan, survey = checkpoint.load_plan(listing, types), None
+    if plan is None:
+        survey = survey_input(job, listing, table.inputs)
+        plan = survey.base
     shape = open_parser(job, _load_function(job.postprocess), plan.columns)
-    inference = _plan_inference(job, plan, shape, adapters)
+    builder = _request_builder(job, plan, adapters) if plan.units or (survey and survey.has_rows) else None
+    if survey is not None:
+        plan = survey.plan(builder.columns if builder is not None else None)
+    inference = (
+        _plan_inference(job, plan, shape, builder, adapters) if builder is not None and plan.rows else None
+    )
     if not plan.rows and job.on_empty != "publish":
         return None, _report_empty(job, plan)
-    return VersionBuild(job, folders, number, checkpoint, plan, shape, inference, version, progress), None
+    build = VersionBuild(
+        job, folders, number, checkpoint, plan, table, types, shape, inference, version, progress
+    )
+    build.check_columns(build.known_fields)
+    return build, None
 
 
 def _acquire_lease(
@@ -187,21 +203,17 @@ def _report_empty(job: SliceJob, plan: Plan) -> Report:
     return slice_report(job, "empty", counts=Counts(planned=0, succeeded=0))
 
 
-def _plan_inference(
-    job: SliceJob, plan: Plan, shape: AnswerParser, adapters: SliceAdapters
-) -> InferencePlan | None:
-    """Checks all that can be checked before anything is written or spent; None for a slice without rows."""
-    preprocess = _load_function(job.preprocess)
-    if not plan.rows:
-        return None
-    check_columns(job, plan, shape.known_fields)
-    check_vectors(job, shape.known_fields)
+def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> RequestBuilder:
+    """:param plan: tells the input's columns.
+    :raises SliceError: when the request names columns that the input does not have, or that hold something
+        else.
+    """
     if job.messages is not None:
         check_conversation_column(job.messages, plan.schema)
     if job.media is not None:
         check_media_column(job.media, plan.source_schema)
     digests = {name: adapter.digest for name, adapter in adapters.by_name.items()}
-    builder = RequestBuilder(
+    return RequestBuilder(
         plan.columns,
         prompt=job.prompt if job.prompt is not None or job.task != "transcribe" or job.preprocess else "",
         messages=job.messages,
@@ -214,10 +226,15 @@ def _plan_inference(
             **_logprobs(job),
         },
         structured_outputs=structured_outputs(job),
-        preprocess=preprocess,
+        preprocess=_load_function(job.preprocess),
         media=job.media,
         adapter=AdapterChoice.of_job(job, digests, plan.columns),
     )
+
+
+def _plan_inference(
+    job: SliceJob, plan: Plan, shape: AnswerParser, builder: RequestBuilder, adapters: SliceAdapters
+) -> InferencePlan:
     engine = load_engine(job)(job, plan.rows)
     if adapters.by_name:
         engine.use_adapters(list(adapters.by_name.values()))

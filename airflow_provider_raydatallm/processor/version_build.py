@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,17 +19,22 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.survey import with_table_types
 from airflow_provider_raydatallm.processor.metrics.deadline import lateness
 from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, ProgressReporter
 from airflow_provider_raydatallm.processor.metrics.startup_time import environment_seconds
+from airflow_provider_raydatallm.processor.publish.answer_columns import (
+    undecided_as_null,
+    with_known_size,
+    with_known_types,
+)
 from airflow_provider_raydatallm.processor.publish.carry_over import carry_over_rows
 from airflow_provider_raydatallm.processor.publish.parts import Totals
 from airflow_provider_raydatallm.processor.publish.publication import Publication
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.publish.vector_column import check_vectors, with_known_size
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.checks import check_request
@@ -46,6 +51,7 @@ from airflow_provider_raydatallm.processor.store.checkpoint import (
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Fragments, MissingRows
+from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
@@ -69,6 +75,10 @@ class VersionBuild:
     number: int
     checkpoint: Checkpoint
     plan: Plan
+    #: The table's columns, when the plan was made.
+    table: TableColumns
+    #: Hash of what decides the types of published columns.
+    types: str
     shape: AnswerParser
     inference: InferencePlan | None
     #: The published version, which this one follows.
@@ -94,6 +104,37 @@ class VersionBuild:
                 plan = self._plan_lines(state, engine, engine.sizing_inputs)
                 self.progress({"step": "planned", "plan": plan})
 
+    @property
+    def known_fields(self) -> list[pa.Field]:
+        """The answers' columns, where they are known before there is an answer."""
+        return with_known_types(self.job, self.shape.known_fields, self.table.answers)
+
+    def check_columns(self, fields: Sequence[pa.Field]) -> None:
+        """
+        :param fields: the answers' columns.
+        :raises SliceError: when what would be published has a column that Parquet cannot hold, or others than
+            the table.
+        """
+        check_columns(self.job, self.plan, fields)
+        if self.job.on_schema_change == "fail":
+            self.table.check(
+                self.job.slice_key, self.plan.schema, undecided_as_null(self.job, fields, self.table.answers)
+            )
+
+    def agree_on_columns(self, fields: Sequence[pa.Field]) -> None:
+        """Proposes the slice's columns for the table, with the types that it has by now."""
+        now = TableColumns.read(self.table.store, self.table)
+        if now.inputs != self.table.inputs:
+            self.plan = with_table_types(self.plan, now.inputs)
+            if self.inference is not None:
+                self.inference = replace(self.inference, plan=self.plan)
+        self.table = now.agree(
+            self.job.slice_key,
+            self.plan.schema,
+            undecided_as_null(self.job, fields, self.table.answers),
+            accepts_change=self.job.on_schema_change == "accept",
+        )
+
     def _plan_lines(self, state: CheckpointState, engine: Engine, inputs: SizingInputs) -> list[Line]:
         return plan_lines(
             rows=self.plan.rows,
@@ -118,7 +159,8 @@ class VersionBuild:
         if metadata.url != staging.url:
             check_store(metadata)
         lease.watch(self._is_superseded)
-        self.checkpoint.save_plan(self.plan)
+        self.checkpoint.save_plan(self.plan, self.types)
+        self.agree_on_columns(self.known_fields)
         if self.checkpoint.base is not None:
             assert self.base is not None
             carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
@@ -282,8 +324,7 @@ class _Run:
             for summary in update.summaries:
                 for schema in set(summary.column("schema").to_pylist()) - checked_schemas - {None}:
                     fields = list(pa.ipc.read_schema(pa.BufferReader(schema)))
-                    check_columns(build.job, build.plan, fields)
-                    check_vectors(build.job, fields)
+                    build.check_columns(with_known_types(build.job, fields, build.table.answers))
                     checked_schemas.add(schema)
             meter.add(update)
             meter.failed_rows += update.failed
@@ -364,11 +405,13 @@ class _Run:
             )
 
         fields = build.shape.fields
-        if fields is None:
-            store, folder = build.checkpoint.store, build.checkpoint.folder
-            answered = fragment_fields(store, folder, state.ledger.rows) if build.plan.rows else []
-            # Without an answer: readers of the table expect the same columns in all of its files.
-            fields = answered or with_known_size(build.job, build.shape.known_fields)
+        if fields is None and build.plan.rows:
+            fields = fragment_fields(build.checkpoint.store, build.checkpoint.folder, state.ledger.rows)
+        # Without an answer: readers of the table expect the same columns in all of its files.
+        if not fields:
+            fields = with_known_size(build.job, build.known_fields)
+        fields = with_known_types(build.job, fields, build.table.answers)
+        build.agree_on_columns(fields)
         return Publication(
             build.folders,
             build.job,
@@ -376,6 +419,7 @@ class _Run:
             build.checkpoint,
             state.ledger,
             fields,
+            build.table,
             build.number,
             build.base,
             self.lease,

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from typing import Literal
 
-from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -190,5 +190,5 @@ def question(job: SliceJob, mode: Mode, base: int, *, adapters: str = "") -> str
 
 def _asked(job: SliceJob, adapters: str) -> str:
     """The rows of a half-finished slice do not count once an adapter is replaced in its folder."""
-    asked = fingerprint(job)
+    asked = answers_fingerprint(job)
     return hashlib.sha256(f"{asked} {adapters}".encode()).hexdigest()[:16] if adapters else asked

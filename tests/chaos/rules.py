@@ -71,7 +71,7 @@ class RuleSlice:
         elif self.rule == "delimiter":
             given |= {"csv_options": {"delimiter": _DELIMITERS[rule]}}
         elif self.rule == "encoding":
-            given |= {"csv_options": {"encoding": _ENCODINGS[rule]}}
+            given |= {"encoding": _ENCODINGS[rule]}
         elif rule:
             given |= {"column_types": {"id": "int64"}}
         prompt = "{name}: {id}" if self.rule == "column types" else "{name}"

@@ -60,13 +60,12 @@ def check_slice_format(value: str) -> str:
 
 
 class CsvOptions(Contract):
-    """How CSV files differ from RFC 4180 in UTF-8."""
+    """How CSV files differ from RFC 4180."""
 
     delimiter: str = ","
     quote_char: str = '"'
     #: Makes the next character literal, such as a backslash.
     escape_char: str | None = None
-    encoding: str = "utf-8"
 
     @field_validator("delimiter", "quote_char", "escape_char")
     @classmethod
@@ -74,14 +73,6 @@ class CsvOptions(Contract):
         if value is not None and not (len(value) == 1 and "\0" < value <= "\x7f"):
             raise ValueError("give one ASCII character")
         return value
-
-    @field_validator("encoding")
-    @classmethod
-    def _check_encoding(cls, value: str) -> str:
-        try:
-            return codecs.lookup(value).name
-        except LookupError:
-            raise ValueError(f"{value!r} is not a text encoding that Python knows") from None
 
 
 class SliceJob(AdapterSpec):
@@ -103,6 +94,10 @@ class SliceJob(AdapterSpec):
     columns: Texts | None = None
     column_types: dict[str, str] = Field(default_factory=dict)
     csv_options: CsvOptions = CsvOptions()
+    #: Of text files.
+    encoding: str = "utf-8"
+    #: What becomes of text that is not valid in its encoding.
+    on_invalid_text: Literal["fail", "replace"] = "fail"
     max_rows: int | None = Field(default=None, ge=1)
     #: Name of the trial's table, for a slice of `max_rows`; by default one for each number of rows.
     trial: str | None = Field(default=None, pattern=_NAME)
@@ -113,6 +108,8 @@ class SliceJob(AdapterSpec):
     max_file_bytes: int = Field(default=1 << 30, ge=1 << 20, le=4 << 30)
     file_per_input: bool = False
     keep_versions: int = Field(default=1, ge=0)
+    #: What happens when a slice's columns are not the table's.
+    on_schema_change: Literal["fail", "accept"] = "fail"
     #: Folders of the table's metadata and quarantine; beside the table by default, and for trials.
     metadata_path: str | None = None
     quarantine_path: str | None = None
@@ -133,6 +130,14 @@ class SliceJob(AdapterSpec):
     max_invalid_fraction: float | None = Field(default=None, ge=0, le=1)
     #: How often a row is asked again, with what was wrong, when its answer is invalid.
     repair: int = Field(default=0, ge=0, le=10)
+
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, value: str) -> str:
+        try:
+            return codecs.lookup(value).name
+        except LookupError:
+            raise ValueError(f"{value!r} is not a text encoding that Python knows") from None
 
     @field_validator("columns")
     @classmethod
@@ -241,6 +246,7 @@ class SliceJob(AdapterSpec):
         rule: dict[str, Any] = {
             "input_format": self.input_format,
             "csv_options": self.csv_options.model_dump(mode="json", exclude_defaults=True),
+            "encoding": self.encoding,
             "slice_column": self.slice_column,
         }
         if self.slice_column is not None:

@@ -67,17 +67,27 @@ def _check_format(slice_format: str) -> None:
             )
 
 
-def build_slice_filter(job: SliceJob, files: Sequence[InputFile], schema: pa.Schema) -> SliceFilter | None:
-    """Returns None where all rows of the files are the slice's."""
+def slice_filter(job: SliceJob, column: str) -> SliceFilter:
+    return SliceFilter(column, job.slice_key, job.slice_format, job.slice_timezone)
+
+
+def build_slice_filter(
+    job: SliceJob, files: Sequence[InputFile], columns: Sequence[str], schema: pa.Schema
+) -> SliceFilter | None:
+    """Returns None where all rows of the files are the slice's.
+
+    :param columns: of the input.
+    :param schema: of those that are read.
+    """
     column = job.slice_column
     if column is None or not files or all(column in dict(f.partition) for f in files):
         return None
-    if column not in schema.names:
+    if column not in columns:
         raise SliceError(
             f"source.column {column!r} is neither a column of the input nor a Hive folder in its path. "
-            f"Columns: {schema.names}",
+            f"Columns: {list(columns)}",
             kind="input",
         )
-    if _is_date(schema.field(column).type):
+    if column in schema.names and _is_date(schema.field(column).type):
         _check_format(job.slice_format)
-    return SliceFilter(column, job.slice_key, job.slice_format, job.slice_timezone)
+    return slice_filter(job, column)

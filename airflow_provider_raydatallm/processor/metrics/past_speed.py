@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
@@ -15,7 +15,7 @@ _SLICES = 20
 
 
 def newest_throughput(job: SliceJob) -> PastThroughput | None:
-    """Returns that of the newest slice of the same table with the same fingerprint."""
+    """Returns that of the newest slice of the same table with the same answers."""
     fs, path = open_fs(job.paths.metadata)
     try:
         entries = fs.ls(path.rstrip("/").rpartition("/")[0], detail=True)
@@ -25,7 +25,7 @@ def newest_throughput(job: SliceJob) -> PastThroughput | None:
     for folder in folders[:_SLICES]:
         try:
             version = newest_version(Store(fs.unstrip_protocol(folder)))
-            if version is None or version.fingerprint != fingerprint(job):
+            if version is None or version.answers != answers_fingerprint(job):
                 continue
             report = version.body["report"]
             rate, start = report["throughput"]["rows_per_s"], report["seconds"]["engine_start"]

@@ -34,6 +34,7 @@ from airflow_provider_raydatallm.processor.columns import (
     SPENT_FIELDS,
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
+from airflow_provider_raydatallm.processor.input.publishable import as_published
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
 from airflow_provider_raydatallm.processor.publish.value_counts import count_labels, count_reasons
 from airflow_provider_raydatallm.processor.request.answers.parser import PROMPT_TOO_LONG
@@ -150,30 +151,37 @@ def _join_answers(
             (part.failed, [*ERROR_FIELDS, *SPENT_FIELDS]),
         )
     )
-    for index, unit in enumerate(plan.units):
-        offset = 0
-        for table in plan.read(unit):
-            stop = offset + table.num_rows
-            answered_at, answered = answers.window(index, offset, stop)
-            attempted_at, failed_attempts = attempts.window(index, offset, stop, every=True)
-            failed_at, failures = last_failures(attempted_at, failed_attempts)
-            unanswered = ~np.isin(failed_at, answered_at)  # a later attempt may have answered the row
-            failed_at, failures = failed_at[unanswered], failures.filter(pa.array(unanswered))
-            if len(answered_at) + len(failed_at) != table.num_rows:
-                raise SliceError(
-                    f"{unit.file.path} has {table.num_rows} rows from offset {offset} of unit {unit.id}, and "
-                    f"{len(answered_at)} answers and {len(failed_at)} failures for them",
-                    kind="transient",
-                )
-            inputs = table if not len(failed_at) else table.take(pa.array(answered_at - offset))
-            columns = [*inputs.columns, *answered.columns[: len(part.fields)]]
-            failed_inputs = table.take(pa.array(failed_at - offset))
-            yield (
-                pa.Table.from_arrays(columns, schema=schema),
-                _quarantined(plan, unit, failed_at, failures, failed_inputs, quarantine_schema),
-                _totals(answered, failures, failed_attempts, part.labels),
+    for index, unit, offset, table in _input_rows(plan):
+        stop = offset + table.num_rows
+        answered_at, answered = answers.window(index, offset, stop)
+        attempted_at, failed_attempts = attempts.window(index, offset, stop, every=True)
+        failed_at, failures = last_failures(attempted_at, failed_attempts)
+        unanswered = ~np.isin(failed_at, answered_at)  # a later attempt may have answered the row
+        failed_at, failures = failed_at[unanswered], failures.filter(pa.array(unanswered))
+        if len(answered_at) + len(failed_at) != table.num_rows:
+            raise SliceError(
+                f"{unit.file.path} has {table.num_rows} rows from offset {offset} of unit {unit.id}, and "
+                f"{len(answered_at)} answers and {len(failed_at)} failures for them",
+                kind="transient",
             )
-            offset = stop
+        inputs = table if not len(failed_at) else table.take(pa.array(answered_at - offset))
+        columns = [*inputs.columns, *answered.columns[: len(part.fields)]]
+        failed_inputs = table.take(pa.array(failed_at - offset))
+        yield (
+            pa.Table.from_arrays(columns, schema=schema),
+            _quarantined(plan, unit, failed_at, failures, failed_inputs, quarantine_schema),
+            _totals(answered, failures, failed_attempts, part.labels),
+        )
+
+
+def _input_rows(plan: Plan) -> Iterator[tuple[int, Unit, int, pa.Table]]:
+    """Yields rows as they are published, with the index of their unit, and the first one's offset in it."""
+    with plan.open() as reader:
+        for index, unit in enumerate(plan.units):
+            offset = 0
+            for table in reader.read(unit):
+                yield index, unit, offset, as_published(plan, unit, table, offset)
+                offset += table.num_rows
 
 
 def _quarantined(
@@ -222,21 +230,25 @@ class _ParquetFile:
         self._schema = schema
         self._writer = pq.ParquetWriter(path, schema, **WRITE_OPTIONS)
         self._pending: list[pa.Table] = []
+        self._pending_rows = self._pending_bytes = 0
         self._groups = 0
 
     def __enter__(self) -> _ParquetFile:
         return self
 
     def write(self, table: pa.Table) -> None:
-        if table.num_rows:
-            self._pending.append(table)
-        rows = sum(t.num_rows for t in self._pending)
-        if rows >= _ROW_GROUP_ROWS or sum(t.nbytes for t in self._pending) >= _ROW_GROUP_BYTES:
+        if not table.num_rows:
+            return
+        self._pending.append(table)
+        self._pending_rows += table.num_rows
+        self._pending_bytes += table.nbytes
+        if self._pending_rows >= _ROW_GROUP_ROWS or self._pending_bytes >= _ROW_GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
         self._put(pa.concat_tables(self._pending))
         self._pending = []
+        self._pending_rows = self._pending_bytes = 0
         self._groups += 1
 
     def _put(self, table: pa.Table) -> None:

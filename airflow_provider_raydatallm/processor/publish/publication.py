@@ -22,11 +22,12 @@ from dataclasses import asdict, dataclass, replace
 import pyarrow as pa
 
 from airflow_provider_raydatallm import __version__
-from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.publish.answer_columns import undecided_as_null
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
@@ -36,6 +37,7 @@ from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Ledger
+from airflow_provider_raydatallm.processor.store.table_columns import ColumnsChangedError, TableColumns
 from airflow_provider_raydatallm.processor.store.versions import NumberTakenError, SliceFolders, Version
 
 #: A file of `file_per_input` that would be larger becomes several: object stores copy up to 5 GB in one
@@ -53,6 +55,7 @@ class Publication:
     :param base: the version that it follows, if any.
     :param ledger: each row's answer or failure is in its fragments.
     :param fields: the published columns of the answers.
+    :param table: the table's columns, as this version has them.
     """
 
     folders: SliceFolders
@@ -61,6 +64,7 @@ class Publication:
     checkpoint: Checkpoint
     ledger: Ledger
     fields: Sequence[pa.Field]
+    table: TableColumns
     number: int
     base: Version | None
     lease: Lease
@@ -104,6 +108,7 @@ class Publication:
             "slice_key": self.job.slice_key,
             "slice_instant": self.job.slice_instant,
             "fingerprint": fingerprint(self.job),
+            "answers": answers_fingerprint(self.job),
             "input": {
                 "path": self.job.resolved_input_path,
                 "files": self.plan.files,
@@ -126,9 +131,27 @@ class Publication:
         if before_commit is not None:
             before_commit()
         self.lease.check()
+        self._confirm_columns()
         commit(self.folders, self.number, self.base, staged, body, keep=self.job.keep_versions)
         reconcile(self.folders)
         return result
+
+    def _confirm_columns(self) -> None:
+        """:raises SliceError: when another slice published other columns since this one proposed its own."""
+        try:
+            TableColumns.read(self.table.store, self.table).agree(
+                self.job.slice_key,
+                self.plan.schema,
+                undecided_as_null(self.job, self.fields, self.table.answers),
+                accepts_change=self.job.on_schema_change == "accept",
+                is_published=True,
+            )
+        except ColumnsChangedError as e:
+            raise SliceError(
+                f"another slice of the table was published with other columns meanwhile: {e}. Run the slice "
+                "again: its finished rows are kept",
+                kind="transient",
+            ) from e
 
     def _fragments(self) -> list[str]:
         """The names of those that count."""

@@ -13,10 +13,10 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.publication import commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
-from airflow_provider_raydatallm.processor.publish.vector_column import check_vectors
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.published import kept_versions, locate_files
+from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, table_metadata
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
@@ -30,8 +30,8 @@ def restore_version(job: SliceJob, number: int) -> Version:
     """Publishes the files of an older version as a new one, and returns it. A run that is at work on the
     slice decides again when it comes to publish.
 
-    :raises SliceError: when that version is not kept or has vectors of another type than the table's other
-        slices, or another run publishes at the same time.
+    :raises SliceError: when that version is not kept or has other columns than the table's other slices, or
+        another run publishes at the same time.
     """
     folders = SliceFolders.open(job.paths)
     kept = kept_versions(folders)
@@ -74,7 +74,8 @@ def restore_version(job: SliceJob, number: int) -> Version:
             "quarantine": stage("quarantine", old.quarantine),
             "plan": plan,
         }
-        check_vectors(job, _columns_of(places[old.files[0]]) if old.files else [])
+        if old.files:
+            _agree_on_columns(job, folders, _columns_of(places[old.files[0]]))
         body["epoch"] = max(v.epoch for v in kept)  # the next lease's is higher
         body["report"] = {**old.body["report"], "published_version": new}
         folders.metadata.place(folders.metadata, old.plan, plan)
@@ -86,6 +87,14 @@ def restore_version(job: SliceJob, number: int) -> Version:
     version = reconcile(folders)
     assert version is not None
     return version
+
+
+def _agree_on_columns(job: SliceJob, folders: SliceFolders, columns: list[pa.Field]) -> None:
+    table = TableColumns.read(table_metadata(folders))
+    answers = [field for field in columns if field.name in table.answers]
+    inputs = pa.schema([field for field in columns if field.name not in table.answers])
+    accepts = job.on_schema_change == "accept"
+    table.agree(job.slice_key, inputs, answers, accepts_change=accepts, is_published=True)
 
 
 def _columns_of(file: tuple[Store, str]) -> list[pa.Field]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +12,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.input.schema import plain_type
+from airflow_provider_raydatallm.processor.input.types.plain import plain_type
 
 #: How published files are written.
 WRITE_OPTIONS = {"compression": "zstd"}
@@ -41,6 +41,7 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
             "it out with columns=",
             kind="input",
         )
+    _check_cases(plan.schema)
     for field in plan.schema:
         if problem := _find_problem(field):
             raise SliceError(
@@ -55,6 +56,28 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
                 "postprocess, such as text",
                 kind="input",
             )
+
+
+def _check_cases(schema: Iterable[pa.Field], inside: str = "") -> None:
+    """Many readers do not tell names apart that differ in case only, also of a struct's fields.
+
+    :raises SliceError: naming both.
+    """
+    by_case: dict[str, str] = {}
+    for field in schema:
+        other = by_case.setdefault(field.name.casefold(), field.name)
+        if other != field.name:
+            raise SliceError(
+                f"the input has {f'fields in {inside!r}' if inside else 'columns'} whose names differ in "
+                f"case only, {other!r} and {field.name!r}, which DuckDB and Spark take for one: give them "
+                f"one name, or leave {'the column' if inside else 'one'} out with columns=",
+                kind="input",
+            )
+        kind = field.type
+        while pa.types.is_nested(kind) and not pa.types.is_struct(kind):
+            kind = kind.item_type if pa.types.is_map(kind) else kind.value_type
+        if pa.types.is_struct(kind):
+            _check_cases(kind, inside or field.name)
 
 
 def _rename(job: SliceJob) -> str:

@@ -18,7 +18,8 @@ from airflow_provider_raydatallm.processor.columns import (
     REQUEST_FIELDS,
     failed_table,
 )
-from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.plan import InputReader, Plan
+from airflow_provider_raydatallm.processor.input.publishable import read_checked
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, files_of_cell
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.conversation import read_conversation
@@ -179,6 +180,7 @@ class RequestReader:
     ) -> None:
         """:param feedback: for rows whose answers were invalid."""
         self._plan = plan
+        self._input: InputReader | None = None
         self._feedback = feedback
         self._builder = builder
         self._carry_row = carry_row
@@ -187,11 +189,18 @@ class RequestReader:
             [*REQUEST_FIELDS, *[CARRIED_ROW_FIELD] * carry_row, *[FILES_FIELD] * has_files]
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_input": None}
+
     def __call__(self, index: int, spans: Spans) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Yields tables of requests and of failed rows."""
+        """Yields tables of requests and of failed rows.
+
+        :raises SliceError: before the first one, when a row of the unit cannot be published.
+        """
+        self._input = self._input or self._plan.reader()
         first = 0
         starts, stops = spans.T
-        for table in self._plan.read(self._plan.units[index], self._builder.columns):
+        for table in read_checked(self._input, self._plan, self._plan.units[index], self._builder.columns):
             offsets = np.arange(first, first + table.num_rows)
             span = np.searchsorted(starts, offsets, side="right") - 1
             wanted = offsets[(span >= 0) & (offsets < stops[span])]

@@ -1,8 +1,8 @@
 """The checkpoint of an unfinished slice: the plan and the fragments of one question.
 
-Its folder is named after the fingerprint, and units after the content of their files and how they are read,
-so that its rows answer the job's question, whichever run wrote them and whatever number the version gets.
-Damaged files are renamed with a warning; their rows are missing then, and run again.
+Its folder is named after the answers' fingerprint, and units after the content of their files and how they
+are read, so that its rows answer the job's question, whichever run wrote them and whatever number the version
+gets. Damaged files are renamed with a warning; their rows are missing then, and run again.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.processor.store.ledger import (
 )
 from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PROGRESS, Version
 
+_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
 #: A question that is asked again after a version: its number.
 _FOLLOWS = re.compile(r"[0-9a-f]{16}-[a-z]+-(\d{6,})")
 
@@ -126,17 +127,17 @@ class Checkpoint:
 
     def planned_inputs(self) -> set[str]:
         """Hashes of the inputs that have a plan here."""
-        names = self.store.names(self.folder)
-        return {n[5:-5] for n in names if n.startswith("plan-") and n.endswith(".json")}
+        return {match[1] for match in map(_PLAN.fullmatch, self.store.names(self.folder)) if match}
 
     def has_finished_rows(self) -> bool:
         return any(map(holds_finished_rows, self.store.names(self.folder)))
 
-    def load_plan(self, listing: Listing) -> Plan | None:
-        return load_plan(self.store, f"{self.folder}/plan-{listing.hash}.json", listing)
+    def load_plan(self, listing: Listing, types: str) -> Plan | None:
+        """:param types: hash of what decides the types of published columns."""
+        return load_plan(self.store, f"{self.folder}/plan-{listing.hash}-{types}.json", listing)
 
-    def save_plan(self, plan: Plan) -> None:
-        self.store.create_document(f"{self.folder}/plan-{plan.input_hash}.json", plan.to_json())
+    def save_plan(self, plan: Plan, types: str) -> None:
+        self.store.create_document(f"{self.folder}/plan-{plan.input_hash}-{types}.json", plan.to_json())
 
     def read_ledger(self, plan: Plan) -> Ledger:
         units = {unit.id: index for index, unit in enumerate(plan.units)}

@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_p
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 
 #: Of the commits' format: a higher one was written by a newer provider.
-FORMAT = 2
+FORMAT = 3
 #: Folders and files of a slice's metadata.
 COMMITS, PLANS, CHECKPOINT, PROGRESS = "commits", "plans", "checkpoint", "progress.json"
 #: Folders beside the table: files of versions that are not shown yet, and of older versions.
@@ -145,6 +145,11 @@ class Version:
     @property
     def fingerprint(self) -> str:
         return str(self.body["fingerprint"])
+
+    @property
+    def answers(self) -> str:
+        """The answers' own fingerprint, whatever is published beside them."""
+        return str(self.body["answers"])
 
     @property
     def input_hash(self) -> str:

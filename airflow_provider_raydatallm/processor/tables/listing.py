@@ -10,7 +10,6 @@ from urllib.parse import unquote
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder, slice_paths
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
-from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
 _ANY_KEY = "any-slice-key"
@@ -32,7 +31,7 @@ def find_slices(output_path: str, metadata_path: str | None = None) -> Iterator[
         raise SliceError(f"cannot list the slices of {output_path}: {e}", kind="transient") from e
     for path in sorted(path for path, info in found.items() if info["type"] == "directory"):
         match = pattern.fullmatch(path.rstrip("/"))
-        if match is None or match[1].startswith(PROBE):
+        if match is None or match[1].startswith("_"):  # what is beside the slices
             continue
         slice_path = any_path.replace(_ANY_KEY, match[1])
         yield unquote(match[1]), SliceFolders.open(slice_paths(slice_path, metadata_path))

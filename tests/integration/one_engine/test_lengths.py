@@ -17,7 +17,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths im
 )
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.input.listing import list_input
-from airflow_provider_raydatallm.processor.input.plan import make_plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from tests.support.in_process import changed, job_of

@@ -35,7 +35,7 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
         {"logprobs": True},
         # By another rule, the slice has other rows, or reads them in another way.
         {"slice_column": "d"}, {"slice_column": "d", "slice_timezone": "Asia/Taipei"},
-        {"csv_options": {"encoding": "latin-1"}}, {"column_types": {"a": "int64"}},
+        {"encoding": "latin-1"}, {"column_types": {"a": "int64"}},
     ):  # fmt: skip
         assert fingerprint(slice_job(**other)) != base, other
     assert len({fingerprint(slice_job(task="embed", **m)) for m in ({}, {"on_too_long": "chunk"})}) == 2

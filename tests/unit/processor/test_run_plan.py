@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
@@ -58,9 +58,9 @@ def test_plan_tells_everything_without_running(job: SliceJob, tmp_path: Path) ->
 
 def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_path: Path) -> None:
     for key, rate, cached, hash_of_job in (
-        ("2026-01-29", 50.0, None, fingerprint(job)),
-        ("2026-01-30", 400.0, 50, fingerprint(job)),  # of which 200 were not asked
-        ("2026-01-31a", 999.0, 100, fingerprint(job)),  # and here none was
+        ("2026-01-29", 50.0, None, answers_fingerprint(job)),
+        ("2026-01-30", 400.0, 50, answers_fingerprint(job)),  # of which 200 were not asked
+        ("2026-01-31a", 999.0, 100, answers_fingerprint(job)),  # and here none was
         ("2026-02-01", 999.0, 0, "another"),
     ):
         report: dict[str, Any] = {
@@ -70,7 +70,7 @@ def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_p
         }  # fmt: skip
         body = {
             "number": 1, "staged": "000001-0123abcd", "plan": "plans/plan-000001-0123abcd.json", "keep": 1,
-            "files": [], "quarantine": [], "fingerprint": hash_of_job, "report": report,
+            "files": [], "quarantine": [], "answers": hash_of_job, "report": report,
         }  # fmt: skip
         assert create_commit(Store(changed(job, slice_key=key).paths.metadata), 1, body)
     damaged = Path(changed(job, slice_key="2026-01-31x").paths.metadata) / "commits" / "commit-000001.json"

@@ -121,18 +121,18 @@ def test_other_type_of_vectors_is_refused_before_a_row_is_paid_for_unless_all_da
     days = [job_in(tmp_path, ["a"], "2026-01-30"), job_in(tmp_path, ["bb"])]
     run_with(days[0])
     cluster = InProcess(answer=embed)
-    with pytest.raises(SliceError, match=r"'ds=2026-01-30' .*3 float.*Set embedding.dtype='float32', choose"):
+    with pytest.raises(SliceError, match=r"float>\[3\] in the table \(slice '2026-01-30'\).*embedding.dtype"):
         run(changed(days[1], embedding_dtype="float16"), cluster)
     assert cluster.answered == 0
-    of_all = {"embedding_dtype": "float16", "force_rerun": True, "on_config_change": "recompute"}
+    of_all = {"embedding_dtype": "float16", "on_schema_change": "accept", "on_config_change": "recompute"}
     for job in days:
         run_with(changed(job, **of_all))
     shown = pl.read_parquet(f"{tmp_path}/out/**/*.parquet").get_column("answer")
     assert (shown.dtype, shown.to_list()) == (pl.Array(pl.Float16, SIZE), [[1.0] * SIZE, [2.0] * SIZE])
-    with pytest.raises(SliceError, match=r"this slice's would be 3 float ones"):
+    with pytest.raises(SliceError, match=r"halffloat>\[3\] in the table"):
         restore_version(changed(days[0], embedding_dtype="float16"), 1)
     monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
-    with pytest.raises(SliceError, match=r"would be 4 .*embedding.dimensions, that makes vectors of 3"):
+    with pytest.raises(SliceError, match=r"\[4\], and .*\[3\] in the table.*embedding.dimensions"):
         run_with(job_in(tmp_path, ["ccc"], "2026-02-01", embedding_dtype="float16"))
 
 

@@ -47,12 +47,10 @@ def test_half_finished_file_that_is_read_with_another_encoding_is_answered_anew(
     text = "name\n" + "".join(f'"é{i}\nß"\n' for i in range(30))
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_bytes(text.encode("utf-16"))
-    wrong = job_of(
-        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", csv_options={"encoding": "latin-1"}
-    )
+    wrong = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", encoding="latin-1")
     with pytest.raises((Killed, SliceError)):
         run_in_process(wrong, kill_after(12))
-    right = changed(wrong, csv_options={"encoding": "utf-16"}, on_input_change="recompute")
+    right = changed(wrong, encoding="utf-16", on_input_change="recompute")
     run_in_process(right)
     assert_own_answers(right)
     assert published(right)[7]["name"] == "é7\nß"

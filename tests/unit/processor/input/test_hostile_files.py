@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from tests.support.in_process import job_of
 
 PICKLED = "ray.data.arrow_pickled_object"

@@ -21,7 +21,8 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input import disk
 from airflow_provider_raydatallm.processor.input.listing import get_input_file, list_input
-from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.s3 import moto_server
@@ -75,7 +76,7 @@ def test_rows_that_another_timezone_selects_are_other_rows(tmp_path: Path) -> No
 def test_rows_that_read_another_way_are_other_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("x;n,m\né;1,1\n".encode())
     ways: list[dict[str, Any]] = [
-        {}, {"csv_options": {"encoding": "latin-1"}}, {"csv_options": {"delimiter": ";"}},
+        {}, {"encoding": "latin-1"}, {"csv_options": {"delimiter": ";"}},
         {"csv_options": {"delimiter": ";"}, "column_types": {"n,m": "string"}},
         {"column_types": {"m": "int64"}},
     ]  # fmt: skip
@@ -127,7 +128,7 @@ def test_half_finished_slice_whose_encoding_was_wrong_answers_all_rows_again(tmp
     (tmp_path / "in.csv").write_text("name\n" + "".join(f"é{i}\n" for i in range(40)))
     job = job_of(
         input_path=f"{tmp_path}/in.csv", output_path=f"{tmp_path}/out", on_input_change="recompute",
-        csv_options={"encoding": "latin-1"},
+        encoding="latin-1",
     )  # fmt: skip
 
     def die(batch: pa.Table) -> None:
@@ -137,7 +138,7 @@ def test_half_finished_slice_whose_encoding_was_wrong_answers_all_rows_again(tmp
     with pytest.raises(RuntimeError):
         run_in_process(job, InProcess(before_batch=die))
     cluster = InProcess()
-    run_in_process(changed(job, csv_options={}), cluster)
+    run_in_process(changed(job, encoding="utf-8"), cluster)
     _check_own_answers(job)
     assert cluster.answered == 40
 

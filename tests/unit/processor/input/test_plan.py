@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.input import plan as plan_module
-from airflow_provider_raydatallm.processor.input import text as text_module
-from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.input import survey as plan_module
+from airflow_provider_raydatallm.processor.input.formats import text as text_module
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from tests.support.in_process import job_of
 
 
@@ -184,7 +185,7 @@ def test_slice_column_is_compared_in_the_slices_timezone(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("one", "other"), [
     (pa.array([2**53 + 1]), pa.array([1.5])),
-    (pa.array([1], pa.timestamp("us")), pa.array([1], pa.timestamp("ns"))),
+    (pa.array([2**60], pa.timestamp("us")), pa.array([1], pa.timestamp("ns"))),
 ])  # fmt: skip
 def test_parquet_files_whose_union_would_change_values_are_refused(
     tmp_path: Path, one: pa.Array, other: pa.Array
@@ -327,7 +328,7 @@ def test_truncated_parquet_and_gzip_name_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("files", "error"), [
     ({"a.csv": "x,x\n1,2\n"}, "names 'x' twice"), ({"a.txt": "x\n"}, "set source.format"),
     ({"a.csv": "x\n1\n", "b.jsonl": '{"x": 1}\n'}, "several formats"),
-    ({"a.jsonl": '{"x": 1}\n', "b.jsonl": '{"x": {"y": 1}}\n'}, r"b\.jsonl does not fit"),
+    ({"a.jsonl": '{"x": 1}\n', "b.jsonl": '{"x": {"y": 1}}\n'}, r"'x' is .*b\.jsonl"),
     ({"a.csv": "ds\n1\n"}, r"'.../slice=\{slice\}'"), ({"a.csv": 'x\n"never closed'}, r"a\.csv"),
 ])  # fmt: skip
 def test_unreadable_input_is_an_error_that_says_why(
@@ -361,8 +362,6 @@ def test_storage_that_cannot_be_opened_names_what_is_missing() -> None:
         [('a "b", c', "1"), ("d,e", "2"), ("two\nlines", "3")],
     ),
     (b'name;n\n"a ""b"", c";1\n\'d,e\';2\n', {"delimiter": ";"}, [('a "b", c', "1"), ("'d,e'", "2")]),
-    ("name,n\né,1\n".encode("utf-16"), {"encoding": "utf-16"}, [("é", "1")]),
-    ("name,n\né,1\n".encode("latin-1"), {"encoding": "latin-1"}, [("é", "1")]),
 ])  # fmt: skip
 def test_csv_in_another_dialect_is_read_as_the_options_say(
     tmp_path: Path, data: bytes, options: dict[str, str], rows: list[Any], monkeypatch: pytest.MonkeyPatch
@@ -377,14 +376,11 @@ def test_csv_in_another_dialect_is_read_as_the_options_say(
 
 
 def test_wrong_encoding_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes("name\né\n".encode("latin-1"))
-    with pytest.raises(SliceError, match=r"a\.csv.*UTF.* set source.csv={'encoding': 'latin-1'}"):
-        plan_of(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_bytes(b"name\n\x81\n")
     with pytest.raises(SliceError, match=r"b\.csv is not written in ascii"):
-        plan_of(tmp_path / "b.csv", csv_options={"encoding": "ascii"})
+        plan_of(tmp_path / "b.csv", encoding="ascii")
     with pytest.raises(ValueError, match="'klingon' is not a text encoding"):
-        plan_of(tmp_path / "b.csv", csv_options={"encoding": "klingon"})
+        plan_of(tmp_path / "b.csv", encoding="klingon")
 
 
 @pytest.mark.slow

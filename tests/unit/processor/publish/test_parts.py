@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint
 from airflow_provider_raydatallm.contract.result.counters import COUNTERS
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.input.plan import make_plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.fragments import put_fragment
@@ -60,7 +60,7 @@ def test_counter_that_one_row_does_not_have_is_unknown_and_the_others_are_not(jo
     plan = make_plan(job)
     known = {f"__{name}": [value] for name, value in OF_A_ROW.items() if name != "asked_again"}
     row = {"__unit": pa.array([0], pa.int32()), "__offset": pa.array([1], pa.int64()), "answer": ["old"]}
-    checkpoint = Checkpoint(Store(job.paths.metadata), fingerprint(job))
+    checkpoint = Checkpoint(Store(job.paths.metadata), answers_fingerprint(job))
     ids = [unit.id for unit in plan.units]
     put_fragment(checkpoint.store, checkpoint.folder, "rows", pa.table(row | known), ids, 1)
     assert run(job) == expected(rows=3) | {"asked_again": None}

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.input.plan import make_plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 
@@ -65,7 +65,7 @@ def test_answer_of_a_type_that_cannot_be_published_is_refused(job: SliceJob, kin
 _EVERY_TYPE: dict[str, pa.Array] = {
     str(array.type): array
     for array in [
-        pa.nulls(3), pa.array([True, None, False]), pa.array([0.5, None, 2.0], pa.float16()),
+        pa.array([True, None, False]), pa.array([0.5, None, 2.0], pa.float16()),
         *(pa.array([1, None, 2], kind) for kind in (
             pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
             pa.float32(), pa.float64(), pa.date32(), pa.time32("ms"), pa.time64("us"), pa.time64("ns"),

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.request.prompt import as_text
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from tests.support.in_process import job_of
@@ -41,15 +42,17 @@ def numbered(kind: pa.DataType, bits: int) -> Column:
 
 
 def text(kind: pa.DataType) -> Column:
-    """Bytes of which not all are UTF-8: half a character, a cut one, a lone surrogate, a byte order mark."""
+    """Also a byte order mark; and bytes of which not all are UTF-8."""
+    is_bytes = kind in (pa.binary(), pa.large_binary(), pa.binary_view())
     cells = st.sampled_from([
-        b"", b"plain", "ü\U0001f600".encode(), b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"a\x00b", b"{braces}",
-        b"\xef\xbb\xbf", b"x" * (1 << 20),
-    ]) | st.text(max_size=5).map(str.encode) | st.binary(max_size=5)  # fmt: skip
+        b"", b"plain", "ü\U0001f600".encode(), b"a\x00b", b"{braces}", b"\xef\xbb\xbf", b"x" * (1 << 20),
+    ]) | st.text(max_size=5).map(str.encode)  # fmt: skip
+    if is_bytes:
+        cells |= st.sampled_from([b"\xff\xfe", b"\xc3", b"\xed\xa0\x80"]) | st.binary(max_size=5)
 
     def build(draw: Draw, size: int) -> pa.Array:
         array = pa.array(draw(_exactly(size, st.none() | cells)), pa.binary())
-        if kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        if is_bytes:
             return array.cast(kind)
         return pa.Array.from_buffers(pa.string(), size, array.buffers()).cast(kind)
 
@@ -200,11 +203,16 @@ class _Rows:
 
 
 class _InMemory:
-    """Stands for a plan of rows that no file can hold."""
+    """Stands for a plan of rows that no file can hold, and none of which is published."""
+
+    schema, columns = pa.schema([]), ()
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
         self.units = [_Rows(table.num_rows)]
+
+    def reader(self) -> _InMemory:
+        return self
 
     def read(self, unit: _Rows, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
         yield self._table.select(list(names or self._table.column_names))

@@ -8,14 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
-from tests.support.in_process import job_of, run_in_process
+from tests.support.in_process import InProcess, changed, job_of, run_in_process
 
 BAD_UTF8 = b"\xff\xfe"
 
@@ -55,13 +59,6 @@ _OFFSETS = pa.array([0, 1, 2, 3], pa.int32())
 
 
 @pytest.mark.parametrize("cells", [
-    texts([b"fine", BAD_UTF8, b"fine"]),
-    texts([b"fine", BAD_UTF8, b"fine"], pa.large_string()),
-    texts([b"fine", BAD_UTF8, b"fine"], pa.string_view()),
-    pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), texts([b"fine", BAD_UTF8])),
-    pa.ListArray.from_arrays(_OFFSETS, _ITEMS),
-    pa.StructArray.from_arrays([_ITEMS], ["text"]),
-    pa.MapArray.from_arrays(_OFFSETS, _ITEMS, _ITEMS),
     pa.array([0, 2**62, 0], pa.timestamp("us")),
     pa.array([0, -(2**62), 0], pa.timestamp("us", tz="UTC")),
     pa.array([0, 253402300799 * 10**6, 0], pa.timestamp("us", tz="Asia/Taipei")),
@@ -81,6 +78,29 @@ def test_row_with_an_unreadable_cell_fails_alone_and_names_the_column(
     assert error.startswith("column 'x' holds a value that Python cannot read: ")
     # Nobody needs the column.
     assert len(read(plan, prompt="{n}")[0]) == 3
+
+
+@pytest.mark.parametrize("cells", [
+    texts([b"fine", BAD_UTF8, b"fine"]),
+    texts([b"fine", BAD_UTF8, b"fine"], pa.large_string()),
+    texts([b"fine", BAD_UTF8, b"fine"], pa.string_view()),
+    pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), texts([b"fine", BAD_UTF8])),
+    pa.ListArray.from_arrays(_OFFSETS, _ITEMS),
+    pa.StructArray.from_arrays([_ITEMS], ["text"]),
+    pa.MapArray.from_arrays(_OFFSETS, _ITEMS, _ITEMS),
+], ids=lambda cells: str(cells.type))  # fmt: skip
+def test_text_that_is_not_utf8_is_refused_before_a_row_is_asked_or_replaced(
+    tmp_path: Path, cells: pa.Array
+) -> None:
+    table = pa.table({"n": ["0", "1", "2"], "x": cells})
+    plan = plan_of(tmp_path, table)
+    for prompt in ("{x}", "{n}"):  # also where nobody needs the column
+        with pytest.raises(SliceError, match="row 2 of .*in\.parquet: column 'x'.*on_invalid_text") as caught:
+            read(plan, prompt=prompt)
+        assert caught.value.kind == "input"
+    good, bad = read(plan_of(tmp_path, table, on_invalid_text="replace"), prompt="{n} {x}")
+    assert ([prompt.count("\ufffd") > 0 for _, prompt, _ in good], bad) == ([False, True, False], [])
+    assert len(read(plan_of(tmp_path, table, columns=["n"]), prompt="{n}")[0]) == 3
 
 
 @pytest.mark.parametrize("result", [
@@ -128,22 +148,35 @@ def test_carried_row_is_the_input_row_whatever_preprocess_does_to_it(tmp_path: P
     assert read(plan, preprocess=change)[0] == [(0, "prompt", {"x": ["a"]})]
 
 
-def test_slice_with_bad_rows_is_published_with_their_bytes_untouched(tmp_path: Path) -> None:
-    table = pa.table({
-        "x": texts([b"fine", BAD_UTF8, b"fine"]),
-        "other": texts([BAD_UTF8, b"fine", b"fine"]),
-        "at": pa.array([0, 0, 2**62], pa.timestamp("us")),
-    })  # fmt: skip
-    pq.write_table(table, tmp_path / "in.parquet")
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv"])
+def test_slice_with_invalid_text_is_refused_or_published_so_that_all_can_read_it(
+    tmp_path: Path, suffix: str
+) -> None:
+    """In the column that the request needs, and in another one, whose row goes to quarantine."""
+    path = tmp_path / f"in.{suffix}"
+    rows = [(b"fine", BAD_UTF8), (BAD_UTF8, b"fine"), (b"fail", BAD_UTF8)]
+    if suffix == "parquet":
+        pq.write_table(pa.table({"x": texts([x for x, _ in rows]), "y": texts([y for _, y in rows])}), path)
+    elif suffix == "jsonl":
+        path.write_bytes(b"".join(b'{"x": "%s", "y": "%s"}\n' % row for row in rows))
+    else:
+        path.write_bytes(b"x,y\n" + b"".join(b"%s,%s\n" % row for row in rows))
     job = job_of(
-        input_path=str(tmp_path / "in.parquet"), output_path=str(tmp_path / "out"), prompt="{x}",
-        max_quarantine_fraction=0.5,
+        input_path=str(path), output_path=f"{tmp_path}/out", prompt="{x}", max_quarantine_fraction=0.5,
     )  # fmt: skip
-    report = run_in_process(job)
+    cluster = InProcess()
+    with pytest.raises(SliceError, match=r"on_invalid_text='replace'") as caught:
+        run_in_process(job, cluster)
+    assert (caught.value.kind, cluster.answered) == ("input", 0)
+    report = run_in_process(changed(job, on_invalid_text="replace"))
     assert (report.counts.succeeded, report.counts.quarantined) == (2, 1)
-    published = pq.read_table(job.slice_path, partitioning=None)
-    assert published.column("other").cast(pa.binary()).to_pylist() == [BAD_UTF8, b"fine"]
-    assert published.column("at").cast(pa.int64()).to_pylist() == [0, 2**62]
+    bad = "\ufffd\ufffd"
+    for folder, expected in [
+        (job.slice_path, [("fine", bad), (bad, "fine")]),
+        (job.paths.quarantine, [("fail", bad)]),
+    ]:
+        assert duckdb.sql(f"select x, y from '{folder}/*.parquet'").fetchall() == expected
+        assert pl.read_parquet(f"{folder}/*.parquet").select("x", "y").rows() == expected
 
 
 class _Unprintable(Exception):

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.input import parquet
-from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.input.formats import parquet_batches
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, from_array
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from tests.support.in_process import job_of, run_in_process
@@ -33,7 +34,7 @@ def plan_of(folder: Path, **fields: Any) -> Plan:
 def test_rows_bring_their_images_whether_the_table_keeps_them_or_not(
     tmp_path: Path, columns: tuple[str, ...] | None
 ) -> None:
-    plan = plan_of(tmp_path, columns=columns)
+    plan = plan_of(tmp_path, columns=columns, image_column="photo")
     builder = RequestBuilder(plan.columns, prompt="Row {n}", media=OF_PHOTOS)
     assert builder.columns == ["n", "photo"]
     reader = RequestReader(plan, builder, carry_row=True)
@@ -46,7 +47,7 @@ def test_rows_bring_their_images_whether_the_table_keeps_them_or_not(
 
 
 def test_preprocess_writes_the_prompt_and_the_column_brings_the_images(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, columns=("n",))
+    plan = plan_of(tmp_path, columns=("n",), image_column="photo")
     builder = RequestBuilder(
         plan.columns, prompt=None, preprocess=lambda row: f"no. {row['n']}", media=OF_PHOTOS
     )
@@ -58,7 +59,7 @@ def test_preprocess_writes_the_prompt_and_the_column_brings_the_images(tmp_path:
 
 def test_large_rows_are_read_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(tmp_path)
-    monkeypatch.setattr(parquet, "_BATCH_BYTES", 1000)
+    monkeypatch.setattr(parquet_batches, "TABLE_BYTES", 1000)
     [unit] = plan.units
     read = [table.num_rows for table in plan.read(unit, ["n", "photo"])]
     assert (sum(read), max(read) <= 2) == (4, True)

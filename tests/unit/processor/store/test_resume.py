@@ -17,14 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
-from airflow_provider_raydatallm.processor.input import text
+from airflow_provider_raydatallm.processor.input.formats import text
 from airflow_provider_raydatallm.processor.input.listing import list_input
-from airflow_provider_raydatallm.processor.input.plan import Plan, make_plan
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
 from airflow_provider_raydatallm.processor.store.fragments import put_fragment
@@ -33,9 +34,12 @@ from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import answers, newest, shown
 from tests.support.stub_engine import StubEngine
 
+#: A hash of types.
+TYPES = "0123456789abcdef"
+
 
 def checkpoint_of(job: SliceJob) -> Checkpoint:
-    return Checkpoint(Store(job.paths.metadata), fingerprint(job))
+    return Checkpoint(Store(job.paths.metadata), answers_fingerprint(job))
 
 
 def finish(job: SliceJob, plan: Plan, rows: list[tuple[int, int]], kind: Any = "rows") -> None:
@@ -127,8 +131,8 @@ def job(tmp_path: Path) -> SliceJob:
 def test_plan_that_was_stored_is_the_plan_that_was_made(job: SliceJob, tmp_path: Path) -> None:
     plan = make_plan(job)
     checkpoint = checkpoint_of(job)
-    checkpoint.save_plan(plan)
-    loaded = checkpoint.load_plan(list_input(job))
+    checkpoint.save_plan(plan, TYPES)
+    loaded = checkpoint.load_plan(list_input(job), TYPES)
     assert loaded == plan
     assert loaded is not None
     assert [u.id for u in loaded.units] == [u.id for u in plan.units]
@@ -183,7 +187,7 @@ def test_damaged_fragment_with_holes_is_set_aside_before_anything_runs(job: Slic
 def test_damaged_plan_is_set_aside_and_finished_rows_still_count(job: SliceJob, damage: bytes) -> None:
     plan = make_plan(job)
     checkpoint = checkpoint_of(job)
-    checkpoint.save_plan(plan)
+    checkpoint.save_plan(plan, TYPES)
     finish(job, plan, [(0, o) for o in range(30)])
     [stored] = (Path(job.paths.metadata) / checkpoint.folder).glob("plan-*.json")
     stored.write_bytes(damage)

@@ -1,4 +1,4 @@
-"""The interface of an input format: scan a file into ranges, and read one of them.
+"""The interface of an input format: scan a file into ranges, and read them.
 
 A range is a part of a file that can be read alone: a Parquet row group, or bytes of a text file from the
 start of a record. The same range always yields the same rows in the same order, because publishing reads the
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
+import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import fsspec
 import pyarrow as pa
@@ -26,7 +28,26 @@ from airflow_provider_raydatallm.processor.input.listing import (
     describe_object,
     get_input_file,
 )
-from airflow_provider_raydatallm.processor.input.schema import parse_type
+from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
+from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How files are read.
+
+    :ivar columns: those that are wanted; None for all.
+    :ivar types: declared ones, by their paths as people write them.
+    """
+
+    columns: tuple[str, ...] | None = None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    csv: CsvOptions = field(default_factory=CsvOptions)
+    encoding: str = "utf-8"
+    replaces_invalid_text: bool = False
+
+    def wants(self, column: str) -> bool:
+        return self.columns is None or column in self.columns
 
 
 @dataclass(frozen=True)
@@ -43,14 +64,23 @@ class RowRange:
 
 @dataclass(frozen=True)
 class FileScan:
-    """A file's columns, in its order, and its ranges.
+    """A file's columns with their plain types, in its order, and its ranges.
 
     :ivar digest: of the part of the content that the scan knows whole (a Parquet footer); else "".
+    :ivar refused: columns that cannot be read as what they are: why, and what to do.
+    :ivar int96_unit: see `ParquetFooter`.
+    :ivar absent: declared columns that it does not have, and that count as null there.
+    :ivar value_ranges: of columns whose values were all seen; others are asked for
+        (`FileFormat.value_range`).
     """
 
     schema: pa.Schema
     ranges: tuple[RowRange, ...]
     digest: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    int96_unit: str = "us"
+    absent: frozenset[str] = frozenset()
+    value_ranges: Mapping[ColumnPath, ValueRange] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,16 +93,21 @@ class PlannedFile(InputFile):
 
     header: tuple[str, ...] = ()
     digest: str = ""
+    int96_unit: str = "us"
     key: str = ""
 
 
+#: Reads a range of an opened file: tables with those of some fields that the file has.
+RangeReader = Callable[[RowRange, pa.Schema], Iterator[pa.Table]]
+
+
 class FileFormat(ABC):
-    def __init__(
-        self, fs: fsspec.AbstractFileSystem, column_types: Mapping[str, str], csv_options: CsvOptions
-    ) -> None:
+    #: Whether its integers may be read as floats that are equal: its numbers have no types.
+    floats_count = False
+
+    def __init__(self, fs: fsspec.AbstractFileSystem, options: ReadOptions) -> None:
         self.fs = fs
-        self.csv_options = csv_options
-        self.column_types = {name: parse_type(name, text) for name, text in column_types.items()}
+        self.options = options
 
     @abstractmethod
     def scan(self, file: InputFile) -> FileScan:
@@ -81,9 +116,21 @@ class FileFormat(ABC):
         :raises SliceError: for a broken file, with the file and the position.
         """
 
+    def check_headers(self, headers: Sequence[tuple[str, Sequence[str]]]) -> None:  # noqa: B027
+        """:param headers: each file's path and columns.
+        :raises SliceError: for a file that is no part of the same table.
+        """
+
     @abstractmethod
-    def read(self, file: PlannedFile, part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
-        """Yields the rows of a range, in order, with those `fields` that the file has."""
+    def reader(self, file: PlannedFile) -> contextlib.AbstractContextManager[RangeReader]:
+        """Opens a file, to read its ranges one after the other.
+
+        :raises SliceError: when it is not the planned one any more.
+        """
+
+    @abstractmethod
+    def value_range(self, file: InputFile, scan: FileScan, path: ColumnPath) -> ValueRange | None:
+        """Returns the range of a column's integers, decimals or counts of time; None without any."""
 
     @contextlib.contextmanager
     def open(
@@ -100,7 +147,7 @@ class FileFormat(ABC):
         """
         with contextlib.ExitStack() as opened:
             try:
-                handle, info = self._open(file.path, read_ahead, opened)
+                handle, info = self._open(file, read_ahead, opened)
             except FileNotFoundError as e:
                 raise changed_error(file.path) from e
 
@@ -121,13 +168,17 @@ class FileFormat(ABC):
             check_again()
 
     def _open(
-        self, path: str, read_ahead: bool, opened: contextlib.ExitStack
+        self, file: InputFile, read_ahead: bool, opened: contextlib.ExitStack
     ) -> tuple[pa.NativeFile, Callable[[], InputFile]]:
         """Returns the opened file, and what tells which one it is."""
+        path = file.path
         if isinstance(self.fs, LocalFileSystem):
             # A decompressing stream closes what it reads from, and not every OSFile tells its descriptor.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # What took the path may be a pipe, which would block.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             opened.callback(os.close, descriptor)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise changed_error(path)
             handle = opened.enter_context(pa.OSFile(f"/proc/self/fd/{descriptor}", "rb"))
             return handle, lambda: describe_disk_file(path, os.fstat(descriptor))
         raw = self.fs.open(path, "rb", **({} if read_ahead else {"cache_type": "none"}))
@@ -137,7 +188,45 @@ class FileFormat(ABC):
             known = details.pop() if details else None
             return describe_object(path, known) if known else get_input_file(self.fs, path)
 
-        return opened.enter_context(pa.PythonFile(raw, mode="r")), info
+        return opened.enter_context(pa.PythonFile(_WholeReads(raw, file), mode="r")), info
+
+
+class _WholeReads(io.RawIOBase):
+    """An object, whose reads give all bytes that were asked for: what lies between may end an answer
+    early."""
+
+    def __init__(self, raw: io.IOBase, file: InputFile) -> None:
+        self._raw = raw
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        start = self._raw.tell()
+        left = self._file.size - start
+        wanted = left if size < 0 else min(size, left)
+        data: bytes = self._raw.read(wanted) if wanted > 0 else b""
+        if len(data) != max(wanted, 0):
+            raise SliceError(
+                f"{self._file.path} could not be read: of the {wanted:,} bytes from byte {start:,} on, "
+                f"{len(data):,} came. A proxy may cut answers; run the slice again",
+                kind="transient",
+            )
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._raw.tell()
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 def _pass() -> None:
@@ -146,6 +235,8 @@ def _pass() -> None:
 
 def read_error(path: str, error: Exception, problem: str) -> SliceError:
     """The error for a file that cannot be read: transient when the storage failed, not the content."""
+    if isinstance(error, SliceError):
+        return error
     if getattr(error, "errno", None) == errno.EBUSY:  # s3fs: the object was replaced since it was opened
         return changed_error(path)
     refused = isinstance(error, (PermissionError, ConnectionError, TimeoutError))

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.publish.vector_column import with_known_size
+from airflow_provider_raydatallm.processor.publish.answer_columns import with_known_size
 from airflow_provider_raydatallm.processor.request.answers.numbers import VectorParser
 from tests.support.in_process import job_of
 

@@ -1,0 +1,137 @@
+"""The types of a slice's files: grouped by file, unified, and with the values that decide between types."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.input.formats.base import FileFormat, FileScan
+from airflow_provider_raydatallm.processor.input.listing import InputFile
+from airflow_provider_raydatallm.processor.input.types.declared import with_declared
+from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange, kind_of, rescaled
+from airflow_provider_raydatallm.processor.input.types.plain import (
+    ColumnPath,
+    leaves,
+    path_text,
+    plain_schema,
+)
+from airflow_provider_raydatallm.processor.input.types.unify import unify_schemas
+
+#: Kinds of numbers, one of which may be declared as another.
+_NUMBERS = {"integer", "float", "decimal"}
+
+
+class ScannedFile(NamedTuple):
+    file: InputFile
+    scan: FileScan
+
+    @property
+    def columns(self) -> list[str]:
+        """Its own, then those of its Hive folders."""
+        return list(dict.fromkeys([*self.scan.schema.names, *(name for name, _ in self.file.partition)]))
+
+
+@dataclass(frozen=True)
+class FileGroup:
+    """Files with the same types."""
+
+    reader: FileFormat
+    schema: pa.Schema
+    files: Sequence[ScannedFile]
+
+    @property
+    def name(self) -> str:
+        return self.files[0].file.path
+
+    @property
+    def floats_count(self) -> bool:
+        return self.reader.floats_count
+
+    def value_range(self, path: ColumnPath) -> ValueRange | None:
+        return _around([self.reader.value_range(file, scan, path) for file, scan in self.files])
+
+
+@dataclass(frozen=True)
+class FileTypes:
+    """The types that all files of a slice have together.
+
+    :ivar schema: the wanted columns of all.
+    """
+
+    groups: Sequence[FileGroup]
+    schema: pa.Schema
+
+    name = "the slice"
+
+    @property
+    def floats_count(self) -> bool:
+        return all(group.floats_count for group in self.groups)
+
+    def value_range(self, path: ColumnPath) -> ValueRange | None:
+        target = _leaf_type(self.schema, path)
+        found = []
+        for group in self.groups:
+            source = _leaf_type(group.schema, path)
+            if source is not None and target is not None and (values := group.value_range(path)) is not None:
+                found.append(rescaled(values, source, target))
+        return _around(found)
+
+
+def unify_files(
+    reader: FileFormat, files: Sequence[ScannedFile], declared: Mapping[ColumnPath, pa.DataType]
+) -> FileTypes:
+    """Unifies the wanted columns of files.
+
+    :param declared: types that the files' own ones give way to.
+    :raises SliceError: when no type holds the values of a column.
+    """
+    groups = []
+    for members in _by_types(files):
+        scan = members[0].scan
+        own = pa.schema([field for field in scan.schema if reader.options.wants(field.name)])
+        schema = plain_schema(with_declared(own, declared))
+        _check_declared(members[0].file.path, own, declared)
+        groups.append(FileGroup(reader, schema, members))
+    return FileTypes(groups, unify_schemas([(group.schema, group) for group in groups]))
+
+
+def _by_types(files: Sequence[ScannedFile]) -> list[list[ScannedFile]]:
+    """Files mostly share one schema, the very object where it is a footer's."""
+    keys: dict[int, str] = {}
+    groups: dict[str, list[ScannedFile]] = defaultdict(list)
+    for one in files:
+        schema = one.scan.schema
+        key = keys.get(id(schema)) or keys.setdefault(id(schema), schema.to_string())
+        groups[key].append(one)
+    return list(groups.values())
+
+
+def _check_declared(path: str, own: pa.Schema, declared: Mapping[ColumnPath, pa.DataType]) -> None:
+    """A declared type may be one that holds fewer values: whether it does is checked before rows are
+    asked."""
+    for field in own:
+        for steps, kind in leaves(field.type, (field.name,)):
+            target = declared.get(steps, kind)
+            kinds = {kind_of(kind), kind_of(target)}
+            if kind != target and len(kinds) > 1 and not kinds <= _NUMBERS:
+                raise SliceError(
+                    f"source.column_types makes column {path_text(steps)!r} {target}, and {path} has {kind} "
+                    "there: a type of another kind would change its values",
+                    kind="input",
+                )
+
+
+def _leaf_type(schema: pa.Schema, path: ColumnPath) -> pa.DataType | None:
+    if path[0] not in schema.names:
+        return None
+    return dict(leaves(schema.field(path[0]).type, path[:1])).get(path)
+
+
+def _around(ranges: Sequence[ValueRange | None]) -> ValueRange | None:
+    found = [values for values in ranges if values is not None]
+    return ValueRange(min(v.low for v in found), max(v.high for v in found)) if found else None

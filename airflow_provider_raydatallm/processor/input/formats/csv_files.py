@@ -1,0 +1,169 @@
+"""CSV files: RFC 4180 (comma, double quotes, doubled inside quotes, newlines allowed inside quotes) in UTF-8,
+or what the options say instead. Columns are text unless a type is declared: inference would alter "01234"."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.input.formats.text import ColumnTypes, TextFormat
+from airflow_provider_raydatallm.processor.input.types.declared import parse_path
+from airflow_provider_raydatallm.processor.input.types.plain import plain_schema
+
+_ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
+#: The first line that spreadsheets write to name the delimiter.
+_SEPARATOR = re.compile(rb'\s*"?sep=(.)"?\r?\n', re.IGNORECASE)
+
+
+class CsvFormat(TextFormat):
+    _row_in_message = re.compile(r"Row #(\d+)")
+
+    @property
+    def parsed_whole(self) -> bool:
+        return self.options.csv.escape_char is not None or super().parsed_whole
+
+    def read_header(self, block: bytes, path: str) -> tuple[tuple[str, ...], int]:
+        _, skip = super().read_header(block, path)
+        options = self.options.csv
+        if match := _SEPARATOR.match(block[skip : skip + 20]):
+            raise SliceError(
+                f"{path} begins with the line {match[0].decode(errors='replace').strip()!r}, which "
+                "spreadsheets write: remove it, and set "
+                f"source.csv={{'delimiter': {match[1].decode(errors='replace')!r}}}",
+                kind="input",
+            )
+        end = skip + _first_record_end(block[skip:], options.quote_char.encode())
+        try:
+            lines = csv.reader(
+                [block[skip:end].decode().rstrip("\r\n")],
+                delimiter=options.delimiter,
+                quotechar=options.quote_char,
+                escapechar=options.escape_char,
+            )
+            names = tuple(next(lines, []))
+        except (UnicodeDecodeError, csv.Error) as e:
+            raise SliceError(
+                f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends; {_ENCODING}",
+                kind="input",
+            ) from e
+        if not names:
+            raise SliceError(f"{path}: the header names no column", kind="input")
+        if duplicates := sorted({n for n in names if names.count(n) > 1}):
+            raise SliceError(
+                f"{path}: the header names {', '.join(map(repr, duplicates))} twice", kind="input"
+            )
+        return names, end
+
+    def check_headers(self, headers: Sequence[tuple[str, Sequence[str]]]) -> None:
+        if not headers:
+            return
+        first, names = headers[0]
+        for path, others in headers[1:]:
+            if set(names) - set(others) and set(others) - set(names):
+                raise SliceError(
+                    f"{path} begins with {list(others)!r:.200} and {first} with {list(names)!r:.200}: each "
+                    "file begins with its header, and files of one slice name the same columns. Is the "
+                    "header missing?",
+                    kind="input",
+                )
+
+    def column_types(self, path: str, header: Sequence[str]) -> ColumnTypes:
+        return _CsvTypes(self, header)
+
+    def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema) -> pa.Table:
+        names = [name for name in fields.names if name in header]
+        return self.read_table(block, header, names or header[:1]).select(names)
+
+    def read_table(self, block: bytes, header: Sequence[str], names: Sequence[str]) -> pa.Table:
+        csv_options = self.options.csv
+        return pa_csv.read_csv(
+            pa.BufferReader(block),
+            read_options=pa_csv.ReadOptions(
+                column_names=list(header), use_threads=False, block_size=len(block) + 1
+            ),
+            parse_options=pa_csv.ParseOptions(
+                newlines_in_values=True,
+                delimiter=csv_options.delimiter,
+                quote_char=csv_options.quote_char,
+                escape_char=csv_options.escape_char or False,
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=self.declared(header),
+                include_columns=list(names),
+                # Only an empty field is null: "NA" and "NaN" are texts that people write.
+                null_values=[""],
+                strings_can_be_null=False,
+                quoted_strings_can_be_null=True,
+            ),
+        )
+
+    def declared(self, header: Sequence[str]) -> pa.Schema:
+        """The columns' types as they are parsed."""
+        types = {parse_path(text, header): kind for text, kind in self.options.types.items()}
+        return pa.schema([(name, types.get((name,), pa.string())) for name in header])
+
+    def hint(self, problem: str, block: bytes) -> str:
+        return f": {_ENCODING}" if "invalid UTF8" in problem else ""
+
+    def last_record_end(self, block: bytes) -> int:
+        quote = self.options.csv.quote_char.encode()
+        if quote not in block:
+            return super().last_record_end(block)
+        data = np.frombuffer(block, np.uint8)
+        quotes = np.flatnonzero(data == quote[0])
+        opening, delimiter = quotes[::2], ord(self.options.csv.delimiter)
+        before = data[opening[opening > 0] - 1]
+        if np.isin(before, (delimiter, ord("\n"), ord("\r"), quote[0])).all():
+            # A newline ends a record when an even number of quotes stands before it. The sum may wrap; its
+            # parity does not.
+            is_quoted = np.cumsum(data == quote[0], dtype=np.uint8) & 1
+        else:
+            is_quoted = _find_quoted(data, quotes, delimiter)
+        ends = np.flatnonzero((data == ord("\n")) & (is_quoted == 0))
+        return int(ends[-1]) + 1 if ends.size else 0
+
+
+class _CsvTypes(ColumnTypes):
+    def __init__(self, csv_format: CsvFormat, header: Sequence[str]) -> None:
+        self._format = csv_format
+        self._header = header
+
+    def add(self, block: bytes) -> int:
+        return int(self._format.read_table(block, self._header, self._header).num_rows)
+
+    def schema(self) -> pa.Schema:
+        return plain_schema(self._format.declared(self._header))
+
+
+def _find_quoted(data: np.ndarray, quotes: np.ndarray, delimiter: int) -> np.ndarray:
+    """Which bytes are within quotes, as the parser has it: a quote that does not begin a field is text."""
+    edges = np.zeros(len(data) + 1, np.int8)
+    is_open, i = False, 0
+    while i < len(quotes):
+        at = int(quotes[i])
+        if not is_open:
+            is_open = at == 0 or data[at - 1] in (delimiter, ord("\n"), ord("\r"))
+            edges[at] += is_open
+        elif i + 1 < len(quotes) and quotes[i + 1] == at + 1:
+            i += 1  # a doubled quote stands for one
+        else:
+            is_open = False
+            edges[at] -= 1
+        i += 1
+    return np.cumsum(edges[:-1], dtype=np.int8)
+
+
+def _first_record_end(block: bytes, quote: bytes) -> int:
+    inside = False
+    for match in re.finditer(b"[" + re.escape(quote) + b"\n]", block):
+        if match.group() == quote:
+            inside = not inside
+        elif not inside:
+            return match.end()
+    return len(block)

@@ -1,0 +1,303 @@
+"""JSON Lines: one object a line. Strings stay strings: what looks like a date becomes one only by a declared
+type.
+
+JSON's numbers have no types. A column of integers is one of 64 bits, unsigned where they need it; integers
+beside floats become floats, if they are small enough to be the same as floats; anything else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
+import pyarrow.types as pt
+
+from airflow_provider_raydatallm.processor.input.formats.text import ColumnTypes, TextFormat
+from airflow_provider_raydatallm.processor.input.types.convert import conform
+from airflow_provider_raydatallm.processor.input.types.declared import (
+    declared_fields,
+    parse_path,
+    with_declared,
+)
+from airflow_provider_raydatallm.processor.input.types.lossless import EXACT_INTS, ValueRange
+from airflow_provider_raydatallm.processor.input.types.plain import (
+    ITEMS,
+    ColumnPath,
+    leaves,
+    path_text,
+    plain_schema,
+)
+from airflow_provider_raydatallm.processor.input.types.unify import unify_schemas
+from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
+
+#: Levels of a value, and fields of all records together.
+MAX_DEPTH, MAX_FIELDS = 32, 10_000
+#: Of a block, parsed first: a file whose records have keys of their own is noticed before it fills the
+#: memory.
+_FIRST_PIECE_BYTES = 32 << 10
+_PARALLEL_BYTES = 1 << 20
+#: Arrow's parser calls itself for each level. A shorter line cannot be nested so deeply that this ends the
+#: process.
+_SAFE_LINE_BYTES = 1000
+_EXACT = EXACT_INTS[64]
+_TEXT = bytes(set(range(256)) - set(b'{}[]"\\'))
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_ROW = re.compile(r"in row (\d+)")
+
+
+class JsonLinesFormat(TextFormat):
+    floats_count = True
+    _row_in_message = re.compile(r"in row (\d+)")
+    _first_number = 0
+
+    def column_types(self, path: str, header: Sequence[str]) -> ColumnTypes:
+        return _JsonTypes(path, self.options.types)
+
+    def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema) -> pa.Table:
+        table = _parse(block, _parsed_schema(fields), "ignore")
+        return conform(table, fields, {})
+
+    def hint(self, problem: str, block: bytes) -> str:
+        if "changed from" in problem:
+            return ": a field has values of one type; give the others another name, or write all as text"
+        if block.lstrip().startswith(b"["):
+            return ": the file is a JSON array; write its objects one a line (jq -c '.[]' does)"
+        return ": each line holds one object" if "JSON parse error" in problem else ""
+
+
+class _JsonTypes(ColumnTypes):
+    """:ivar name: of the file."""
+
+    floats_count = True
+
+    def __init__(self, name: str, declared: Mapping[str, pa.DataType]) -> None:
+        self.name = name
+        self._declared = declared
+        self._types: dict[ColumnPath, pa.DataType] | None = None
+        self._schema = pa.schema([])
+        self._ranges: dict[ColumnPath, ValueRange] = {}
+        self._absent: set[str] = set()
+
+    @property
+    def absent(self) -> frozenset[str]:
+        return frozenset(self._absent)
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def value_ranges(self) -> dict[ColumnPath, ValueRange]:
+        return self._ranges
+
+    def value_range(self, path: ColumnPath) -> ValueRange | None:
+        return self._ranges.get(path)
+
+    def add(self, block: bytes) -> int:
+        _check_lines(block)
+        if self._types is None:
+            columns = _first_keys(block)
+            self._types = {parse_path(text, columns): kind for text, kind in self._declared.items()}
+            self._absent = {name for name, *_ in self._types}
+        self._absent -= {name for name in self._absent if json.dumps(name).encode() in block}
+        rows = 0
+        for piece, is_rest in self._pieces(block):
+            try:
+                rows += self._add_piece(piece, self._types, is_rest)
+            except pa.ArrowInvalid as e:
+                raise pa.ArrowInvalid(_counted_from(rows, str(e))) from e
+        return rows
+
+    def _pieces(self, block: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Yields pieces that double in size while they add fields; then the rest, and whether it is that."""
+        start, size = 0, _FIRST_PIECE_BYTES
+        while start < len(block):
+            before = self._schema
+            end = block.rfind(b"\n", start, start + size) + 1 or block.find(b"\n", start) + 1 or len(block)
+            yield block[start:end], False
+            start, size = end, 2 * size
+            if self._schema.equals(before):
+                break
+        if start < len(block):
+            yield block[start:], True
+
+    def _add_piece(self, piece: bytes, types: Mapping[ColumnPath, pa.DataType], is_large: bool) -> int:
+        declared = _parsed_schema(declared_fields(types))
+        try:
+            table = _parse(piece, declared, "infer", is_parallel=is_large)
+        except pa.ArrowInvalid:
+            if not is_large:
+                raise
+            table = _parse(piece, declared, "infer")  # its error counts rows from the piece's first
+        found = plain_schema(pa.schema([(f.name, _without_dates(f.type)) for f in _checked(table.schema)]))
+        wide = {path: pa.uint64() for path in self._wide_integers(piece, table, found, types)}
+        typed = plain_schema(with_declared(found, {**wide, **types}))
+        if wide or types:
+            table = conform(_parse(piece, _parsed_schema(typed), "ignore"), typed, {})
+        for path, kind in leaves(pa.struct(list(typed)), ()):
+            if not pt.is_integer(kind):
+                continue
+            for values in values_at(table.column(path[0]), path[1:]):
+                if (found_range := range_of(values)) is not None:
+                    self._ranges[path] = self._ranges.get(path, found_range) | found_range
+        self._schema = unify_schemas([(self._schema, self), (typed, self)])
+        return int(table.num_rows)
+
+    def _wide_integers(
+        self, piece: bytes, table: pa.Table, found: pa.Schema, types: Mapping[ColumnPath, pa.DataType]
+    ) -> list[ColumnPath]:
+        """Columns that Arrow read as floats, and whose integers need 64 bits without a sign.
+
+        :raises pa.ArrowInvalid: for those that hold floats, too: as such, their integers would be others.
+        """
+        paths = [
+            path
+            for path, kind in leaves(pa.struct(list(found)), ())
+            if path not in types
+            and pt.is_floating(kind)
+            and _reaches(table.column(path[0]), path[1:], _EXACT)
+        ]
+        if not paths:
+            return []
+        wide: dict[ColumnPath, int] = {}
+        for record in _records_with_long_integers(piece):
+            for path in paths:
+                numbers = (v for v in _numbers_at(record, path) if isinstance(v, int) and abs(v) > _EXACT)
+                if (number := next(numbers, None)) is not None:
+                    wide[path] = number
+        for path, value in wide.items():
+            try:
+                only = declared_fields({path: pa.uint64()})
+                _parse(piece, only, "ignore")
+            except pa.ArrowInvalid as e:
+                raise pa.ArrowInvalid(
+                    f"field {path_text(path)!r} mixes floats with integers that they cannot hold, such as "
+                    f"{value}: set source.column_types={{{path_text(path)!r}: 'decimal128(38, 3)'}}, or "
+                    "'uint64' for integers alone"
+                ) from e
+        return list(wide)
+
+
+def _parse(block: bytes, fields: pa.Schema, unexpected: str, *, is_parallel: bool = False) -> pa.Table:
+    return pa_json.read_json(
+        pa.BufferReader(block),
+        read_options=pa_json.ReadOptions(
+            use_threads=is_parallel, block_size=_PARALLEL_BYTES if is_parallel else len(block) + 1
+        ),
+        parse_options=pa_json.ParseOptions(explicit_schema=fields, unexpected_field_behavior=unexpected),
+    )
+
+
+def _counted_from(first_row: int, message: str) -> str:
+    """An error's message, which counts rows from a piece's first one."""
+    return _ROW.sub(lambda match: f"in row {first_row + int(match[1])}", message)
+
+
+def _parsed_schema(schema: pa.Schema) -> pa.Schema:
+    """The types as they are parsed: dates and times as text, which is then read as CSV's is."""
+    return pa.schema([(field.name, _parsed_type(field.type)) for field in schema])
+
+
+def _parsed_type(kind: pa.DataType) -> pa.DataType:
+    return _replace_leaves(kind, lambda leaf: pa.string() if pt.is_temporal(leaf) else leaf)
+
+
+def _without_dates(kind: pa.DataType) -> pa.DataType:
+    return _replace_leaves(kind, lambda leaf: pa.string() if pt.is_timestamp(leaf) else leaf)
+
+
+def _replace_leaves(kind: pa.DataType, replace: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    if pt.is_struct(kind):
+        return pa.struct([(field.name, _replace_leaves(field.type, replace)) for field in kind])
+    if pt.is_list(kind):
+        return pa.list_(pa.field("element", _replace_leaves(kind.value_type, replace)))
+    return replace(kind)
+
+
+def _checked(schema: pa.Schema) -> pa.Schema:
+    """:raises pa.ArrowInvalid: for records of too many fields, or levels."""
+    level, depth, fields = [field.type for field in schema], 0, 0
+    while level:
+        depth, fields = depth + 1, fields + len(level)
+        if depth > MAX_DEPTH:
+            raise pa.ArrowInvalid(f"a value is nested in more than {MAX_DEPTH} levels: write it as text")
+        if fields > MAX_FIELDS:
+            raise pa.ArrowInvalid(
+                f"the records have more than {MAX_FIELDS:,} fields together: are their keys data? Write them "
+                "as lists of keys and values"
+            )
+        level = [kind.field(i).type for kind in level for i in range(kind.num_fields)]
+    return schema
+
+
+def _check_lines(block: bytes) -> None:
+    """:raises pa.ArrowInvalid: for a line that is no object, or nested so deeply that parsing it would end
+    the process, as it would for some of the former."""
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+    starts = np.concatenate([[0], ends + 1])
+    if starts[-1] == len(block):
+        starts = starts[:-1]
+    first = np.frombuffer(block, np.uint8)[starts]
+    for number in np.flatnonzero(first != ord("{")):
+        line = block[starts[number] :].partition(b"\n")[0].strip()
+        if line and not line.startswith(b"{"):
+            text = line[:40].decode(errors="replace")
+            raise pa.ArrowInvalid(f"{text!r} is not a JSON object, in row {number}")
+    sizes = np.diff(starts, append=len(block))
+    for number in np.flatnonzero(sizes > _SAFE_LINE_BYTES):
+        line = block[starts[number] : starts[number] + sizes[number]]
+        if sum(map(line.count, (b"{", b"["))) > MAX_DEPTH and _depth(line) > MAX_DEPTH:
+            raise pa.ArrowInvalid(
+                f"a value is nested in more than {MAX_DEPTH} levels, in row {number}: write it as text"
+            )
+
+
+def _depth(line: bytes) -> int:
+    structure = np.frombuffer(_STRING.sub(b"", line.translate(None, _TEXT)), np.uint8)
+    steps = np.isin(structure, list(b"{[")).astype(np.int64) - np.isin(structure, list(b"}]"))
+    return int(np.cumsum(steps).max(initial=0))
+
+
+def _first_keys(block: bytes) -> list[str]:
+    try:
+        return list(json.loads(block.lstrip().partition(b"\n")[0]))
+    except (ValueError, RecursionError):
+        return []  # parsing says what is wrong
+
+
+def _reaches(column: pa.ChunkedArray, path: ColumnPath, limit: int) -> bool:
+    largest = (pc.max(pc.abs(values)).as_py() for values in values_at(column, path))
+    return any(value is not None and value >= limit for value in largest)
+
+
+def _records_with_long_integers(block: bytes) -> Iterator[Any]:
+    """Yields the records in whose lines are integers that a float may not hold, perhaps within a text."""
+    data = np.frombuffer(block, np.uint8)
+    is_digit = (data - ord("0")) < 10
+    runs = is_digit
+    for step in (1, 2, 4, 8):
+        runs = runs[:-step] & runs[step:]
+    starts = np.flatnonzero(runs)
+    before = np.where(starts > 0, data[starts - 1], ord(" "))
+    starts = starts[(before != ord(".")) & ((before - ord("0")) >= 10)]
+    ends = np.flatnonzero(data == ord("\n"))
+    for number in np.unique(np.searchsorted(ends, starts)).tolist():
+        first = ends[number - 1] + 1 if number else 0
+        try:
+            yield json.loads(block[first : ends[number] if number < len(ends) else len(block)])
+        except ValueError as e:
+            raise pa.ArrowInvalid(f"{e}, in row {number}") from e
+
+
+def _numbers_at(value: Any, path: ColumnPath) -> Iterator[Any]:
+    if value is None or not path:
+        yield value
+    elif path[0] == ITEMS:
+        for item in value:
+            yield from _numbers_at(item, path[1:])
+    else:
+        yield from _numbers_at(value.get(path[0]), path[1:])

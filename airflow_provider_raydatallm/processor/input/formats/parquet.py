@@ -1,0 +1,179 @@
+"""Parquet files: a range is a row group."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.input.formats.base import (
+    FileFormat,
+    FileScan,
+    PlannedFile,
+    RangeReader,
+    RowRange,
+    changed_error,
+    read_error,
+)
+from airflow_provider_raydatallm.processor.input.formats.parquet_batches import read_row_group
+from airflow_provider_raydatallm.processor.input.formats.parquet_footer import (
+    Int96Unit,
+    ParquetFooter,
+    parse_footer,
+    read_footer,
+)
+from airflow_provider_raydatallm.processor.input.listing import InputFile
+from airflow_provider_raydatallm.processor.input.types.convert import conform
+from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
+from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, leaf_paths, leaves
+from airflow_provider_raydatallm.processor.input.types.texts import replace_invalid
+from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
+
+_DAMAGED = " is not a readable Parquet file (truncated or not Parquet)"
+#: What pyarrow raises for a file.
+_ERRORS = (pa.ArrowException, OSError, ValueError)
+#: Of either sign, that nanoseconds in 64 bits can tell.
+_MAX_MICROSECONDS = (2**63 - 1) // 1000
+
+
+class ParquetFormat(FileFormat):
+    _last: tuple[ParquetFooter, pa.Schema, Mapping[str, str]] | None = None
+
+    def scan(self, file: InputFile) -> FileScan:
+        try:
+            with self.open(file, read_ahead=False) as (f, _):
+                footer = read_footer(f, file.size)
+                unit = self._find_int96_unit(file, f, footer)
+            schema, refused = self._types(footer if unit == "us" else parse_footer(footer.content, unit))
+            refused = {**refused, **_encrypted(footer)}
+        except _ERRORS as e:
+            raise read_error(file.path, e, _DAMAGED) from e
+        ranges, first = [], 0
+        for group in range(footer.file.metadata.num_row_groups):
+            rows = footer.file.metadata.row_group(group).num_rows
+            ranges.append(RowRange(first_row=first, rows=rows, row_group=group))
+            first += rows
+        return FileScan(schema, tuple(ranges), footer.digest, refused, unit)
+
+    @contextlib.contextmanager
+    def reader(self, file: PlannedFile) -> Iterator[RangeReader]:
+        with self.open(file, read_ahead=False) as (f, check):
+            try:
+                footer = read_footer(f, file.size)
+                if footer.digest != file.digest:
+                    raise changed_error(file.path)
+                if file.int96_unit == "ns":
+                    footer = parse_footer(footer.content, "ns")
+                schema, _ = self._types(footer)
+            except _ERRORS as e:
+                raise read_error(file.path, e, _DAMAGED) from e
+            place = {name: i for i, name in enumerate(schema.names)}
+
+            def read(part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
+                assert part.row_group is not None
+                own = pa.schema([schema.field(place[name]) for name in fields.names if name in place])
+                try:
+                    for table in read_row_group(footer, f, part.row_group, own.names):
+                        check()
+                        yield self._with_valid_text(conform(table, own, {}))
+                except _ERRORS as e:
+                    raise read_error(file.path, e, f", row group {part.row_group}") from e
+
+            yield read
+
+    def value_range(self, file: InputFile, scan: FileScan, path: ColumnPath) -> ValueRange | None:
+        leaf = leaf_paths(scan.schema).index(path)
+        field = scan.schema.field(path[0])
+        kind = dict(leaves(field.type, path[:1]))[path]
+        planned = PlannedFile(**vars(file), digest=scan.digest, int96_unit=scan.int96_unit)
+        found: list[ValueRange] = []
+        try:
+            with self.open(file, read_ahead=False) as (f, _):
+                chunks = read_footer(f, file.size).chunks
+            with self.reader(planned) as read:
+                for part, group in zip(scan.ranges, chunks, strict=True):
+                    known = group[leaf].value_range(kind)
+                    if known is not None:
+                        found.append(known)
+                    elif group[leaf].nulls != group[leaf].values:
+                        tables = read(part, pa.schema([field]))
+                        values = (v for t in tables for v in values_at(t.column(0), path[1:]))
+                        found += [r for r in map(range_of, values) if r is not None]
+        except _ERRORS as e:
+            raise read_error(file.path, e, _DAMAGED) from e
+        return ValueRange(min(r.low for r in found), max(r.high for r in found)) if found else None
+
+    def _types(self, footer: ParquetFooter) -> tuple[pa.Schema, Mapping[str, str]]:
+        """The footer's types; the very objects of the file before for the same ones, as files mostly have."""
+        if self._last is not None and self._last[0].has_same_types(footer):
+            return self._last[1:]
+        schema, refused = footer.schema, footer.refused
+        if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+            raise pa.ArrowInvalid(f"two columns are named {twice[0]!r}: rename one")
+        self._last = footer, schema, refused
+        return schema, refused
+
+    def _with_valid_text(self, table: pa.Table) -> pa.Table:
+        if not self.options.replaces_invalid_text:
+            return table
+        return pa.Table.from_arrays([replace_invalid(c) for c in table.itercolumns()], schema=table.schema)
+
+    def _find_int96_unit(self, file: InputFile, f: pa.NativeFile, footer: ParquetFooter) -> Int96Unit:
+        """Timestamps in the old format have days and nanoseconds: as nanoseconds in 64 bits those of distant
+        years wrap, and as microseconds some lose digits. Their values tell.
+
+        :raises SliceError: when both would happen.
+        """
+        names = [name for name, *_ in leaf_paths(footer.file.schema_arrow)]
+        old = {n for n, leaf in zip(names, footer.leaves, strict=True) if leaf.physical_type == "INT96"}
+        has_digits, is_distant = "", ""
+        for name in (name for name in dict.fromkeys(names) if name in old and self.options.wants(name)):
+            for micros, nanos in _int96_values(f, footer, name):
+                lost = nanos - micros * 1000  # wraps as the nanoseconds do
+                has_digits = name if lost.any() else has_digits
+                is_distant = name if (np.abs(micros) > _MAX_MICROSECONDS).any() else is_distant
+        if has_digits and is_distant:
+            raise SliceError(
+                f"{file.path}: column {has_digits!r} holds timestamps of nanoseconds and {is_distant!r} some "
+                "of years before 1678 or after 2261, in the old INT96 format: no type keeps both. Write them "
+                "as another type, or leave the column out with columns=",
+                kind="input",
+            )
+        return "ns" if has_digits else "us"
+
+
+def _encrypted(footer: ParquetFooter) -> dict[str, str]:
+    if not footer.may_be_encrypted:
+        return {}
+    names = [name for name, *_ in leaf_paths(footer.file.schema_arrow)]
+    return {
+        name: "is encrypted, and jobs have no keys: write it without encryption"
+        for group in footer.chunks
+        for name, chunk in zip(names, group, strict=True)
+        if chunk.is_encrypted
+    }
+
+
+def _int96_values(
+    f: pa.NativeFile, footer: ParquetFooter, name: str
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields a column's values in microseconds and nanoseconds."""
+    others = parse_footer(footer.content, "ns")
+    paths = [path for path in leaf_paths(footer.file.schema_arrow) if path[0] == name]
+    for group in range(footer.file.metadata.num_row_groups):
+        tables = (read_row_group(one, f, group, [name]) for one in (footer, others))
+        for pair in zip(*tables, strict=True):
+            for path, leaf in zip(paths, _leaves_of(footer, name), strict=True):
+                if leaf.physical_type == "INT96":
+                    micros, nanos = (values_at(table.column(0), path[1:]) for table in pair)
+                    for one, other in zip(micros, nanos, strict=True):
+                        yield tuple(a.drop_null().view(pa.int64()).to_numpy() for a in (one, other))
+
+
+def _leaves_of(footer: ParquetFooter, name: str) -> list[Any]:
+    names = (path[0] for path in leaf_paths(footer.file.schema_arrow))
+    return [leaf for leaf, of in zip(footer.leaves, names, strict=True) if of == name]

@@ -1,0 +1,231 @@
+"""Text files, as blocks of whole records.
+
+A scan parses the whole file, so that a broken line is found before anything is spent and row counts are
+those of the parser that reads the rows later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.input.formats.base import (
+    FileFormat,
+    FileScan,
+    PlannedFile,
+    RangeReader,
+    RowRange,
+    read_error,
+)
+from airflow_provider_raydatallm.processor.input.listing import InputFile
+from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
+from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath
+
+#: Bytes of text in a range: small enough to parse in memory, large enough that parsing dominates the cost.
+TEXT_RANGE_BYTES = 16 << 20
+#: A longer record counts as an unbalanced quote.
+MAX_RECORD_BYTES = 256 << 20
+
+#: Codecs by file suffix.
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+
+_ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
+
+
+class ColumnTypes:
+    """The types of a file's columns, as its blocks show them one after the other."""
+
+    @abstractmethod
+    def add(self, block: bytes) -> int:
+        """Parses a block of whole records, and returns their number.
+
+        :raises pa.ArrowException: naming the record.
+        """
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Plain types of all blocks together."""
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Declared columns that no record has."""
+        return frozenset()
+
+    def value_ranges(self) -> dict[ColumnPath, ValueRange]:
+        return {}
+
+
+class TextFormat(FileFormat):
+    """Compressed files are one range, since they allow no seek; so are files whose records can be told apart
+    only by parsing all text before them (`parsed_whole`)."""
+
+    #: Finds the record's number in the parser's message, and the number of the first record there.
+    _row_in_message = re.compile(r"(?!)")
+    _first_number = 1
+
+    @property
+    def parsed_whole(self) -> bool:
+        return self.options.encoding != "utf-8"
+
+    @abstractmethod
+    def column_types(self, path: str, header: Sequence[str]) -> ColumnTypes:
+        """Returns what finds the types of a file's columns."""
+
+    @abstractmethod
+    def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema) -> pa.Table:
+        """Parses whole records into those of some fields that the file has."""
+
+    def last_record_end(self, block: bytes) -> int:
+        """Bytes of `block`, which starts with a record, up to the end of its last whole record, if any."""
+        return block.rfind(b"\n") + 1
+
+    def read_header(self, block: bytes, path: str) -> tuple[tuple[str, ...], int]:
+        """Column names at the start of the file, and the bytes before its first record."""
+        return (), 3 if block.startswith(b"\xef\xbb\xbf") else 0
+
+    def scan(self, file: InputFile) -> FileScan:
+        path = file.path
+        types: ColumnTypes | None = None
+        ranges, rows = [], 0
+        with self.open(file) as (raw, _):
+            for start, block in self._read_blocks(path, raw):
+                if types is None:
+                    header, skip = self.read_header(block, path)
+                    start, block = start + skip, block[skip:]
+                    types = self.column_types(path, header)
+                if not block:
+                    continue
+                with self._errors(path, rows, block):
+                    added = types.add(self._valid(path, rows, block))
+                ranges.append(RowRange(rows, added, start=start, end=start + len(block)))
+                rows += added
+        if ranges and (self.parsed_whole or self._get_codec(path)):
+            ranges = [RowRange(0, rows)]
+        if types is None:
+            return FileScan(pa.schema([]), ())
+        return FileScan(types.schema(), tuple(ranges), absent=types.absent, value_ranges=types.value_ranges())
+
+    @contextlib.contextmanager
+    def reader(self, file: PlannedFile) -> Iterator[RangeReader]:
+        with self.open(file, read_ahead=self._is_one_range(file.path)) as (raw, check):
+
+            def read(part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
+                first_row = part.first_row
+                for block in self._blocks_of(file.path, raw, part):
+                    with self._errors(file.path, first_row, block):
+                        table = self.parse(self._valid(file.path, first_row, block), file.header, fields)
+                    first_row += table.num_rows
+                    check()
+                    yield table
+
+            yield read
+
+    def value_range(self, file: InputFile, scan: FileScan, path: ColumnPath) -> ValueRange | None:
+        return scan.value_ranges.get(path)
+
+    def _is_one_range(self, path: str) -> bool:
+        return self.parsed_whole or self._get_codec(path) is not None
+
+    def _blocks_of(self, path: str, raw: pa.NativeFile, part: RowRange) -> Iterator[bytes]:
+        """Yields the whole records of a range."""
+        if part.start is not None and part.end is not None:
+            try:
+                raw.seek(part.start)
+                data = bytes(raw.read(part.end - part.start))
+            except OSError as e:
+                raise read_error(path, e, f", from byte {part.start:,}") from e
+            yield data
+            return
+        for start, block in self._read_blocks(path, raw):
+            if start == 0:
+                block = block[self.read_header(block, path)[1] :]
+            if block:
+                yield block
+
+    def _read_blocks(self, path: str, raw: pa.NativeFile) -> Iterator[tuple[int, bytes]]:
+        """Yields the file as (start byte, whole records), about `TEXT_RANGE_BYTES` each."""
+        codec = self._get_codec(path)
+        start, rest = 0, b""
+        try:
+            raw.seek(0)
+            stream = pa.CompressedInputStream(raw, codec) if codec else raw
+            if self.parsed_whole:
+                yield 0, self._to_utf8(path, stream.read())
+                return
+            while chunk := stream.read(TEXT_RANGE_BYTES):
+                block = rest + chunk
+                end = self.last_record_end(block)
+                if not end and len(block) > MAX_RECORD_BYTES:
+                    raise SliceError(
+                        f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} "
+                        "MiB; is a quote in it never closed?",
+                        kind="input",
+                    )
+                if end:
+                    yield start, block[:end]
+                start, rest = start + end, block[end:]
+        except (pa.ArrowException, OSError, EOFError) as e:
+            raise read_error(path, e, f", after byte {start:,}: is it truncated?") from e
+        if rest:
+            if self.last_record_end(rest + b"\n") != len(rest) + 1:
+                raise SliceError(
+                    f"{path}: a quote after byte {start:,} is never closed; is the file truncated?",
+                    kind="input",
+                )
+            yield start, rest
+
+    def _to_utf8(self, path: str, data: bytes) -> bytes:
+        encoding = self.options.encoding
+        try:
+            return data.decode(
+                encoding, "replace" if self.options.replaces_invalid_text else "strict"
+            ).encode()
+        except UnicodeError as e:
+            raise SliceError(
+                f"{path} is not written in {encoding}: {e}. Set source.encoding", kind="input"
+            ) from e
+
+    def _valid(self, path: str, row: int, block: bytes) -> bytes:
+        """The block, in valid UTF-8.
+
+        :raises SliceError: when it is not, and nobody said to replace what is not.
+        """
+        if block.isascii():
+            return block
+        try:
+            block.decode()
+        except UnicodeDecodeError as e:
+            if self.options.replaces_invalid_text:
+                return block.decode(errors="replace").encode()
+            line = row + block.count(b"\n", 0, e.start) + 1
+            raise SliceError(
+                f"{path}, in or before record {line:,}: {block[e.start : e.start + 4]!r} is not valid UTF-8: "
+                f"{_ENCODING}; source.on_invalid_text='replace' puts U+FFFD there",
+                kind="input",
+            ) from e
+        return block
+
+    @contextlib.contextmanager
+    def _errors(self, path: str, row: int, block: bytes) -> Iterator[None]:
+        """Errors of the parser name the file and the record."""
+        try:
+            yield
+        except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, RecursionError) as e:
+            place = f"in or after record {row + 1:,}"
+            if match := self._row_in_message.search(str(e)):
+                place = f"record {row + int(match.group(1)) - self._first_number + 1:,}"
+            hint = self.hint(str(e), block)
+            raise SliceError(f"{path}, {place}: {str(e).strip()[:500]}{hint}", kind="input") from e
+
+    def hint(self, problem: str, block: bytes) -> str:
+        """What to do about a parser's error; "" where the error says enough."""
+        return ""
+
+    @staticmethod
+    def _get_codec(path: str) -> str | None:
+        return next((codec for ext, codec in COMPRESSIONS.items() if path.lower().endswith(ext)), None)

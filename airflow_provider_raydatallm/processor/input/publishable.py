@@ -1,0 +1,63 @@
+"""Rows as they are published: with the table's types, and with text that readers can read.
+
+Requests of a unit are built once all of its rows are known to be publishable: damage in a column that no
+request reads would else be found when every row is paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.input.plan import InputReader, Plan, Unit
+from airflow_provider_raydatallm.processor.input.types.convert import convert
+from airflow_provider_raydatallm.processor.input.types.texts import first_invalid_row
+
+#: What requests read of a unit is kept up to here while the unit is checked, and else read again.
+_KEPT_BYTES = 32 << 20
+
+
+def read_checked(reader: InputReader, plan: Plan, unit: Unit, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Reads columns of a unit.
+
+    :raises SliceError: before the first row, when one of them cannot be published.
+    """
+    kept: list[pa.Table] | None = []
+    kept_bytes = offset = 0
+    for table in reader.read(unit, list(dict.fromkeys([*plan.columns, *columns]))):
+        as_published(plan, unit, table, offset)
+        offset += table.num_rows
+        if kept is not None:
+            kept.append(table.select(columns))
+            kept_bytes += kept[-1].nbytes
+            kept = kept if kept_bytes <= _KEPT_BYTES else None
+    yield from reader.read(unit, columns) if kept is None else kept
+
+
+def as_published(plan: Plan, unit: Unit, table: pa.Table, offset: int) -> pa.Table:
+    """
+    :param table: rows of a unit, from an offset on.
+    :raises SliceError: naming the column, and where the row is.
+    """
+    columns = []
+    for field in plan.schema:
+        try:
+            column = convert(table.column(field.name), field.type)
+        except pa.ArrowException as e:
+            raise SliceError(
+                f"{plan.locate_in(unit, offset)} or a later one: column {field.name!r} is no {field.type}, "
+                f"as it is published: {str(e).strip()[:200]}. Leave it out with columns=, or give it a type "
+                "in source.column_types",
+                kind="input",
+            ) from e
+        if (row := first_invalid_row(column)) is not None:
+            raise SliceError(
+                f"{plan.locate_in(unit, offset + row)}: column {field.name!r} holds text that is not valid "
+                "UTF-8: set source.on_invalid_text='replace' to put U+FFFD there, or leave the column out "
+                "with columns=",
+                kind="input",
+            )
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=plan.schema)

@@ -1,0 +1,105 @@
+"""Columns as another type that holds their values (`lossless`): a value that it does not hold is an error.
+
+Nested types are taken apart here, since versions of Arrow differ in what they cast of these: a struct's
+fields go by name, and those that it lacks are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from airflow_provider_raydatallm.processor.input.types.plain import is_list, is_uuid
+
+
+def conform(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) -> pa.Table:
+    """Gives a table exactly the fields of `schema`.
+
+    :param constants: values of columns that the table lacks; others are null.
+    :raises pa.ArrowException: for a value that its new type does not hold.
+    """
+    own = {name: table.column(i) for i, name in enumerate(table.column_names)}
+    columns = []
+    for field in schema:
+        if field.name in own:
+            columns.append(convert(own[field.name], field.type))
+        elif (value := constants.get(field.name)) is None:
+            columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+        else:
+            columns.append(pa.chunked_array([pa.repeat(pa.scalar(value, field.type), table.num_rows)]))
+    return pa.Table.from_arrays(columns, schema=schema) if columns else table.select([])
+
+
+def convert(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type.equals(kind):
+        return column
+    return pa.chunked_array([convert_array(chunk, kind) for chunk in column.chunks], kind)
+
+
+def convert_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    source = array.type
+    if source.equals(kind):
+        return array
+    if pt.is_null(source):
+        return pa.nulls(len(array), kind)
+    if pt.is_dictionary(source):
+        return convert_array(array.dictionary_decode(), kind)
+    if pt.is_nested(source) and pt.is_nested(kind):
+        return convert_parts(array, kind, convert_array)
+    if is_uuid(kind) and not isinstance(source, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, array.cast(pa.binary(16)))
+    return array.cast(kind)
+
+
+def convert_parts(
+    array: pa.Array, kind: pa.DataType, convert_part: Callable[[pa.Array, pa.DataType], pa.Array]
+) -> pa.Array:
+    """Converts a nested array by its parts.
+
+    :raises pa.ArrowInvalid: for types whose parts differ.
+    """
+    source = array.type
+    if pt.is_struct(source) and pt.is_struct(kind):
+        own = {field.name: i for i, field in enumerate(source)}
+        parts = [
+            convert_part(array.field(own[field.name]), field.type)
+            if field.name in own
+            else pa.nulls(len(array), field.type)
+            for field in kind
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if pt.is_map(source) and pt.is_map(kind):
+        array = array.take(
+            pa.array(np.arange(len(array)))
+        )  # else null maps, and rows before a slice, have entries
+        keys, values = convert_part(array.keys, kind.key_type), convert_part(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(_offsets(array, pa.int32()), keys, values, type=kind)
+    if is_list(source) and pt.is_fixed_size_list(kind):
+        array = array.cast(pa.list_(source.value_type, kind.list_size))  # an error for lists of another size
+        items = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
+        values = convert_part(items, kind.value_type)
+        return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=array.is_null())
+    if is_list(source) and pt.is_list(kind):
+        values = convert_part(array.flatten(), kind.value_type)
+        return pa.ListArray.from_arrays(_offsets(array, pa.int32()), values, type=kind)
+    if is_list(source) and pt.is_large_list(kind):
+        values = convert_part(array.flatten(), kind.value_type)
+        return pa.LargeListArray.from_arrays(_offsets(array, pa.int64()), values, type=kind)
+    raise pa.ArrowInvalid(f"{source} is not {kind}")
+
+
+def _offsets(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Where each list of an array begins among the items of all, without those of null lists; null for
+    these."""
+    if pt.is_map(array.type):
+        ends = array.offsets.to_numpy()
+    else:
+        lengths = pc.fill_null(pc.list_value_length(array), 0)
+        ends = np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)])
+    is_null = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
+    return pa.array(ends, pa.int64(), mask=is_null).cast(kind)

@@ -1,0 +1,56 @@
+"""The values of a column: of one of its parts, and their range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
+from airflow_provider_raydatallm.processor.input.types.plain import KEYS, ColumnPath
+
+
+def values_at(column: pa.ChunkedArray, path: ColumnPath) -> Iterator[pa.Array]:
+    """Yields the values of one of a column's parts.
+
+    :param path: the steps to it from the column.
+    """
+    for chunk in column.chunks:
+        yield _values_at(chunk, path)
+
+
+def range_of(values: pa.Array) -> ValueRange | None:
+    """Returns the range of integers, decimals (their digits) or counts of time; None without any."""
+    kind = values.type
+    if not (pt.is_integer(kind) or pt.is_decimal(kind) or pt.is_temporal(kind)):
+        return None
+    if pt.is_temporal(kind):
+        values = values.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    low, high = pc.min_max(values).as_py().values()
+    if low is None:
+        return None
+    if pt.is_decimal(kind):
+        return ValueRange(_unscaled(low, kind.scale), _unscaled(high, kind.scale))
+    return ValueRange(low, high)
+
+
+def _values_at(array: pa.Array, path: ColumnPath) -> pa.Array:
+    for step in path:
+        kind = array.type
+        if pt.is_struct(kind):
+            array = array.flatten()[kind.get_field_index(step)]
+        elif pt.is_map(kind):
+            first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+            array = (array.keys if step == KEYS else array.items).slice(first, end - first)
+        else:
+            array = array.flatten()
+    return array
+
+
+def _unscaled(value: Decimal, scale: int) -> int:
+    sign, digits, exponent = value.as_tuple()
+    number: int = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
+    return -number if sign else number

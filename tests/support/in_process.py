@@ -44,11 +44,11 @@ class InProcess:
     def run_inference(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
         inference = run.inference
         writer = FragmentWriter(run.url, run.folder, [u.id for u in inference.plan.units], run.epoch)
-        parser = run.parser
+        parser, reader = run.parser, run.reader
         batches = 0
         try:
             for index, spans in run.missing:
-                for requests, bad in run.reader(index, spans):
+                for requests, bad in reader(index, spans):
                     writer.add("failed", bad)
                     on_update(WriterUpdate(failed=bad.num_rows))
                     for start in range(0, requests.num_rows, self.batch):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.input.formats.base import FileFormat, FileScan
+from airflow_provider_raydatallm.processor.input.formats.base import MAX_FIELDS, FileFormat, FileScan
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 from airflow_provider_raydatallm.processor.input.types.declared import with_declared
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange, kind_of, rescaled
@@ -94,6 +94,7 @@ def unify_files(
     for members in _by_types(files):
         scan = members[0].scan
         own = pa.schema([field for field in scan.schema if reader.options.wants(field.name)])
+        _check_width(members[0].file.path, own)
         schema = plain_schema(with_declared(own, declared))
         _check_declared(members[0].file.path, own, declared)
         groups.append(FileGroup(reader, schema, members))
@@ -109,6 +110,15 @@ def _by_types(files: Sequence[ScannedFile]) -> list[list[ScannedFile]]:
         key = keys.get(id(schema)) or keys.setdefault(id(schema), schema.to_string())
         groups[key].append(one)
     return list(groups.values())
+
+
+def _check_width(path: str, own: pa.Schema) -> None:
+    if (fields := sum(1 for field in own for _ in leaves(field.type, ()))) > MAX_FIELDS:
+        raise SliceError(
+            f"{path} has {fields:,} columns, more than the {MAX_FIELDS:,} that a slice may have: choose some "
+            "with columns=",
+            kind="input",
+        )
 
 
 def _check_declared(path: str, own: pa.Schema, declared: Mapping[ColumnPath, pa.DataType]) -> None:

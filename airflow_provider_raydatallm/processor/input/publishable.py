@@ -6,7 +6,7 @@ request reads would else be found when every row is paid for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -26,8 +26,12 @@ def read_checked(reader: InputReader, plan: Plan, unit: Unit, columns: Sequence[
     """
     kept: list[pa.Table] | None = []
     kept_bytes = offset = 0
+
+    def locate(row: int) -> str:
+        return plan.locate_in(unit, offset + row)
+
     for table in reader.read(unit, list(dict.fromkeys([*plan.columns, *columns]))):
-        as_published(plan, unit, table, offset)
+        as_published(plan, table, locate)
         offset += table.num_rows
         if kept is not None:
             kept.append(table.select(columns))
@@ -36,9 +40,9 @@ def read_checked(reader: InputReader, plan: Plan, unit: Unit, columns: Sequence[
     yield from reader.read(unit, columns) if kept is None else kept
 
 
-def as_published(plan: Plan, unit: Unit, table: pa.Table, offset: int) -> pa.Table:
+def as_published(plan: Plan, table: pa.Table, locate: Callable[[int], str]) -> pa.Table:
     """
-    :param table: rows of a unit, from an offset on.
+    :param locate: says where a row of the table is.
     :raises SliceError: naming the column, and where the row is.
     """
     columns = []
@@ -47,14 +51,14 @@ def as_published(plan: Plan, unit: Unit, table: pa.Table, offset: int) -> pa.Tab
             column = convert(table.column(field.name), field.type)
         except pa.ArrowException as e:
             raise SliceError(
-                f"{plan.locate_in(unit, offset)} or a later one: column {field.name!r} is no {field.type}, "
+                f"{locate(0)} or a later one: column {field.name!r} is no {field.type}, "
                 f"as it is published: {str(e).strip()[:200]}. Leave it out with columns=, or give it a type "
                 "in source.column_types",
                 kind="input",
             ) from e
         if (row := first_invalid_row(column)) is not None:
             raise SliceError(
-                f"{plan.locate_in(unit, offset + row)}: column {field.name!r} holds text that is not valid "
+                f"{locate(row)}: column {field.name!r} holds text that is not valid "
                 "UTF-8: set source.on_invalid_text='replace' to put U+FFFD there, or leave the column out "
                 "with columns=",
                 kind="input",

@@ -33,16 +33,24 @@ from airflow_provider_raydatallm.processor.columns import (
     QUARANTINE_FIELDS,
     SPENT_FIELDS,
 )
-from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
+from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.publishable import as_published
+from airflow_provider_raydatallm.processor.input.types.convert import empty_table
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
 from airflow_provider_raydatallm.processor.publish.value_counts import count_labels, count_reasons
 from airflow_provider_raydatallm.processor.request.answers.parser import PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader, last_failures
+from airflow_provider_raydatallm.processor.store.fragment_reader import (
+    FragmentReader,
+    last_failures,
+    position,
+    unit_and_offset,
+)
 from airflow_provider_raydatallm.processor.store.ledger import Pieces
 from airflow_provider_raydatallm.processor.store.versions import PublishedFile, file_name
 
+#: Input rows that are joined with their answers at once.
+_JOINED_ROWS = 8192
 _ROW_GROUP_ROWS = 65_536
 _ROW_GROUP_BYTES = 64 << 20
 
@@ -151,45 +159,73 @@ def _join_answers(
             (part.failed, [*ERROR_FIELDS, *SPENT_FIELDS]),
         )
     )
-    for index, unit, offset, table in _input_rows(plan):
-        stop = offset + table.num_rows
-        answered_at, answered = answers.window(index, offset, stop)
-        attempted_at, failed_attempts = attempts.window(index, offset, stop, every=True)
+    for positions, table in _input_rows(plan):
+        first, end = int(positions[0]), int(positions[-1]) + 1
+        answered_at, answered = answers.between(first, end)
+        attempted_at, failed_attempts = attempts.between(first, end, every=True)
         failed_at, failures = last_failures(attempted_at, failed_attempts)
         unanswered = ~np.isin(failed_at, answered_at)  # a later attempt may have answered the row
         failed_at, failures = failed_at[unanswered], failures.filter(pa.array(unanswered))
         if len(answered_at) + len(failed_at) != table.num_rows:
             raise SliceError(
-                f"{unit.file.path} has {table.num_rows} rows from offset {offset} of unit {unit.id}, and "
-                f"{len(answered_at)} answers and {len(failed_at)} failures for them",
+                f"of {table.num_rows} rows from {_locate(plan, first)} on, {len(answered_at)} are answered "
+                f"and {len(failed_at)} have failed",
                 kind="transient",
             )
-        inputs = table if not len(failed_at) else table.take(pa.array(answered_at - offset))
+        inputs = table if not len(failed_at) else _take(table, positions, answered_at)
         columns = [*inputs.columns, *answered.columns[: len(part.fields)]]
-        failed_inputs = table.take(pa.array(failed_at - offset))
+        failed_inputs = _take(table, positions, failed_at)
         yield (
             pa.Table.from_arrays(columns, schema=schema),
-            _quarantined(plan, unit, failed_at, failures, failed_inputs, quarantine_schema),
+            _quarantined(plan, failed_at, failures, failed_inputs, quarantine_schema),
             _totals(answered, failures, failed_attempts, part.labels),
         )
 
 
-def _input_rows(plan: Plan) -> Iterator[tuple[int, Unit, int, pa.Table]]:
-    """Yields rows as they are published, with the index of their unit, and the first one's offset in it."""
+def _input_rows(plan: Plan) -> Iterator[tuple[np.ndarray, pa.Table]]:
+    """Yields rows as they are published, with their positions; those of small units together."""
+    waiting: list[pa.Table] = []
+    positions: list[np.ndarray] = []
+    rows = bytes_ = 0
     with plan.open() as reader:
         for index, unit in enumerate(plan.units):
             offset = 0
             for table in reader.read(unit):
-                yield index, unit, offset, as_published(plan, unit, table, offset)
+                waiting.append(table)
+                positions.append(position(index, np.arange(offset, offset + table.num_rows)))
                 offset += table.num_rows
+                rows, bytes_ = rows + table.num_rows, bytes_ + table.nbytes
+                if rows >= _JOINED_ROWS or bytes_ >= _ROW_GROUP_BYTES:
+                    yield _published(plan, positions, waiting)
+                    waiting, positions, rows, bytes_ = [], [], 0, 0
+    if waiting:
+        yield _published(plan, positions, waiting)
+
+
+def _published(
+    plan: Plan, positions: Sequence[np.ndarray], tables: Sequence[pa.Table]
+) -> tuple[np.ndarray, pa.Table]:
+    where = np.concatenate(positions)
+    table = pa.concat_tables(tables).combine_chunks()
+    return where, as_published(plan, table, lambda row: _locate(plan, int(where[row])))
+
+
+def _locate(plan: Plan, at: int) -> str:
+    unit, offset = unit_and_offset(np.array([at]))
+    return plan.locate(int(unit[0]), int(offset[0]))
+
+
+def _take(table: pa.Table, positions: np.ndarray, some: np.ndarray) -> pa.Table:
+    return table.take(pa.array(np.searchsorted(positions, some)))
 
 
 def _quarantined(
-    plan: Plan, unit: Unit, offsets: np.ndarray, failures: pa.Table, inputs: pa.Table, schema: pa.Schema
+    plan: Plan, positions: np.ndarray, failures: pa.Table, inputs: pa.Table, schema: pa.Schema
 ) -> pa.Table:
-    count = len(offsets)
-    first = 1 if plan.slice_filter is not None else unit.range.first_row + 1
-    values = [[unit.file.path] * count, offsets + first, [unit.id] * count, offsets]
+    indices, offsets = unit_and_offset(positions)
+    units = [plan.units[i] for i in indices.tolist()]
+    first = 1 if plan.slice_filter is not None else np.array([u.range.first_row + 1 for u in units], np.int64)
+    values = [[unit.file.path for unit in units], offsets + first, [unit.id for unit in units], offsets]
     columns = [pa.array(v, f.type) for v, f in zip(values, QUARANTINE_FIELDS, strict=False)]
     columns += [*failures.select([f.name for f in ERROR_FIELDS]).columns, *inputs.columns]
     return pa.Table.from_arrays(columns, schema=schema)
@@ -266,6 +302,6 @@ class _ParquetFile:
             if kind is None and self._pending:
                 self._flush()
             if kind is None and not self._groups:
-                self._put(self._schema.empty_table())
+                self._put(empty_table(self._schema))
         finally:
             self._writer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.types.convert import empty_table
 from airflow_provider_raydatallm.processor.input.types.plain import plain_type
 
 #: How published files are written.
@@ -43,14 +45,14 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
         )
     _check_cases(plan.schema)
     for field in plan.schema:
-        if problem := _find_problem(field):
+        if problem := _find_problem(field.type):
             raise SliceError(
                 f"the input's column {field.name!r} is {field.type}, and {problem}: leave it out with "
                 "columns=, or write the input with another type",
                 kind="input",
             )
     for field in fields:
-        if problem := _find_problem(field):
+        if problem := _find_problem(field.type):
             raise SliceError(
                 f"the answer column {field.name!r} is {field.type}, and {problem}: return another type from "
                 "postprocess, such as text",
@@ -86,20 +88,22 @@ def _rename(job: SliceJob) -> str:
     return "choose another output_column"
 
 
-def _find_problem(field: pa.Field) -> str | None:
-    """Writes and reads a column as publishing does: rows taken from tables, which are put together."""
-    schema = pa.schema([field.with_nullable(True)])
-    values = pa.nulls(2, field.type)
-    if pa.types.is_fixed_size_list(field.type):  # some versions of pyarrow read no null of it from Parquet
-        items = pa.nulls(2 * field.type.list_size, field.type.value_type)
-        values = pa.FixedSizeListArray.from_arrays(items, type=field.type)
+@cache
+def _find_problem(kind: pa.DataType) -> str | None:
+    """Writes and reads a column of a type as publishing does: rows taken from tables, which are put
+    together."""
+    schema = pa.schema([("x", kind)])
+    values = pa.nulls(2, kind)
+    if pa.types.is_fixed_size_list(kind):  # some versions of pyarrow read no null of it from Parquet
+        items = pa.nulls(2 * kind.list_size, kind.value_type)
+        values = pa.FixedSizeListArray.from_arrays(items, type=kind)
     out = pa.BufferOutputStream()
     try:
         rows = pa.table([values], schema=schema).take(pa.array([1]))
         with pq.ParquetWriter(out, schema, **WRITE_OPTIONS) as writer:
-            writer.write_table(pa.concat_tables([schema.empty_table(), rows]))
+            writer.write_table(pa.concat_tables([empty_table(schema), rows]))
         stored = pq.read_table(pa.BufferReader(out.getvalue())).schema.field(0).type
     except (pa.ArrowException, OSError) as e:
         return f"such a column cannot be published ({str(e).strip()[:200]})"
-    expected = plain_type(field.type)
+    expected = plain_type(kind)
     return None if stored == expected or plain_type(stored) == expected else f"Parquet would make it {stored}"

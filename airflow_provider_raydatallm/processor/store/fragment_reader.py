@@ -44,7 +44,7 @@ class FragmentReader:
         self._joined = self._schema.empty_table()
         self._first_row = np.zeros(len(pieces.names), np.int64)
         ranges = pieces.ranges
-        starts, stops = (_position(ranges.units, offsets) for offsets in (ranges.starts, ranges.stops))
+        starts, stops = (position(ranges.units, offsets) for offsets in (ranges.starts, ranges.stops))
         self._first_piece = np.searchsorted(pieces.numbers, np.arange(len(pieces.names) + 1))
         self._last = np.maximum.reduceat(stops, self._first_piece[:-1]) if len(stops) else stops
         order = np.argsort(starts, kind="stable")
@@ -60,7 +60,12 @@ class FragmentReader:
         :param every: also those that another fragment holds, too.
         :raises CorruptFileError: naming the fragment.
         """
-        first, end = _position(index, start), _position(index, stop)
+        positions, table = self.between(position(index, start), position(index, stop), every=every)
+        return positions - position(index, 0), table
+
+    def between(self, first: int, end: int, *, every: bool = False) -> tuple[np.ndarray, pa.Table]:
+        """Returns the sorted positions of the rows that exist in `[first, end)`, and those rows. See
+        `window`."""
         positions, numbers, rows = self._locate(first, end, every)
         needed = np.unique(numbers).tolist()
         if not self._open.keys() >= set(needed):
@@ -73,7 +78,7 @@ class FragmentReader:
             del self._open[number]
         if not self._open:
             self._joined = self._schema.empty_table()
-        return positions - _position(index, 0), table
+        return positions, table
 
     def _join(self) -> None:
         """Makes one table of the open ones: taking rows from each of them costs more than copying all."""
@@ -84,9 +89,7 @@ class FragmentReader:
             self._open[number] = self._joined.slice(first, table.num_rows)
             first += table.num_rows
 
-    def _locate(
-        self, first: np.int64, end: np.int64, every: bool
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _locate(self, first: int, end: int, every: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the sorted positions of the rows in `[first, end)`, with the number of the first fragment
         that holds each and its row there."""
         some = slice(np.searchsorted(self._reach, first, "right"), np.searchsorted(self._starts, end))
@@ -148,9 +151,13 @@ def last_failures(offsets: np.ndarray, failures: pa.Table) -> tuple[np.ndarray, 
     return offsets[is_last], failures.take(pa.array(order[is_last]))
 
 
-def _position(unit: int | np.ndarray, offset: int | np.ndarray) -> Any:
-    """Orders rows by unit and offset."""
+def position(unit: int | np.ndarray, offset: int | np.ndarray) -> Any:
+    """Orders rows by unit and offset, in 64 bits: `unit_and_offset` is the way back."""
     return (np.int64(unit) << 32) + offset
+
+
+def unit_and_offset(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return positions >> 32, positions & (2**32 - 1)
 
 
 def _take(table: pa.Table, rows: np.ndarray) -> pa.Table:

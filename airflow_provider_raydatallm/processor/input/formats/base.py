@@ -15,6 +15,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import fsspec
 import pyarrow as pa
@@ -30,6 +31,9 @@ from airflow_provider_raydatallm.processor.input.listing import (
 )
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath
+
+#: Columns, with the fields in them, that are read of a file.
+MAX_FIELDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,11 @@ class ReadOptions:
     replaces_invalid_text: bool = False
 
     def wants(self, column: str) -> bool:
-        return self.columns is None or column in self.columns
+        return self.columns is None or column in self._chosen
+
+    @cached_property
+    def _chosen(self) -> frozenset[str]:
+        return frozenset(self.columns or ())
 
 
 @dataclass(frozen=True)

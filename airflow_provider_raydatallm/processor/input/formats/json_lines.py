@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 import pyarrow.types as pt
 
+from airflow_provider_raydatallm.processor.input.formats.base import MAX_FIELDS
 from airflow_provider_raydatallm.processor.input.formats.text import ColumnTypes, TextFormat
 from airflow_provider_raydatallm.processor.input.types.convert import conform
 from airflow_provider_raydatallm.processor.input.types.declared import (
@@ -36,11 +37,11 @@ from airflow_provider_raydatallm.processor.input.types.plain import (
 from airflow_provider_raydatallm.processor.input.types.unify import unify_schemas
 from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
 
-#: Levels of a value, and fields of all records together.
-MAX_DEPTH, MAX_FIELDS = 32, 10_000
+#: Levels of a value.
+MAX_DEPTH = 32
 #: Of a block, parsed first: a file whose records have keys of their own is noticed before it fills the
 #: memory.
-_FIRST_PIECE_BYTES = 32 << 10
+_FIRST_PIECE_BYTES, _FEW_FIELDS = 32 << 10, 100
 _PARALLEL_BYTES = 1 << 20
 #: Arrow's parser calls itself for each level. A shorter line cannot be nested so deeply that this ends the
 #: process.
@@ -81,6 +82,7 @@ class _JsonTypes(ColumnTypes):
         self._declared = declared
         self._types: dict[ColumnPath, pa.DataType] | None = None
         self._schema = pa.schema([])
+        self._fields = 0
         self._ranges: dict[ColumnPath, ValueRange] = {}
         self._absent: set[str] = set()
 
@@ -113,15 +115,19 @@ class _JsonTypes(ColumnTypes):
         return rows
 
     def _pieces(self, block: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yields pieces that double in size while they add fields; then the rest, and whether it is that."""
+        """Yields small pieces while they add fields, larger ones where they add few; then the rest, and
+        whether it is that: records whose keys are data add more with each of them, and would fill the
+        memory."""
         start, size = 0, _FIRST_PIECE_BYTES
         while start < len(block):
-            before = self._schema
+            before = self._fields
             end = block.rfind(b"\n", start, start + size) + 1 or block.find(b"\n", start) + 1 or len(block)
             yield block[start:end], False
-            start, size = end, 2 * size
-            if self._schema.equals(before):
+            start = end
+            if self._fields == before:
                 break
+            if self._fields < before + _FEW_FIELDS:
+                size *= 2
         if start < len(block):
             yield block[start:], True
 
@@ -133,7 +139,8 @@ class _JsonTypes(ColumnTypes):
             if not is_large:
                 raise
             table = _parse(piece, declared, "infer")  # its error counts rows from the piece's first
-        found = plain_schema(pa.schema([(f.name, _without_dates(f.type)) for f in _checked(table.schema)]))
+        _check_width(table.schema)
+        found = plain_schema(pa.schema([(f.name, _without_dates(f.type)) for f in table.schema]))
         wide = {path: pa.uint64() for path in self._wide_integers(piece, table, found, types)}
         typed = plain_schema(with_declared(found, {**wide, **types}))
         if wide or types:
@@ -145,6 +152,7 @@ class _JsonTypes(ColumnTypes):
                 if (found_range := range_of(values)) is not None:
                     self._ranges[path] = self._ranges.get(path, found_range) | found_range
         self._schema = unify_schemas([(self._schema, self), (typed, self)])
+        self._fields = _check_width(self._schema)
         return int(table.num_rows)
 
     def _wide_integers(
@@ -218,8 +226,11 @@ def _replace_leaves(kind: pa.DataType, replace: Callable[[pa.DataType], pa.DataT
     return replace(kind)
 
 
-def _checked(schema: pa.Schema) -> pa.Schema:
-    """:raises pa.ArrowInvalid: for records of too many fields, or levels."""
+def _check_width(schema: pa.Schema) -> int:
+    """Counts the fields of records, at all levels.
+
+    :raises pa.ArrowInvalid: for too many of them, or levels.
+    """
     level, depth, fields = [field.type for field in schema], 0, 0
     while level:
         depth, fields = depth + 1, fields + len(level)
@@ -231,7 +242,7 @@ def _checked(schema: pa.Schema) -> pa.Schema:
                 "as lists of keys and values"
             )
         level = [kind.field(i).type for kind in level for i in range(kind.num_fields)]
-    return schema
+    return fields
 
 
 def _check_lines(block: bytes) -> None:

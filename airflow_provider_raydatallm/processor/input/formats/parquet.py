@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from airflow_provider_raydatallm.processor.input.formats.base import (
     changed_error,
     read_error,
 )
-from airflow_provider_raydatallm.processor.input.formats.parquet_batches import read_row_group
+from airflow_provider_raydatallm.processor.input.formats.parquet_batches import RowGroups
 from airflow_provider_raydatallm.processor.input.formats.parquet_footer import (
     Int96Unit,
     ParquetFooter,
@@ -72,12 +73,13 @@ class ParquetFormat(FileFormat):
             except _ERRORS as e:
                 raise read_error(file.path, e, _DAMAGED) from e
             place = {name: i for i, name in enumerate(schema.names)}
+            groups = RowGroups(footer, f)
 
             def read(part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
                 assert part.row_group is not None
                 own = pa.schema([schema.field(place[name]) for name in fields.names if name in place])
                 try:
-                    for table in read_row_group(footer, f, part.row_group, own.names):
+                    for table in groups.read(part.row_group, own.names):
                         check()
                         yield self._with_valid_text(conform(table, own, {}))
                 except _ERRORS as e:
@@ -112,7 +114,7 @@ class ParquetFormat(FileFormat):
         if self._last is not None and self._last[0].has_same_types(footer):
             return self._last[1:]
         schema, refused = footer.schema, footer.refused
-        if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+        if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise pa.ArrowInvalid(f"two columns are named {twice[0]!r}: rename one")
         self._last = footer, schema, refused
         return schema, refused
@@ -162,10 +164,10 @@ def _int96_values(
     f: pa.NativeFile, footer: ParquetFooter, name: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields a column's values in microseconds and nanoseconds."""
-    others = parse_footer(footer.content, "ns")
+    both = [RowGroups(one, f) for one in (footer, parse_footer(footer.content, "ns"))]
     paths = [path for path in leaf_paths(footer.file.schema_arrow) if path[0] == name]
     for group in range(footer.file.metadata.num_row_groups):
-        tables = (read_row_group(one, f, group, [name]) for one in (footer, others))
+        tables = (one.read(group, [name]) for one in both)
         for pair in zip(*tables, strict=True):
             for path, leaf in zip(paths, _leaves_of(footer, name), strict=True):
                 if leaf.physical_type == "INT96":

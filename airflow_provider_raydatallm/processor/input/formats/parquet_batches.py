@@ -1,4 +1,4 @@
-"""A row group as tables of a bounded size in memory.
+"""Row groups of a file as tables of a bounded size in memory.
 
 A few bytes of a dictionary's indices may stand for gigabytes, and pyarrow sizes its batches by rows. So
 columns whose pages all refer to a dictionary are read as dictionaries, which are as large as what is stored,
@@ -8,9 +8,11 @@ and decoded in pieces.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.processor.input.formats.parquet_footer import ParquetFooter
@@ -26,47 +28,57 @@ _MIXED_ROWS = 512
 _VALUE_BYTES = 16
 
 
-def read_row_group(
-    footer: ParquetFooter, file: pa.NativeFile, group: int, names: Sequence[str]
-) -> Iterator[pa.Table]:
-    """Yields the rows of some columns, which may be dictionaries still."""
-    rows, dictionaries = _plan(footer, group, names)
-    parquet = footer.open(file, dictionaries)
-    for batch in parquet.iter_batches(rows, [group], list(names), use_threads=False):
-        # A column's own name may hold dots, which Parquet also uses for nested fields.
-        table = pa.Table.from_batches([batch]).select(names)
-        yield from _pieces(table) if dictionaries else (table,)
+class _Leaf(NamedTuple):
+    """A leaf column: its place among all of them, its path, and whether it holds texts, or several values a
+    row."""
+
+    number: int
+    path: str
+    is_text: bool
+    is_repeated: bool
 
 
-def _plan(footer: ParquetFooter, group: int, names: Sequence[str]) -> tuple[int, list[str]]:
-    """Returns the rows of a batch, and the leaf columns to be read as dictionaries."""
-    metadata = footer.file.metadata.row_group(group)
-    rows, chosen = metadata.num_rows, set(names)
-    read = [
-        (leaf, kind, number)
-        for number, (leaf, (name, kind)) in enumerate(zip(footer.leaves, _leaf_types(footer), strict=True))
-        if name in chosen
-    ]
-    is_flat = not any(leaf.max_repetition_level for leaf, _, _ in read)
-    if is_flat and rows * metadata.total_byte_size <= TABLE_BYTES:  # whatever its values are
-        return max(1, rows), []
-    chunks = footer.chunks[group]
-    texts = [(leaf.path, chunks[number]) for leaf, kind, number in read if _is_text(kind)]
-    size = sum(chunks[number].size + _VALUE_BYTES * chunks[number].values for _, _, number in read)
-    batch = min(BATCH_ROWS, TABLE_BYTES * rows // max(1, size))
-    if any(chunk.has_dictionary and not chunk.all_dictionary for _, chunk in texts):
-        batch = min(batch, _MIXED_ROWS)
-    return max(1, batch), [path for path, chunk in texts if chunk.all_dictionary]
+class RowGroups:
+    """Reads row groups of one file, one after the other."""
 
+    def __init__(self, footer: ParquetFooter, file: pa.NativeFile) -> None:
+        self._footer = footer
+        self._file = file
+        self._leaves: dict[str, list[_Leaf]] = {}
+        kinds = [(f.name, kind) for f in footer.file.schema_arrow for _, kind in leaves(f.type, ())]
+        for number, (leaf, (name, kind)) in enumerate(zip(footer.leaves, kinds, strict=True)):
+            is_text = bool(pt.is_string(kind) or pt.is_binary(kind))
+            own = _Leaf(number, leaf.path, is_text, leaf.max_repetition_level > 0)
+            self._leaves.setdefault(name, []).append(own)
+        self._opened: dict[tuple[str, ...], pq.ParquetFile] = {}
 
-def _leaf_types(footer: ParquetFooter) -> Iterator[tuple[str, pa.DataType]]:
-    """The column that each leaf is of, and its type as it is stored."""
-    for field in footer.file.schema_arrow:
-        yield from ((field.name, kind) for _, kind in leaves(field.type, ()))
+    def read(self, group: int, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Yields the rows of some columns, which may be dictionaries still."""
+        rows, dictionaries = self._plan(group, names)
+        if dictionaries not in self._opened:
+            self._opened[dictionaries] = self._footer.open(self._file, dictionaries)
+        batches = self._opened[dictionaries].iter_batches(rows, [group], list(names), use_threads=False)
+        for batch in batches:
+            # A column's own name may hold dots, which Parquet also uses for nested fields.
+            table = pa.Table.from_batches([batch]).select(names)
+            yield from _pieces(table) if dictionaries else (table,)
 
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pt.is_string(kind) or pt.is_binary(kind))
+    def _plan(self, group: int, names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+        """Returns the rows of a batch, and the leaf columns to be read as dictionaries."""
+        metadata = self._footer.file.metadata.row_group(group)
+        rows = metadata.num_rows
+        read = [leaf for name in names for leaf in self._leaves[name]]
+        is_flat = not any(leaf.is_repeated for leaf in read)
+        if is_flat and rows * metadata.total_byte_size <= TABLE_BYTES:  # whatever its values are
+            return max(1, min(rows, BATCH_ROWS)), ()
+        chunks = self._footer.chunks[group]
+        size = sum(chunks[leaf.number].size + _VALUE_BYTES * chunks[leaf.number].values for leaf in read)
+        batch = min(BATCH_ROWS, TABLE_BYTES * rows // max(1, size))
+        texts = [leaf for leaf in read if leaf.is_text and chunks[leaf.number].has_dictionary]
+        pure = tuple(leaf.path for leaf in texts if chunks[leaf.number].all_dictionary)
+        if len(pure) < len(texts):
+            batch = min(batch, _MIXED_ROWS)
+        return max(1, batch), pure
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 
 #: Physical types.
-_INT32, _INT64, _BYTE_ARRAY = 1, 2, 6
+_INT32, _INT64, _INT96, _BYTE_ARRAY = 1, 2, 3, 6
 _PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY = 0, 2, 8
 _DATA_PAGES = (0, 3)
 #: Nested structs and lists of a footer; damage may claim any depth.
@@ -27,7 +27,7 @@ _MAX_DEPTH = 32
 #: element of the schema, a logical type. https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
 _SCHEMA, _ROW_GROUPS = 2, 4
 _COLUMNS = 1
-_METADATA = 3
+_METADATA, _CRYPTO = 3, 8
 _TYPE, _VALUES, _SIZE, _DICTIONARY_PAGE, _STATISTICS, _ENCODINGS = 1, 5, 6, 11, 12, 13
 _OLD_MAX, _OLD_MIN, _NULLS, _MAX, _MIN = 1, 2, 3, 5, 6
 _PAGE_TYPE, _ENCODING = 1, 2
@@ -69,7 +69,7 @@ class ColumnChunk:
         low, high = self.low, self.high
         if low is None and not pt.is_unsigned_integer(kind):
             low, high = self.signed_low, self.signed_high
-        if not low or not high:
+        if not low or not high or self.physical_type == _INT96:
             return None
         is_little = self.physical_type in (_INT32, _INT64)
         order, signed = "little" if is_little else "big", not pt.is_unsigned_integer(kind)
@@ -97,7 +97,7 @@ def times_in_utc(footer: bytes) -> list[bool]:
 
 def _chunk(column: dict[int, Any]) -> ColumnChunk:
     found = column.get(_METADATA)
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or _CRYPTO in column:
         return ColumnChunk(is_encrypted=True)
     statistics = found.get(_STATISTICS, {})
     encodings = {e.get(_ENCODING) for e in found.get(_ENCODINGS, ()) if e.get(_PAGE_TYPE) in _DATA_PAGES}

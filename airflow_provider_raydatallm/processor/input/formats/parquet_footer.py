@@ -57,6 +57,12 @@ _TIME_IN_UTC = (
     "holds times of day with a timezone, which no Arrow type keeps: write the column as text, or as times "
     "without one"
 )
+#: How types that Parquet lacks are stored.
+_BARE = ("FIXED_LEN_BYTE_ARRAY", "NONE")
+_UNKNOWN = (
+    "has a type that Arrow does not know, such as integers of 128 bits: write the column as decimal(38, 0), "
+    "or as text"
+)
 Int96Unit = Literal["us", "ns"]
 
 
@@ -141,6 +147,10 @@ class ParquetFooter:
         found |= {
             name: _INTERVAL for name, kind in zip(columns, kinds, strict=True) if "Interval" in kind.to_json()
         }
+        if self._arrow_schema is None:
+            kept = zip(columns, self.leaves, strict=True)
+            bare = [name for name, leaf in kept if (leaf.physical_type, leaf.logical_type.type) == _BARE]
+            found |= dict.fromkeys(bare, _UNKNOWN)
         if any(kind.type == "TIME" for kind in kinds):
             in_utc = zip(columns, times_in_utc(self.content), strict=True)
             # Arrow's own times of day say so, too, in files of its older versions.
@@ -154,13 +164,19 @@ class ParquetFooter:
 
     @cached_property
     def _hints(self) -> dict[str, pa.Field]:
-        """Arrow's types of the columns, without extension types; {} where they are damaged: Parquet's will
-        do."""
+        return {hint.name: hint for hint in self._arrow_schema or ()}
+
+    @cached_property
+    def _arrow_schema(self) -> pa.Schema | None:
+        """Arrow's types of the columns, without extension types; none where they are damaged: Parquet's will
+        do. None where one of them is none of Arrow's."""
         try:
             schema = base64.b64decode(self._arrow_types).replace(_EXTENSION, _HIDDEN_EXTENSION)
-            return {hint.name: hint for hint in pa.ipc.read_schema(pa.py_buffer(schema))}
+            return pa.ipc.read_schema(pa.py_buffer(schema))
+        except pa.ArrowNotImplementedError:
+            return None
         except (ValueError, OSError, pa.ArrowException):
-            return {}
+            return pa.schema([])
 
 
 def read_footer(file: pa.NativeFile, size: int) -> ParquetFooter:
@@ -172,13 +188,7 @@ def parse_footer(footer: bytes, int96_unit: Int96Unit = "us") -> ParquetFooter:
     """:raises pa.ArrowInvalid: for a damaged footer."""
     hidden = footer.replace(_SCHEMA, _HIDDEN_SCHEMA)
     whole = b"".join([_MAGIC, hidden, len(hidden).to_bytes(4, "little"), _MAGIC])
-    try:
-        file = pq.ParquetFile(pa.BufferReader(whole), coerce_int96_timestamp_unit=int96_unit, **_OPTIONS)
-    except pa.ArrowNotImplementedError as e:
-        raise pa.ArrowInvalid(
-            f"a column has a type that Arrow does not read ({e}): write 128-bit integers as decimal(38, 0), "
-            "and others as text"
-        ) from e
+    file = pq.ParquetFile(pa.BufferReader(whole), coerce_int96_timestamp_unit=int96_unit, **_OPTIONS)
     return ParquetFooter(file, footer, int96_unit)
 
 

@@ -17,6 +17,11 @@ import pyarrow.types as pt
 from airflow_provider_raydatallm.processor.input.types.plain import is_list, is_uuid
 
 
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """`schema.empty_table()`, which fails for UUIDs within lists."""
+    return pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
 def conform(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) -> pa.Table:
     """Gives a table exactly the fields of `schema`.
 

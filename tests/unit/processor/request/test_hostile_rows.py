@@ -95,7 +95,11 @@ def test_text_that_is_not_utf8_is_refused_before_a_row_is_asked_or_replaced(
     table = pa.table({"n": ["0", "1", "2"], "x": cells})
     plan = plan_of(tmp_path, table)
     for prompt in ("{x}", "{n}"):  # also where nobody needs the column
-        with pytest.raises(SliceError, match="row 2 of .*in\.parquet: column 'x'.*on_invalid_text") as caught:
+        with pytest.raises(
+            SliceError,
+            match=r"row 2 of .*in\.parquet: column "
+            "'x'.*on_invalid_text",
+        ) as caught:
             read(plan, prompt=prompt)
         assert caught.value.kind == "input"
     good, bad = read(plan_of(tmp_path, table, on_invalid_text="replace"), prompt="{n} {x}")

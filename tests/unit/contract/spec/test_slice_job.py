@@ -46,6 +46,11 @@ from tests.support.slice_jobs import slice_job
         ({"output_path": "/out/ds={ds}"}, "has {ds}, and only {slice} is replaced there"),
         ({"metadata_path": "s3://lake/out/m"}, "publish.metadata_path 's3://lake/out/m' lies inside the"),
         ({"csv_options": {"delimiter": ";;"}}, "give one ASCII character"),
+        *(
+            ({"csv_options": {"encoding": name}}, f"{name!r} is not an encoding of text files")
+            for name in ("klingon", "rot13", "hex", "base64", "zlib", "bz2", "quopri", "uu", "undefined",
+                         "idna", "punycode")
+        ),
         ({"slice_key": ""}, "slice_key"),
         ({"answer_cache": "answers"}, "'answers' is not a folder that slices can share: give an address"),
         ({"answer_cache": "s3:/lake"}, "'s3:/lake' is not a folder"),

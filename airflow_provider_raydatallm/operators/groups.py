@@ -128,11 +128,12 @@ class Rerun(TypedDict, total=False):
 
     :param on_config_change: when it is published with another configuration: `fail` or `recompute`.
     :param on_input_change: when it is published, or half finished, from other input files: `fail`,
-        `recompute`, or `extend`: add new files and keep finished rows.
+        `recompute`, or `extend`: add new files and keep the rows of the others, also in quarantine.
     :param on_running: when another run works on it: `fail`, or `attach`: wait for its result, and take over
         if it died. Default: `attach`.
     :param force: recompute a finished slice every time the task runs.
-    :param retry_quarantined: answer the quarantined rows of a finished slice again.
+    :param retry_quarantined: answer the quarantined rows of a finished slice again, also those that
+        `extend` would keep.
     :param verify: how a finished slice is checked: `listing` its files, or also reading their `content`.
     """
 

@@ -157,7 +157,7 @@ class VersionBuild:
         if self.job.retry_quarantined:
             # Failures of earlier runs do not count. Without a lease, this run has not failed any row yet.
             since_epoch = lease.epoch if lease is not None else sys.maxsize
-        ledger = self.checkpoint.read_ledger(self.plan)
+        ledger = self.checkpoint.read_ledger(self.plan, retry=self.job.retry_quarantined)
         return CheckpointState(self.plan, ledger, self.job.max_row_attempts, since_epoch, self.job.repair)
 
     def check_quarantine(self, state: CheckpointState) -> None:

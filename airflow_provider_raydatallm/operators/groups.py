@@ -108,7 +108,9 @@ class Source(TypedDict, total=False):
     :param max_rows: a trial: answer only the first rows, into a table of its own. Empty: all.
     :param trial: name of the trial's table, `<table>.trial/<name>/`. Default: `first-<n>`. Give people tables
         of their own: `"{{ dag_run.triggering_user_name }}"`.
-    :param on_empty: when the slice has no rows: `fail`, `skip` the task, or `publish` an empty slice.
+    :param on_empty: when the slice has no rows: `fail`; `skip` the task, which leaves what was published
+        before; or `publish` an empty slice. Where no file tells its columns, they are those of the table's
+        published slices.
     """
 
     format: Literal["auto", "parquet", "csv", "jsonl"] | Later

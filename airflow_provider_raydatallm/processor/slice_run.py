@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan, first_values, make_plan
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
+from airflow_provider_raydatallm.processor.publish.table_columns import with_table_columns
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.publish.vector_column import check_vectors
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
@@ -41,7 +42,12 @@ from airflow_provider_raydatallm.processor.request.requests import RequestBuilde
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
-from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import (
+    Commits,
+    NumberTakenError,
+    SliceFolders,
+    Version,
+)
 from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
 
 logger = logging.getLogger(__name__)
@@ -139,7 +145,9 @@ def inspect_slice(
     shape = open_parser(job, _load_function(job.postprocess), plan.columns)
     inference = _plan_inference(job, plan, shape, adapters)
     if not plan.rows and job.on_empty != "publish":
-        return None, _report_empty(job, plan)
+        return None, _report_empty(job, plan, version, base)
+    if not plan.rows and not plan.columns:
+        plan = with_table_columns(job, plan, shape.known_fields)
     return VersionBuild(job, folders, number, checkpoint, plan, shape, inference, version, progress), None
 
 
@@ -171,7 +179,11 @@ def _acquire_lease(
     )
 
 
-def _report_empty(job: SliceJob, plan: Plan) -> Report:
+def _report_empty(job: SliceJob, plan: Plan, version: Version | None, base: int) -> Report:
+    """
+    :param version: what is published; None when that is damaged, too.
+    :param base: its number; 0 when there is none.
+    """
     if job.on_empty == "fail":
         matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file that holds anything"
         where = f" where {job.slice_column} is {job.slice_key!r}" if job.slice_column else ""
@@ -182,6 +194,15 @@ def _report_empty(job: SliceJob, plan: Plan) -> Report:
         raise SliceError(
             f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {matches}{where}. "
             f"Check the path{' and source.column' * bool(where)}, or set source.on_empty='skip' or 'publish'",
+            kind="input",
+        )
+    if version is not None:
+        return version.to_report("kept")
+    if base:
+        raise SliceError(
+            f"version {base} of {job.slice_path} is damaged, and {job.resolved_input_path} holds no row to "
+            "build it again. Restore its files or the input, or set source.on_empty='publish' to replace it "
+            "by an empty slice",
             kind="input",
         )
     return slice_report(job, "empty", counts=Counts(planned=0, succeeded=0))

@@ -10,17 +10,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish.table_columns import columns_elsewhere
 from airflow_provider_raydatallm.processor.sizing.model_config import fetch_config, vector_size
-from airflow_provider_raydatallm.processor.storage.store import Store
 
 logger = logging.getLogger(__name__)
-
-#: Slices that are looked at, from the last one on: some may have no vector.
-_MOST_SLICES = 20
 
 
 class _Shown(NamedTuple):
@@ -80,28 +76,11 @@ def _size_at_the_hub(job: SliceJob) -> int | None:
 
 
 def _shown_elsewhere(job: SliceJob) -> _Shown | None:
-    """The vectors that another slice of the table shows."""
-    if "{slice}" in job.output_path.rstrip("/").rpartition("/")[0]:
-        return None  # each slice is a table
-    url, _, own = job.slice_path.rpartition("/")
-    table = Store(url)
-    others = [name for name in table.names() if name != own and not name.startswith(("_", "."))]
-    for folder in sorted(others, reverse=True)[:_MOST_SLICES]:
-        kind = _type_in(table, folder, job.output_column)
-        if kind is not None and pa.types.is_fixed_size_list(kind):
-            return _Shown(folder, kind)
-    return None
-
-
-def _type_in(table: Store, folder: str, column: str) -> pa.DataType | None:
-    for name in table.names(folder):
-        if name.endswith(".parquet"):
-            try:
-                with table.fs.open(table.path(f"{folder}/{name}")) as file:
-                    schema = pq.read_schema(file)
-            except (OSError, pa.ArrowException):  # it was replaced meanwhile, or is of others
-                return None
-            return schema.field(column).type if column in schema.names else None
+    """The vectors that another slice of the table shows. A slice may have none."""
+    name = job.output_column
+    for folder, columns in columns_elsewhere(job):
+        if name in columns.names and pa.types.is_fixed_size_list(columns.field(name).type):
+            return _Shown(folder, columns.field(name).type)
     return None
 
 

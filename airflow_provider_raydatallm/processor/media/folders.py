@@ -1,6 +1,6 @@
 """Reads a file from a folder of a disk: a regular file that lies there when all links are followed.
 
-Who writes rows, or files beside the media, must not choose what a node opens: a link may lead out of the
+Whoever writes rows, or files beside the media, must not choose what a node opens: a link may lead out of the
 folder, and a pipe or a device would hold its reader for ever. The file is found first (`O_PATH` opens
 nothing), then checked, then read through the same handle: nobody can put another one in its place.
 """
@@ -22,7 +22,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-#: Of paths that lead nowhere, at any time.
+#: Errors of paths that lead nowhere, at any time.
 _WRONG_PATH = (errno.ELOOP, errno.ENAMETOOLONG)
 
 
@@ -38,7 +38,6 @@ def read_file(path: str, folders: Sequence[str], argument: str, max_bytes: int) 
         found = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             _check(path, found, folders, argument)
-            # Not even for the holder of a lease on the file.
             with open(f"/proc/self/fd/{found}", "rb", opener=_open_at_once) as file:
                 return file.read(min(max_bytes, os.fstat(found).st_size))
         finally:
@@ -48,7 +47,7 @@ def read_file(path: str, folders: Sequence[str], argument: str, max_bytes: int) 
     except (FileNotFoundError, NotADirectoryError):
         raise InvalidMedia(f"{path!r:.200} does not exist") from None
     except ValueError as e:
-        raise InvalidMedia(f"{path!r:.200} is no path: {e}") from None
+        raise InvalidMedia(f"{path!r:.200} is not a path: {e}") from None
     except OSError as e:
         kind = InvalidMedia if e.errno in _WRONG_PATH else MediaUnavailable
         raise kind(f"{path!r:.200} could not be read: {e.strerror}") from e
@@ -67,4 +66,5 @@ def _check(path: str, found: int, folders: Sequence[str], argument: str) -> None
 
 
 def _open_at_once(path: str, flags: int) -> int:
+    """Opens a file, or fails where another process holds a lease on it, rather than wait for that one."""
     return os.open(path, flags | os.O_NONBLOCK)

@@ -85,6 +85,8 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"choices": "Law Firm"}, "choices: Input should be a list .got 'Law Firm'.$"),
     ({"source": {"csv": {"sep": ";"}}}, "there is no source.csv.sep: source.csv has delimiter, quote_char"),
     ({"source": {"slice_format": "YYYY-MM-DD"}}, "slice_format 'YYYY-MM-DD' writes each date as"),
+    ({"source": {"csv": {"encoding": "rot13"}}}, "source.csv.encoding: 'rot13' is not an encoding of text"),
+    ({"sampling_params": {"logit_bias": {"abc": 5}}}, "sampling_params: 'logit_bias' has the key 'abc'"),
     ({"code_paths": "/code"}, "code_paths is '/code': give a list"),
 ])  # fmt: skip
 def test_invalid_argument_fails_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from airflow_provider_raydatallm.contract.durations import to_seconds
 
@@ -28,6 +28,28 @@ def _refuse_without_order(value: Any) -> Any:
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_refuse_without_order)]
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Replaces whole numbers that are keys by their text, at any depth, as JSON does on the way to the
+    cluster: else one spec would have two fingerprints.
+
+    :raises ValueError: for a key that JSON would change, and for a number beside its own text.
+    """
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    keys = {key: str(key) if type(key) is int else key for key in value}
+    if wrong := [key for key in keys.values() if not isinstance(key, str)]:
+        raise ValueError(f"the key {wrong[0]!r} is a {type(wrong[0]).__name__}: give text or a whole number")
+    if len(set(keys.values())) < len(keys):
+        raise ValueError(f"of the keys {list(keys)!r:.200} two have the same text: leave one of them out")
+    return {keys[key]: _with_text_keys(item) for key, item in value.items()}
+
+
+#: Arguments that are passed on as they are, such as vLLM's.
+Options = Annotated[dict[str, Any], AfterValidator(_with_text_keys)]
 
 
 class Contract(BaseModel):

@@ -23,6 +23,7 @@ _STATES = {
     "unchanged": "was published already",
     "attached": "is published, by another run",
     "empty": "has no rows",
+    "kept": "has no rows now: those published before stay",
     "failed": "failed",
     "up_for_retry": "failed, and is tried again",
     "upstream_failed": "was not begun: a task before it failed",
@@ -35,7 +36,7 @@ _STATES = {
 }
 _WAITING = "waits for a worker"
 #: States after which nothing more is to come in this run.
-_DONE = frozenset({"published", "unchanged", "attached", "empty", "skipped", "success", "removed"})
+_DONE = frozenset({"published", "unchanged", "attached", "empty", "kept", "skipped", "success", "removed"})
 _FAILED = frozenset({"failed", "up_for_retry"})
 
 _KEPT = "Finished rows are kept: clear the task, and it goes on with the rest"

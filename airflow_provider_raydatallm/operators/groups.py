@@ -109,7 +109,9 @@ class Source(TypedDict, total=False):
     :param max_rows: a trial: answer only the first rows, into a table of its own. Empty: all.
     :param trial: name of the trial's table, `<table>.trial/<name>/`. Default: `first-<n>`. Give people tables
         of their own: `"{{ dag_run.triggering_user_name }}"`.
-    :param on_empty: when the slice has no rows: `fail`, `skip` the task, or `publish` an empty slice.
+    :param on_empty: when the slice has no rows: `fail`; `skip` the task, which leaves what was published
+        before; or `publish` an empty slice. Where no file tells its columns, they are those of the table's
+        published slices.
     """
 
     format: Literal["auto", "parquet", "csv", "jsonl"] | Later
@@ -131,11 +133,12 @@ class Rerun(TypedDict, total=False):
 
     :param on_config_change: when it is published with another configuration: `fail` or `recompute`.
     :param on_input_change: when it is published, or half finished, from other input files: `fail`,
-        `recompute`, or `extend`: add new files and keep finished rows.
+        `recompute`, or `extend`: add new files and keep the rows of the others, also in quarantine.
     :param on_running: when another run works on it: `fail`, or `attach`: wait for its result, and take over
         if it died. Default: `attach`.
     :param force: recompute a finished slice every time the task runs.
-    :param retry_quarantined: answer the quarantined rows of a finished slice again.
+    :param retry_quarantined: answer the quarantined rows of a finished slice again, also those that
+        `extend` would keep.
     :param verify: how a finished slice is checked: `listing` its files, or also reading their `content`.
     """
 
@@ -276,6 +279,8 @@ class Publish(TypedDict, total=False):
     :param max_file_bytes: approximate size above which it is published as several files. Default: 1 GiB.
     :param file_per_input: publish one file per input file instead.
     :param keep_versions: how many replaced versions stay readable and can be restored. Default: 1.
+    :param on_schema_change: when the slice's columns are not those of the table's other slices: `fail`,
+        before a row is paid, or `accept` them.
     :param metadata_path: folder of the table's plans, checkpoints, commits and reports. Default:
         `<table>.ray_llm/`, beside the table.
     :param quarantine_path: table of the rows that failed. Default: `<table>.quarantine/`.
@@ -284,6 +289,7 @@ class Publish(TypedDict, total=False):
     max_file_bytes: int | Later
     file_per_input: bool | Later
     keep_versions: int | Later
+    on_schema_change: Literal["fail", "accept"] | Later
     metadata_path: Path
     quarantine_path: Path
 

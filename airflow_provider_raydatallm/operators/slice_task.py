@@ -325,8 +325,14 @@ class SliceTask(SliceLineage, BaseOperator):
     def _finish(self, context: Context, slice_job: SliceJob, result: dict[str, Any]) -> dict[str, Any]:
         self.record_run(slice_job, result=result)
         write_entry(context, self.outlets, slice_job, result)
-        if result["outcome"] == "empty" and slice_job.on_empty == "skip":
-            raise AirflowSkipException(f"slice {slice_job.slice_key!r} has no rows")
+        if result["outcome"] in ("empty", "kept") and slice_job.on_empty == "skip":
+            key = slice_job.slice_key
+            if result["outcome"] == "empty":
+                raise AirflowSkipException(f"slice {key!r} has no rows")
+            rows, version = result["counts"]["succeeded"], result["published_version"]
+            raise AirflowSkipException(
+                f"slice {key!r} has no rows now: the {rows:,} of version {version} stay published"
+            )
         record_asset_events(
             self.outlets, context["outlet_events"], slice_job, result,
             partition_key=partition_key(context), emit_partition=self.emit_partition,

@@ -365,6 +365,6 @@ def _state(state: str | None, entry: SliceEntry | None) -> State:
         return "failed"
     if state in _RUNNING:
         return "running"
-    if entry is None or entry.outcome in (None, "empty") or state == "skipped":
+    if entry is None or entry.outcome in (None, "empty") or (state == "skipped" and entry.outcome != "kept"):
         return "empty"
     return "quarantined" if entry.counts.get("quarantined") else "published"

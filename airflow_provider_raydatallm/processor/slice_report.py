@@ -32,7 +32,7 @@ def published_report(
     """The report of a version that is ready to publish.
 
     :param number: of the version.
-    :param carried_over: counts and tokens of the version whose rows were taken over.
+    :param carried_over: counts and tokens of what was taken over (`Checkpoint.carried_over`).
     :param startup_s: seconds of this process before its first step.
     :param late_s: how much later than `finish_by` the slice is finished.
     """

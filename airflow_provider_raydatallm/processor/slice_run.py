@@ -43,7 +43,12 @@ from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, table_metadata
-from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import (
+    Commits,
+    NumberTakenError,
+    SliceFolders,
+    Version,
+)
 from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
 
 logger = logging.getLogger(__name__)
@@ -151,7 +156,9 @@ def inspect_slice(
         _plan_inference(job, plan, shape, builder, adapters) if builder is not None and plan.rows else None
     )
     if not plan.rows and job.on_empty != "publish":
-        return None, _report_empty(job, plan)
+        return None, _report_empty(job, plan, version, base)
+    if not plan.columns:
+        raise _without_columns(job, folders)
     build = VersionBuild(
         job, folders, number, checkpoint, plan, table, types, shape, inference, version, progress
     )
@@ -187,7 +194,11 @@ def _acquire_lease(
     )
 
 
-def _report_empty(job: SliceJob, plan: Plan) -> Report:
+def _report_empty(job: SliceJob, plan: Plan, version: Version | None, base: int) -> Report:
+    """
+    :param version: what is published; None when that is damaged, too.
+    :param base: its number; 0 when there is none.
+    """
     if job.on_empty == "fail":
         matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file that holds anything"
         where = f" where {job.slice_column} is {job.slice_key!r}" if job.slice_column else ""
@@ -200,7 +211,25 @@ def _report_empty(job: SliceJob, plan: Plan) -> Report:
             f"Check the path{' and source.column' * bool(where)}, or set source.on_empty='skip' or 'publish'",
             kind="input",
         )
+    if version is not None:
+        return version.to_report("kept")
+    if base:
+        raise SliceError(
+            f"version {base} of {job.slice_path} is damaged, and {job.resolved_input_path} holds no row to "
+            "build it again. Restore its files or the input, or set source.on_empty='publish' to replace it "
+            "by an empty slice",
+            kind="input",
+        )
     return slice_report(job, "empty", counts=Counts(planned=0, succeeded=0))
+
+
+def _without_columns(job: SliceJob, folders: SliceFolders) -> SliceError:
+    return SliceError(
+        f"slice {job.slice_key!r} is empty: {job.resolved_input_path} has no file that holds anything, and "
+        f"no slice of {folders.table.url.rpartition('/')[0]} shows which columns an empty one has. Publish a "
+        "slice with rows first, put a file with columns and no rows there, or set source.on_empty='skip'",
+        kind="input",
+    )
 
 
 def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> RequestBuilder:

@@ -199,7 +199,7 @@ class VersionBuild:
         if self.job.retry_quarantined:
             # Failures of earlier runs do not count. Without a lease, this run has not failed any row yet.
             since_epoch = lease.epoch if lease is not None else sys.maxsize
-        ledger = self.checkpoint.read_ledger(self.plan)
+        ledger = self.checkpoint.read_ledger(self.plan, retry=self.job.retry_quarantined)
         return CheckpointState(self.plan, ledger, self.job.max_row_attempts, since_epoch, self.job.repair)
 
     def check_quarantine(self, state: CheckpointState) -> None:
@@ -409,7 +409,7 @@ class _Run:
             fields = fragment_fields(build.checkpoint.store, build.checkpoint.folder, state.ledger.rows)
         # Without an answer: readers of the table expect the same columns in all of its files.
         if not fields:
-            fields = with_known_size(build.job, build.known_fields)
+            fields = with_known_size(build.job, build.known_fields) or build.table.answer_fields
         fields = with_known_types(build.job, fields, build.table.answers)
         build.agree_on_columns(fields)
         return Publication(

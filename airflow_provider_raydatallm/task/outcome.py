@@ -12,6 +12,9 @@ from airflow_provider_raydatallm.task.job.failure import explain_failure
 from airflow_provider_raydatallm.task.job.verdict import ClusterUnreachable, EndedWithoutReport, Failed
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 
+#: Outcomes whose figures are those of an earlier job.
+_OF_OTHERS = ("unchanged", "kept")
+
 
 def build_result(
     report: Report, paths: SlicePaths, job: JobRef | None, *, task_start: float, job_start: float | None
@@ -27,7 +30,7 @@ def build_result(
     queued = None if job_start is None else round(min(max(job_start - task_start, 0.0), total), 3)
     return report.to_xcom(
         report_path=None if report.published_version is None else paths.report(report.published_version),
-        ray_job_id=job.submission_id if job is not None and report.outcome != "unchanged" else None,
+        ray_job_id=job.submission_id if job is not None and report.outcome not in _OF_OTHERS else None,
         dashboard_url=job.url or None if job is not None else None,
         queued=queued,
         total=round(total, 3),

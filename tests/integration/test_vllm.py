@@ -44,12 +44,15 @@ def ask(row):
     if row["n"] == 5:
         return {"messages": []}  # nothing that a chat template could end with
     text = row["company"] if row["n"] != 77 else "far too long " * 500
+    sampling = {"max_tokens": 2 if row["n"] >= 190 else 40}
+    if row["n"] % 2:
+        sampling["logit_bias"] = {HIGH: 100}
     return {
         "messages": [
             {"role": "system", "content": "You infer a company's industry."},
             {"role": "user", "content": "What industry is this company in: " + text},
         ],
-        "sampling_params": {"max_tokens": 2 if row["n"] >= 190 else 40},
+        "sampling_params": sampling,
     }
 """
 
@@ -68,12 +71,14 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
 ) -> None:  # fmt: skip
     rows = [{"company": c, "n": n} for n, c in enumerate(companies)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (tmp_path / "asking.py").write_text(_ASK)
+    vocabulary = json.loads((tiny_model / "tokenizer.json").read_text())["model"]["vocab"]
+    (tmp_path / "asking.py").write_text(f"HIGH = {vocabulary['high']}\n{_ASK}")
     results: list[Any] = []
     thread = in_thread(
         ask, results, engine=engine, input_path=f"{tmp_path}/in.jsonl", prompt=None, preprocess="asking:ask",
         code_paths=[str(tmp_path / "asking.py")], output_schema=SCHEMA,
-        sampling_params={"temperature": 0, "max_tokens": 40}, output_column="found",
+        sampling_params={"temperature": 0, "max_tokens": 40, "logit_bias": {vocabulary["low"]: 100}},
+        output_column="found",
         model_source=str(tiny_model), engine_kwargs={"max_model_len": limit}, processor_kwargs=options,
         blocks=10, poll_interval=1.0,
     )  # fmt: skip
@@ -97,7 +102,7 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
         for f, n in zip(found, table.column("n").to_pylist(), strict=True)
     )
     assert right >= 150
-    assert {f["confidence"] for f in found} <= {"high", "low"}
+    assert [f["confidence"] for f in found] == ["high" if n % 2 else "low" for n in table["n"].to_pylist()]
     counts = result["counts"]
     assert (counts["succeeded"], counts["quarantined"], counts["invalid_output"]) == (188, 12, 10)
     why = {

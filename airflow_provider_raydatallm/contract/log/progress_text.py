@@ -49,6 +49,9 @@ def progress_text(progress: dict[str, Any]) -> str:
 def result_lines(report: Report) -> list[str]:
     """A run's result, what the time before its first row was spent on, and advice for the next one."""
     counts, rate = report.counts, report.throughput.rows_per_s
+    if report.outcome == "kept":
+        stay = f"the {counts.succeeded:,} rows of version {report.published_version} stay"
+        return [f"kept: the input is empty now, and {stay} in {report.output_path}"]
     result = f"{report.outcome}: {counts.succeeded:,} rows in {report.output_path}"
     if counts.quarantined:
         result += f", {counts.quarantined:,} in quarantine"

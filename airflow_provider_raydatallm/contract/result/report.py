@@ -142,7 +142,8 @@ class Report(Contract):
     lacks `per_worker` and `history`."""
 
     version: Literal[1] = 1
-    outcome: Literal["published", "unchanged", "attached", "empty"]
+    #: `kept`: the input is empty now, `source.on_empty` is "skip", and what was published before stays.
+    outcome: Literal["published", "unchanged", "attached", "empty", "kept"]
     slice_key: str
     output_path: str
     #: Number of the version that the slice's folder shows; None when nothing is published.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.base import FOLDER, Seconds
+from airflow_provider_raydatallm.contract.base import FOLDER, Options, Seconds
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds
 from airflow_provider_raydatallm.contract.groups import KINDS, is_profile, label
 from airflow_provider_raydatallm.contract.spec.engine_arguments import (
@@ -31,7 +31,7 @@ _COMPARING = ("temperature", "max_tokens", "seed")
 class EngineSpec(RequestSpec):
     engine: str = "auto"
     model_source: str = Field(min_length=1)
-    engine_kwargs: dict[str, Any] = Field(default_factory=dict)
+    engine_kwargs: Options = Field(default_factory=dict)
     accelerator_type: str | None = None
     concurrency: Concurrency = 1
     #: Percentage of the rows that fit into a max_model_len of "auto".
@@ -42,7 +42,7 @@ class EngineSpec(RequestSpec):
     answer_cache: str | None = None
     answer_cache_max_bytes: int = Field(default=1 << 30, ge=1 << 20)
     answer_cache_max_days: float = Field(default=30, gt=0, allow_inf_nan=False)
-    processor_kwargs: dict[str, Any] = Field(default_factory=dict)
+    processor_kwargs: Options = Field(default_factory=dict)
     #: Whether the engine stops with the slice, or stays for others that need the same engine.
     engine_scope: Literal["slice", "shared"] = "slice"
     #: Seconds without work after which a shared engine stops; None: never.

@@ -1,7 +1,8 @@
-"""Which of vLLM's engine arguments affect answers, and which of its arguments are texts."""
+"""Which of vLLM's engine arguments affect answers, and the types of its arguments."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -115,3 +116,37 @@ def _to_number(value: Any) -> Any:
     if number is None:
         return value
     return float(number[0]) if number[2] else int(number[0])
+
+
+#: The one sampling parameter, and argument, of vLLM whose keys are numbers: ids of tokens.
+LOGIT_BIAS = "logit_bias"
+_TOKEN = re.compile(r"\d{1,9}", re.ASCII)
+_COLUMN = re.compile(r"\{[^{}]*\}")
+
+
+def with_biases(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters with `logit_bias` as JSON and OpenAI's API have it: numbers by the text of a
+    token's id. Nulls, which a struct has for the tokens of other rows, are left out.
+
+    :raises ValueError: for what is none, naming the key or the value.
+    """
+    biases = sampling_params.get(LOGIT_BIAS)
+    if biases is None or (isinstance(biases, str) and _COLUMN.fullmatch(biases)):
+        return dict(sampling_params)
+    if not isinstance(biases, Mapping):
+        raise ValueError(f"{LOGIT_BIAS!r} is {biases!r:.100}: give a dict of numbers by ids of tokens")
+    numbers = {str(token): _to_number(bias) for token, bias in biases.items() if bias is not None}
+    for token, bias in numbers.items():
+        if not _TOKEN.fullmatch(token):
+            raise ValueError(f"{LOGIT_BIAS!r} has the key {token!r}: give the id of a token, such as 42")
+        if type(bias) not in (int, float) or not math.isfinite(bias):
+            raise ValueError(f"{LOGIT_BIAS!r} of token {token} is {bias!r:.100}: give a number")
+    return {**sampling_params, LOGIT_BIAS: numbers}
+
+
+def with_token_ids(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns parameters that `with_biases` returned as vLLM needs them: JSON has no numbers as keys."""
+    biases = sampling_params.get(LOGIT_BIAS)
+    if biases is None:
+        return dict(sampling_params)
+    return {**sampling_params, LOGIT_BIAS: {int(token): bias for token, bias in biases.items()}}

@@ -42,12 +42,16 @@ class MediaSources:
         """:raises ValueError: for an address that no source holds."""
         if is_url(address):
             path = _path(address)
-            held = any(site == _site(address) and _is_below(path, root) for site, root in self._sites)
+            held = any(site == _site(address) and is_below(path, root) for site, root in self._sites)
         else:
             path = check_address(address).removeprefix(_DISK)
-            held = any(_is_below(path, folder) for folder in self._folders)
+            held = any(is_below(path, folder) for folder in self._folders)
         if not held:
             raise ValueError(f"{address!r:.200} is below none of {self.argument}.sources")
+
+    @property
+    def disk_folders(self) -> list[str]:
+        return [folder for folder in self._folders if "://" not in folder]
 
     def check_machine(self, host: str, address: str) -> None:
         """:param address: of the host, as it was resolved.
@@ -93,5 +97,5 @@ def _path(url: str) -> str:
     return path or "/"
 
 
-def _is_below(path: str, folder: str) -> bool:
+def is_below(path: str, folder: str) -> bool:
     return path.startswith(folder if folder.endswith("/") else f"{folder}/") or path == folder

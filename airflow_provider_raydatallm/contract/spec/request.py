@@ -7,10 +7,14 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.base import Texts
+from airflow_provider_raydatallm.contract.base import Options, Texts
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.spec.audio import AudioSpec
-from airflow_provider_raydatallm.contract.spec.engine_arguments import with_booleans, with_scalars
+from airflow_provider_raydatallm.contract.spec.engine_arguments import (
+    with_biases,
+    with_booleans,
+    with_scalars,
+)
 from airflow_provider_raydatallm.contract.spec.json_schema import check_is_schema, check_is_self_contained
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS, Task, fields_of_other_tasks, tasks_with
 
@@ -48,10 +52,10 @@ class RequestSpec(AudioSpec):
     output_mode: Literal["columns", "struct", "json"] = "struct"
     regex: str | None = None
     grammar: str | None = None
-    sampling_params: dict[str, Any] = Field(default_factory=dict)
+    sampling_params: Options = Field(default_factory=dict)
     #: In place of the model's own: the text of a Jinja template.
     chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: Options = Field(default_factory=dict)
     #: What the chat template, or an endpoint, tells the model of functions that it may ask to be called.
     tools: tuple[dict[str, Any], ...] | None = Field(default=None, min_length=1)
     #: vLLM's name of what tells the model's thoughts from its answer.
@@ -90,7 +94,8 @@ class RequestSpec(AudioSpec):
     @field_validator("sampling_params")
     @classmethod
     def _to_scalars(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return with_scalars(value, nested=False)  # nested ones are texts: a regular expression, choices
+        # Nested ones are texts: a regular expression, choices.
+        return with_biases(with_scalars(value, nested=False))
 
     @field_validator("chat_template_kwargs")
     @classmethod

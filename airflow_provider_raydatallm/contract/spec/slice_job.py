@@ -40,6 +40,8 @@ UNLIKE_INSTANTS = (
 
 _NAME = r"^[^\W_][\w .@+-]{0,79}$"
 
+#: Python's text encodings that no file is written in.
+_OF_HOST_NAMES = ("idna", "punycode")
 #: Fields that are addresses of files.
 ADDRESSES = ("input_path", "output_path", "metadata_path", "quarantine_path", "answer_cache")
 #: Fields in which people write secrets, which are refused.
@@ -135,9 +137,16 @@ class SliceJob(AdapterSpec):
     @classmethod
     def _check_encoding(cls, value: str) -> str:
         try:
-            return codecs.lookup(value).name
-        except LookupError:
-            raise ValueError(f"{value!r} is not a text encoding that Python knows") from None
+            "a".encode(value)  # also refuses codecs that are none of text, such as rot13 and base64
+            name = codecs.lookup(value).name
+        except (LookupError, UnicodeError):
+            name = None
+        if name is None or name in _OF_HOST_NAMES:
+            raise ValueError(
+                f"{value!r} is not an encoding of text files that Python knows: give one such as 'latin-1', "
+                "'cp1252' or 'utf-16'"
+            )
+        return name
 
     @field_validator("columns")
     @classmethod

@@ -15,11 +15,12 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.engine_arguments import with_token_ids
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokenSet
-from airflow_provider_raydatallm.processor.engines.vllm.arguments import CPU_ARGUMENTS, sampling_defaults
+from airflow_provider_raydatallm.processor.engines.vllm.arguments import CPU_ARGUMENTS
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
 from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
 from airflow_provider_raydatallm.processor.sizing.sizes import engine_batch_size
@@ -115,17 +116,17 @@ class RayDataLLM(VllmEngineBase):
             should_continue_on_error=True,
             **options,
         )
-        processor = llm.build_processor(
-            config,
-            preprocess=partial(_to_request, defaults=sampling_defaults(job.sampling_params)),
-            **map_kwargs,
-        )
+        processor = llm.build_processor(config, preprocess=_to_request, **map_kwargs)
         # Ray Data LLM itself continues after a failed row in its engine stage only, and gives such rows
         # another schema.
         for name in ("ChatTemplateStage", "TokenizeStage"):
             if name in processor.list_stage_names():
                 stage = processor.get_stage_by_name(name)
                 stage.fn = _row_by_row(stage.fn, refuse_control_tokens=name == "ChatTemplateStage")
+        name = "vLLMEngineStage"
+        stage = processor.get_stage_by_name(name)
+        # A copy: an assignment would have the stage choose its resources once more, without those asked for.
+        processor.stages[name] = stage.model_copy(update={"fn": _with_sampling_params(stage.fn)})
         processor.postprocess = partial(_to_answer, data_column=processor.DATA_COLUMN)
         return deliver.deliver_blocks(processor(requests))
 
@@ -143,12 +144,11 @@ def _check_options(processor_kwargs: Mapping[str, Any]) -> None:
         raise SliceError(f"engine.processor[{unknown[0]!r}] is {why}", kind="input")
 
 
-def _to_request(row: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, Any]:
+def _to_request(row: dict[str, Any]) -> dict[str, Any]:
     request = json.loads(row.pop("__request"))
-    # Rows travel as one Arrow struct, in which a parameter that a row lacks would become None.
     return {
         "messages": request["messages"],
-        "sampling_params": {**defaults, **request["sampling_params"]},
+        "sampling_params": json.dumps(request["sampling_params"]),  # see `_with_sampling_params`
         _CELLS: json.dumps(request.get("cells")),
     }
 
@@ -168,6 +168,22 @@ def _to_answer(row: dict[str, Any], *, data_column: str) -> dict[str, Any]:
             "engine_seconds": row["time_taken_llm"],
         }
     return answer
+
+
+def _with_sampling_params(stage: type[Any]) -> type[Any]:
+    """vLLM's stage, to which rows bring their parameters as JSON. In an Arrow struct, each row would have the
+    parameters of all others too, as nulls, and none could have numbers as keys."""
+
+    class WithSamplingParams(stage):  # type: ignore[misc]
+        async def udf(self, batch: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+            rows = [
+                {**row, "sampling_params": with_token_ids(json.loads(row["sampling_params"]))}
+                for row in batch
+            ]
+            async for output in stage.udf(self, rows):
+                yield output
+
+    return WithSamplingParams
 
 
 def _row_by_row(stage: type[Any], *, refuse_control_tokens: bool) -> type[Any]:

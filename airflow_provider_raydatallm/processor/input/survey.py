@@ -158,7 +158,7 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: pa.Schema
     _check_slice_folder(columns, own_column)
     if known is None:
         known = pa.schema([])
-    elif job.on_schema_change == "accept":
+    elif job.on_schema_change == "accept" and files:
         known = pa.schema([field for field in known if field.name in columns.names])
     unknown = [
         pa.field(name, pa.null())

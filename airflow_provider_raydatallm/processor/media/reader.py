@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.media.audio import decode_audio
 from airflow_provider_raydatallm.processor.media.cells import MediaFile
+from airflow_provider_raydatallm.processor.media.folders import read_file
 from airflow_provider_raydatallm.processor.media.images import decode_image
 from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, MediaUnavailable, Medium
 from airflow_provider_raydatallm.processor.media.sites import read_url
@@ -83,8 +84,14 @@ class MediaReader:
         except ValueError as e:
             raise InvalidMedia(str(e)) from None
         folder, _, name = address.removeprefix("file://").rpartition("/")
+        limit = self._media.max_bytes + 1
         try:
-            data = Store(folder or "/").read_start(name, self._media.max_bytes + 1)
+            store = Store(folder or "/")
+            if store.is_local:
+                folders = self._sources.disk_folders
+                data = read_file(store.path(name), folders, self._media.argument, limit)
+            else:
+                data = store.read_start(name, limit)
         except FileNotFoundError:
             raise InvalidMedia(f"{address!r:.200} does not exist") from None
         except SliceError as e:

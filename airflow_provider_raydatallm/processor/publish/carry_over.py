@@ -1,23 +1,34 @@
-"""Copies the published answers into a new version that adds files or retries quarantined rows."""
+"""Copies what a version published into the next one's checkpoint: its answers, and its failures.
+
+A row that is taken over is not asked again, whether it was answered or is in quarantine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raydatallm.contract.result.counters import counters_of
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
-from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ERROR_FIELDS, ROW_ID_FIELDS
+from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, load_plan
-from airflow_provider_raydatallm.processor.store.fragments import FRAGMENT_ROWS, put_fragment
+from airflow_provider_raydatallm.processor.store.fragments import (
+    FRAGMENT_ROWS,
+    by_kind_of_failure,
+    put_fragment,
+)
 from airflow_provider_raydatallm.processor.store.published import locate_files
 from airflow_provider_raydatallm.processor.store.versions import (
     NumberTakenError,
+    PublishedFile,
     SliceFolders,
     Version,
     newest_version,
@@ -28,8 +39,8 @@ from airflow_provider_raydatallm.processor.value_types import ColumnTypes, merge
 def carry_over_rows(
     checkpoint: Checkpoint, folders: SliceFolders, version: Version, plan: Plan, epoch: int
 ) -> None:
-    """Puts fragments of all rows that `version` published, unless an earlier run did. Their tokens and counts
-    are kept as its report has them (`Checkpoint.carried_over`).
+    """Puts fragments of all rows that `version` published or has in quarantine, unless an earlier run did.
+    Their tokens and counts are kept as its report has them (`Checkpoint.carried_over`).
 
     :raises SliceError: when input of the version changed or is gone, or the version was replaced meanwhile.
     """
@@ -49,8 +60,17 @@ def carry_over_rows(
         return
     ids = [u.id for u in plan.units]
     agreed = AgreedColumns({}, store.url, checkpoint.folder)
+    failed_as: Counter[str] = Counter()
+    failed_ids = [pa.table([[], []], pa.schema(ROW_ID_FIELDS))]
     try:
-        for table in _published_rows(folders, version, old_plan, index):
+        places = locate_files(folders, version)
+        for failed in _quarantined_rows(version, places, index):
+            failed_ids.append(failed.select([f.name for f in ROW_ID_FIELDS]))
+            failed_as.update(failed.column("error_type").to_pylist())
+            for kind, table in by_kind_of_failure(failed):
+                put_fragment(store, checkpoint.folder, kind, table, ids, epoch, version.number)
+        row_ids = _RowIds(old_plan, pa.concat_tables(failed_ids), index)
+        for table in _published_rows(version, places, old_plan, row_ids):
             agreed.agree(partial(_widen_to_hold, table=table))
             put_fragment(store, checkpoint.folder, "rows", table, ids, epoch, version.number)
     except FileNotFoundError as e:
@@ -58,13 +78,18 @@ def carry_over_rows(
         if newest is not None and newest.number != version.number:
             raise NumberTakenError(f"version {version.number} was replaced while its rows were copied") from e
         raise _unidentified(str(e)) from e
-    checkpoint.save_carried_over({name: version.body["report"][name] for name in ("counts", "tokens")})
+    report = version.body["report"]
+    counts = dict(report["counts"])
+    for counter in counters_of("counts"):  # rows in quarantine are counted by their error
+        if counter.failed_as is not None and counts.get(counter.report_field) is not None:
+            counts[counter.report_field] -= failed_as[counter.failed_as]
+    checkpoint.save_carried_over({"counts": counts, "tokens": report["tokens"]})
 
 
 def _unidentified(why: str) -> SliceError:
     return SliceError(
         f"{why}, so the published rows cannot be identified: set rerun.on_input_change='recompute', or "
-        "force_rerun=True",
+        "rerun.force=True",
         kind="input",
     )
 
@@ -76,20 +101,32 @@ def _widen_to_hold(types: ColumnTypes, *, table: pa.Table) -> ColumnTypes:
     return merge_columns(types, {name: type_of_column(table.column(name)) for name in names})
 
 
-def _published_rows(
-    folders: SliceFolders, version: Version, old_plan: Plan, index: dict[str, int]
+def _quarantined_rows(
+    version: Version, places: Mapping[PublishedFile, tuple[Store, str]], index: Mapping[str, int]
 ) -> Iterator[pa.Table]:
-    """Row ids (by the new plan) and answer columns, in tables of a fragment's size."""
-    places = locate_files(folders, version)
-    quarantined: dict[str, list[int]] = {}
+    """Row ids (by the new plan) and errors, in tables of a fragment's size."""
     for file in version.quarantine:
         store, name = places[file]
         with store.fs.open(store.path(name), "rb") as f:
-            failed = pq.read_table(f, columns=["__unit", "__offset"])
-        for unit, offset in zip(*(failed.column(c).to_pylist() for c in failed.schema.names), strict=True):
-            quarantined.setdefault(unit, []).append(offset)
+            columns = ["__unit", "__offset", *(f"__{field.name}" for field in ERROR_FIELDS)]
+            for batch in pq.ParquetFile(f).iter_batches(FRAGMENT_ROWS, columns=columns):
+                units, *others = (batch.column(name) for name in columns)
+                indices = [index.get(unit) for unit in units.to_pylist()]
+                if None in indices:
+                    raise _unidentified(
+                        f"{store.path(name)} holds rows that version {version.number} has not"
+                    )
+                schema = pa.schema([*ROW_ID_FIELDS, *ERROR_FIELDS])
+                yield pa.Table.from_arrays([pa.array(indices, pa.int32()), *others], schema=schema)
 
-    row_ids = _RowIds(old_plan, quarantined, index)
+
+def _published_rows(
+    version: Version,
+    places: Mapping[PublishedFile, tuple[Store, str]],
+    old_plan: Plan,
+    row_ids: _RowIds,
+) -> Iterator[pa.Table]:
+    """Row ids (by the new plan) and answer columns, in tables of a fragment's size."""
     for file in version.files:
         store, name = places[file]
         with store.fs.open(store.path(name), "rb") as f:
@@ -106,12 +143,17 @@ def _published_rows(
 
 
 class _RowIds:
-    """The row ids of published rows, in their order."""
+    """The row ids of published rows, in their order: those of the plan's rows that have not failed."""
 
-    def __init__(self, plan: Plan, quarantined: dict[str, list[int]], index: dict[str, int]) -> None:
-        self._rest = iter(
-            (index[u.id], np.setdiff1d(np.arange(u.rows), quarantined.get(u.id, []))) for u in plan.units
-        )
+    def __init__(self, plan: Plan, failed: pa.Table, index: Mapping[str, int]) -> None:
+        failed = failed.sort_by("__unit")
+        units, offsets = (failed.column(f.name).to_numpy() for f in ROW_ID_FIELDS)
+
+        def answered(unit: Unit) -> tuple[int, np.ndarray]:
+            here = slice(*np.searchsorted(units, [index[unit.id], index[unit.id] + 1]))
+            return index[unit.id], np.setdiff1d(np.arange(unit.rows), offsets[here])
+
+        self._rest = map(answered, plan.units)
         self._units, self._offsets = np.empty(0, np.int32), np.empty(0, np.int64)
 
     def next(self, rows: int) -> tuple[np.ndarray, np.ndarray]:

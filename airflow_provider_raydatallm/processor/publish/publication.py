@@ -179,10 +179,8 @@ class Publication:
             )
 
     def _groups(self) -> list[list[int]]:
-        """Units of each published file, in plan order. An input without columns has no file."""
+        """Units of each published file, in plan order."""
         units = self.plan.units
-        if not self.plan.columns:
-            return []
         names = set(self._fragments())
         stored = self.folders.metadata.files(self.checkpoint.folder)
         bytes_per_row = sum(f.size for f in stored if f.name in names) / max(self.plan.rows, 1)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.audio import MediaColumn
+from airflow_provider_raydatallm.contract.spec.engine_arguments import with_biases
 from airflow_provider_raydatallm.processor.columns import (
     CARRIED_ROW_FIELD,
     FILES_FIELD,
@@ -111,10 +112,16 @@ class RequestBuilder:
         return [self.media.column] if self.media is not None else []
 
     def build(self, row: Row) -> dict[str, Any]:
-        """:raises SliceError: when `preprocess` returns no request, a column holds no conversation, or the
-        row names no adapter."""
+        """:raises SliceError: when `preprocess` returns no request, a column holds no conversation or no
+        parameter, or the row names no adapter."""
         digest = self._adapter.of_row(row) if self._adapter is not None else None
-        return {**({"adapter": digest} if digest is not None else {}), **self._build(row)}
+        request = self._build(row)
+        try:
+            params = with_biases(request["sampling_params"])
+        except ValueError as e:
+            raise SliceError(f"sampling_params of the row: {e}", kind="input") from None
+        request = {**request, "sampling_params": params}
+        return request if digest is None else {"adapter": digest, **request}
 
     def _build(self, row: Row) -> dict[str, Any]:
         row_params = {n: row[c] for n, c in self._column_params.items() if row[c] is not None}

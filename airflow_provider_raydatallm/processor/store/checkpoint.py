@@ -97,8 +97,9 @@ class CheckpointState:
 
     @property
     def invalid(self) -> Fragments:
-        """The invalid answers that count."""
-        return self._counted(self.ledger.invalid)
+        """The invalid answers that count, of which rows are told: not those of the version before."""
+        invalid = self._counted(self.ledger.invalid)
+        return invalid.filter(~invalid.carried)
 
     def _counted(self, failures: Fragments) -> Fragments:
         return failures.filter(failures.epochs >= self.failed_since) if self.failed_since else failures
@@ -139,7 +140,8 @@ class Checkpoint:
     def save_plan(self, plan: Plan, types: str) -> None:
         self.store.create_document(f"{self.folder}/plan-{plan.input_hash}-{types}.json", plan.to_json())
 
-    def read_ledger(self, plan: Plan) -> Ledger:
+    def read_ledger(self, plan: Plan, *, retry: bool = False) -> Ledger:
+        """:param retry: whether rows that are in quarantine are asked again."""
         units = {unit.id: index for index, unit in enumerate(plan.units)}
 
         def read_ranges(name: str) -> RowRanges | None:
@@ -150,13 +152,14 @@ class Checkpoint:
                 self.keep_damaged_file(path, e)
                 return None
 
-        return read_ledger(self.store.names(self.folder), units, read_ranges, self.base)
+        return read_ledger(self.store.names(self.folder), units, read_ranges, self.base, retry=retry)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
 
     def carried_over(self) -> dict[str, Any] | None:
-        """`counts` and `tokens` of the report whose rows were taken over; None when none were."""
+        """`counts` of the answered rows that were taken over, and `tokens` of all of that version; None when
+        no version is taken over."""
         if self.base is None:
             return None
         body: dict[str, Any] | None = self.store.read_document(self._carried_over_name)

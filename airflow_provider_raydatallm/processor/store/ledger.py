@@ -76,10 +76,11 @@ class Pieces(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Fragments:
     """Fragments of one kind, sorted by name: immutable files of rows. The ranges of one, in the order of its
-    rows, stop at its `ends`."""
+    rows, stop at its `ends`. Those that are `carried` hold rows of the version that this one takes over."""
 
     names: Sequence[str]
     epochs: np.ndarray
+    carried: np.ndarray
     ranges: RowRanges
     ends: np.ndarray
 
@@ -91,7 +92,7 @@ class Fragments:
         counts = np.diff(self.ends, prepend=0)
         names = [name for name, is_chosen in zip(self.names, chosen, strict=True) if is_chosen]
         ranges = self.ranges[np.repeat(chosen, counts)]
-        return Fragments(names, self.epochs[chosen], ranges, np.cumsum(counts[chosen]))
+        return Fragments(names, self.epochs[chosen], self.carried[chosen], ranges, np.cumsum(counts[chosen]))
 
     def __add__(self, other: Fragments) -> Fragments:
         """Those of both kinds, which are not sorted together."""
@@ -100,6 +101,7 @@ class Fragments:
         return Fragments(
             [*self.names, *other.names],
             np.concatenate([self.epochs, other.epochs]),
+            np.concatenate([self.carried, other.carried]),
             RowRanges(*(np.concatenate(columns) for columns in both)),
             np.concatenate([self.ends, other.ends + before]),
         )
@@ -213,10 +215,13 @@ class RowStates(NamedTuple):
 def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int, repair: int = 0) -> RowStates:
     """
     :param unit_rows: of the plan's units.
-    :param max_attempts: failures that put a row into quarantine, unless it is answered.
+    :param max_attempts: failures that put a row into quarantine, unless it is answered. One that is carried
+        does so by itself: its row was in quarantine.
     :param repair: how often a row with an invalid answer is asked again.
     """
     rows = np.array(unit_rows, np.int64)
+    failures = (ledger.failed, ledger.invalid, ledger.cut)
+    carried_failures = [kind.filter(kind.carried).ranges for kind in failures]
     ranges = sum(len(kind.ranges) for kind in vars(ledger).values())
     block_rows = min(_BLOCK_ROWS, max(1, int(rows.sum()) * _BLOCK_RANGES // max(ranges, _BLOCK_RANGES)))
     states = []
@@ -230,7 +235,9 @@ def row_states(unit_rows: Sequence[int], ledger: Ledger, max_attempts: int, repa
         repaired_in_vain = covered_at_least(
             np.concatenate([failed, cut, invalid]), max(max_attempts, repair + 1)
         )
-        quarantined = subtract(merge_spans(np.concatenate([not_repairable, repaired_in_vain])), finished)
+        were_quarantined = [block.positions(ranges) for ranges in carried_failures]
+        given_up = merge_spans(np.concatenate([not_repairable, repaired_in_vain, *were_quarantined]))
+        quarantined = subtract(given_up, finished)
         of_answer = intersect(quarantined, merge_spans(np.concatenate([invalid, cut])))
         left = subtract(subtract(block.all_rows(), finished), quarantined)
         suspects = intersect(left, covered_at_least(died, _SUSPECT_DEATHS))
@@ -338,16 +345,22 @@ def read_ledger(
     units: Mapping[str, int],
     read_ranges: Callable[[str], RowRanges | None],
     base: int | None = None,
+    *,
+    retry: bool = False,
 ) -> Ledger:
     """Returns the fragments among `names`.
 
     :param units: plan indices by unit id.
     :param read_ranges: reads the ranges of a mixed fragment; returns None when it is damaged.
     :param base: the version whose carried rows count; those of other versions may have other answers now.
+    :param retry: whether its rows in quarantine are asked again, and so do not count.
     """
     by_kind: dict[str, list[re.Match[str]]] = {kind: [] for kind in get_args(FragmentKind)}
     for match in map(_NAME.fullmatch, sorted(names)):
-        if match is not None and (match["base"] is None or int(match["base"]) == base):
+        if match is None:
+            continue
+        is_of_base = match["base"] is not None and int(match["base"]) == base
+        if match["base"] is None or (is_of_base and not (retry and match["kind"] != "rows")):
             by_kind[match["kind"]].append(match)
     with ThreadPoolExecutor(_THREADS) as pool:
 
@@ -372,7 +385,7 @@ def _collect(
 ) -> Fragments:
     mixed = read_all([m.string for m in matches if m["unit"] is None])
     names: list[str] = []
-    epochs, ends = array("q"), array("q")
+    epochs, ends, carried = array("q"), array("q"), array("b")
     columns = [array("i"), array("i"), array("i")]  # grow where they lie
     for match in matches:
         if match["unit"] is None:
@@ -388,7 +401,14 @@ def _collect(
             for column, value in zip(columns, (units.get(match["unit"], -1), first, stop), strict=True):
                 column.append(value)
         names.append(match.string)
+        carried.append(match["base"] is not None)
         epochs.append(min(int(match["epoch"]), 2**63 - 1))
         ends.append(len(columns[0]))
     ranges = RowRanges(*(np.frombuffer(column, np.int32) for column in columns))
-    return Fragments(names, np.frombuffer(epochs, np.int64), ranges, np.frombuffer(ends, np.int64))
+    return Fragments(
+        names,
+        np.frombuffer(epochs, np.int64),
+        np.frombuffer(carried, bool),
+        ranges,
+        np.frombuffer(ends, np.int64),
+    )

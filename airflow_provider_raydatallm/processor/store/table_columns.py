@@ -80,7 +80,12 @@ class TableColumns:
 
     @property
     def answers(self) -> dict[str, pa.DataType]:
+        """The columns of answers."""
         return {name: c.kind for name, c in self.columns.items() if c.is_answer}
+
+    @property
+    def answer_fields(self) -> list[pa.Field]:
+        return [pa.field(name, kind) for name, kind in self.answers.items()]
 
     def agree(
         self,

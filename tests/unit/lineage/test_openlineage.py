@@ -86,7 +86,8 @@ def test_output_is_a_table_and_its_partition(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("outcome", "rows"), [("published", 2), ("empty", 2), ("unchanged", None), ("attached", None)]
+    ("outcome", "rows"),
+    [("published", 2), ("empty", 2), ("unchanged", None), ("attached", None), ("kept", None)],
 )
 def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -> None:
     spec, counts = job(), Counts(planned=2, succeeded=2)

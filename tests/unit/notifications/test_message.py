@@ -47,6 +47,13 @@ def test_figures_that_nobody_measured_are_left_out() -> None:
     ]
 
 
+def test_rows_that_stay_published_are_told_where_the_input_is_empty_now() -> None:
+    message = SliceMessage("customers", (status("kept", entry(outcome="kept", counts=COUNTS)),))
+    assert message.title == "customers.ask: slice 2026-01-31 has no rows now: those published before stay"
+    assert message.statuses[0].is_in_time
+    assert "600 rows planned = 591 answered + 9 in quarantine (1.5%)" in message.text
+
+
 def test_counts_that_do_not_add_up_are_told_as_they_are() -> None:
     figures = entry(outcome="published", counts={"succeeded": 3, "quarantined": 2})
     assert status(figures=figures).details == ["0 rows planned = 3 answered + 2 in quarantine"]

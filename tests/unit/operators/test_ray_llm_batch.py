@@ -12,8 +12,9 @@ from typing import Any
 import pydantic
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, CronDataIntervalTimetable, ObjectStoragePath, literal
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, ObjectStoragePath, literal
 from airflow.sdk.api.datamodels._generated import DagRunType
+from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.log import redact
 from jinja2 import UndefinedError
 from opentelemetry.sdk.trace import TracerProvider
@@ -28,6 +29,7 @@ from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task.job.record import DeferredJob, JobRecord
 from airflow_provider_raydatallm.task.job.verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job.waiter import JobRef
+from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import fake_cluster
 from tests.support.paths import ROOT
@@ -83,6 +85,8 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"choices": "Law Firm"}, "choices: Input should be a list .got 'Law Firm'.$"),
     ({"source": {"csv": {"sep": ";"}}}, "there is no source.csv.sep: source.csv has delimiter, quote_char"),
     ({"source": {"slice_format": "YYYY-MM-DD"}}, "slice_format 'YYYY-MM-DD' writes each date as"),
+    ({"source": {"encoding": "rot13"}}, "source.encoding: 'rot13' is not an encoding of text"),
+    ({"sampling_params": {"logit_bias": {"abc": 5}}}, "sampling_params: 'logit_bias' has the key 'abc'"),
     ({"code_paths": "/code"}, "code_paths is '/code': give a list"),
 ])  # fmt: skip
 def test_invalid_argument_fails_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
@@ -275,6 +279,28 @@ def test_templates_that_cannot_be_rendered_any_more_stop_a_submission_and_no_res
     record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
     kwargs = DeferredJob(ref, job, record).to_kwargs()
     assert task.execute_complete(context, event, **kwargs)["slice_key"] == "k"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rows", "says"),
+    [
+        ("empty", 0, "slice 'k' has no rows"),
+        ("kept", 200, "slice 'k' has no rows now: the 200 of version 3 stay published"),
+    ],
+)
+def test_task_whose_input_is_empty_is_skipped_and_says_what_stays(outcome: str, rows: int, says: str) -> None:
+    task = operator(slice_key="k", source={"on_empty": "skip"}, outlets=[Asset("table")])
+    context = context_of(task)
+    job = spec_of(task)
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n")
+    report = {"outcome": outcome, "slice_key": "k", "output_path": "o", "fingerprint": "f",
+              "counts": {"planned": rows, "succeeded": rows},
+              "published_version": 3 if rows else None}  # fmt: skip
+    kwargs = DeferredJob(ref, job, JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)).to_kwargs()
+    with pytest.raises(AirflowSkipException, match=f"^{says}$"):
+        task.execute_complete(context, to_event(Finished(report)), **kwargs)
+    assert context["ti"].xcoms[INDEX_KEY]["outcome"] == outcome
+    assert context["outlet_events"] == {}
 
 
 def test_submission_id_is_safe_and_holds_what_makes_it_unique() -> None:

@@ -41,6 +41,8 @@ def runs(database: sessionmaker[Session]) -> None:
             Run("2026-01-01", run_id="again", entry=figures(600, version=2), at=BEGIN + 6 * DAY),
             # As Airflow calls the instances of a task that has another name now.
             Run("2026-01-07", "removed", at=BEGIN + 7 * DAY),
+            # Its input is empty now, and what was published stays.
+            Run("2026-01-08", "skipped", entry=figures(600, outcome="kept"), at=BEGIN + 8 * DAY),
         ])  # fmt: skip
         write_runs(session, "mails", "label", [
             Run("a", map_index=0, run_id="mapped"), Run(HOSTILE, map_index=1, run_id="mapped"),
@@ -61,12 +63,13 @@ RUN = f"{TASK}/runs/again/-1"
 def test_slices_have_the_state_that_airflow_knows(client_of: ClientOf) -> None:
     page = get(client_of(ANN), f"{TASK}/slices")
     assert [(s["slice_key"], s["state"]) for s in page["slices"]] == [
-        ("2026-01-07", "published"), ("2026-01-01", "published"), ("2026-01-06", "empty"),
+        ("2026-01-08", "published"), ("2026-01-07", "published"), ("2026-01-01", "published"),
+        ("2026-01-06", "empty"),
         ("2026-01-05", "queued"), ("2026-01-04", "running"), ("2026-01-03", "failed"),
         ("2026-01-02", "quarantined"), ("2026-01-01", "published"),
     ]  # fmt: skip
-    assert page["total"] == 8
-    assert page["slices"][6]["counts"]["quarantined"] == 12
+    assert page["total"] == 9
+    assert page["slices"][7]["counts"]["quarantined"] == 12
     rest = get(client_of(ANN), f"{TASK}/slices", offset=5, limit=10)
     assert rest["slices"] == page["slices"][5:]
 

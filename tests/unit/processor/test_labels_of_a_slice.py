@@ -51,7 +51,7 @@ def test_rows_keep_their_probabilities_when_others_are_answered_again_or_added(t
     job = job_in(tmp_path, ["a", "fail"], on_input_change="extend")
     run_with(job, 0.9, 0.1)
     pq.write_table(pa.table({"name": ["b"]}), tmp_path / "in" / job.slice_key / "b.parquet")
-    assert run_with(job, 0.2, 0.8).counts.resumed == 1
+    assert run_with(job, 0.2, 0.8).counts.resumed == 2
     first, added = [("x", 0.9), ("y", 0.1)], [("x", 0.2), ("y", 0.8)]
     assert published(job) == [first, added]
     report = run_with(changed(job, retry_quarantined=True), 0.3, 0.7, bad="")

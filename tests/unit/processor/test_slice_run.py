@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -24,7 +27,7 @@ from airflow_provider_raydatallm.processor.store.published import (
 )
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
-from tests.support.slice_files import answers, metadata, parts, shown
+from tests.support.slice_files import answers, metadata, parts
 
 
 @pytest.fixture(autouse=True)
@@ -183,9 +186,9 @@ def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     skipped = run(changed(nothing, on_empty="skip"))
     assert (skipped.outcome, skipped.counts.planned) == ("empty", 0)
     assert not Path(job.slice_path).exists()
-    assert run(changed(nothing, on_empty="publish")).outcome == "empty"
-    assert shown(job) == {"_SUCCESS"}
-    assert pq.read_table(job.slice_path).num_rows == 0
+    with pytest.raises(SliceError, match=r"no slice of .*/out shows which columns"):
+        run(changed(nothing, on_empty="publish"))
+    assert not Path(job.slice_path).exists()
 
 
 def test_slice_without_rows_says_what_its_column_holds(job: SliceJob) -> None:
@@ -194,12 +197,81 @@ def test_slice_without_rows_says_what_its_column_holds(job: SliceJob) -> None:
         run(changed(job, slice_column="x", columns=["x"]))
 
 
+def vanish(job: SliceJob) -> None:
+    for file in Path(job.input_path).iterdir():
+        file.unlink()
+
+
+@pytest.mark.parametrize("policy", ["recompute", "extend"])
+def test_slice_whose_input_vanished_keeps_its_rows_and_says_so_when_empty_ones_are_skipped(
+    job: SliceJob, policy: str
+) -> None:
+    first = run(job)
+    vanish(job)
+    report = run(changed(job, on_empty="skip", on_input_change=policy))
+    assert report == first.model_copy(update={"outcome": "kept"})
+    assert result_lines(report) == [
+        f"kept: the input is empty now, and the 2 rows of version 1 stay in {job.slice_path}"
+    ]
+    assert answers(job) == ["a", "b"]
+
+
+def test_kept_version_may_be_of_another_configuration(job: SliceJob) -> None:
+    first = run(job)
+    vanish(job)
+    other = changed(job, prompt="Other {x}", on_empty="skip", on_input_change="recompute")
+    with pytest.raises(SliceError, match="published with another configuration"):
+        run(other)
+    report = run(changed(other, on_config_change="recompute"))
+    assert (report.outcome, report.fingerprint) == ("kept", first.fingerprint)
+
+
+@pytest.mark.parametrize("on_empty", ["skip", "publish"])
+def test_input_that_vanished_is_another_input_whatever_empty_slices_are(job: SliceJob, on_empty: str) -> None:
+    run(job)
+    vanish(job)
+    with pytest.raises(SliceError, match="is published from other input"):
+        run(changed(job, on_empty=on_empty))
+    assert answers(job) == ["a", "b"]
+
+
+def test_damaged_version_of_an_input_that_vanished_is_no_empty_slice(job: SliceJob) -> None:
+    run(job)
+    vanish(job)
+    parts(job)[0].unlink()
+    with pytest.raises(SliceError, match=r"version 1 of .* is damaged, and .* holds no row"):
+        run(changed(job, on_empty="skip", on_input_change="recompute"))
+
+
 def test_slice_that_became_empty_leaves_no_old_rows_behind(job: SliceJob) -> None:
     run(job)
-    (Path(job.input_path) / "a.parquet").unlink()
+    before = pq.read_schema(parts(job)[0])
+    vanish(job)
     report = run(changed(job, on_empty="publish", on_input_change="recompute"))
-    assert report.outcome == "empty"
-    assert shown(job) == {"_SUCCESS"}
+    assert (report.outcome, report.published_version) == ("empty", 2)
+    [part] = parts(job)
+    assert (pq.read_schema(part), pq.read_metadata(part).num_rows) == (before, 0)
+
+
+def upper(row: dict[str, Any]) -> dict[str, Any]:
+    return {"upper": row["answer"].upper(), "length": len(row["answer"])}
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"postprocess": f"{__name__}:upper"}, {"file_per_input": True}], ids=str
+)
+def test_slice_without_any_file_has_the_columns_of_its_table(job: SliceJob, given: dict[str, Any]) -> None:
+    job = changed(job, **given)
+    run(job)
+    nothing = changed(job, slice_key="2026-02-01", input_path=f"{job.input_path}none/", on_empty="publish")
+    assert run(nothing).outcome == "empty"
+    assert run(nothing).outcome == "unchanged"
+    assert pq.read_schema(parts(nothing)[0]) == pq.read_schema(parts(job)[0])
+    table = f"{job.output_table}/**/*.parquet"
+    assert pl.read_parquet(table).height == duckdb.sql(f"from '{table}'").shape[0] == 2
+    cluster = InProcess()
+    again = changed(nothing, input_path=job.input_path, on_input_change="recompute")
+    assert (run(again, cluster).outcome, cluster.answered) == ("published", 2)
 
 
 def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:

@@ -196,6 +196,7 @@ function NewerVersion({ line, stored }: { line: SliceLine; stored: Stored | null
 const FOREIGN: Record<string, string> = {
   unchanged: "This run found the slice finished and asked nothing. The figures are those of the run that published it.",
   attached: "This run waited for another one that worked on the slice. The figures are those of that run.",
+  kept: "This run found no rows in the input and left the published ones as they were. The figures are those of the run that published them.",
 };
 
 function Result({ line, settings, stored }: { line: SliceLine; settings: Settings | null; stored: Stored | null }) {

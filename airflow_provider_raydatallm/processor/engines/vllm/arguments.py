@@ -48,7 +48,7 @@ def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[s
             )
     engine_args = (_source_class(_ENGINE_ARGS, name) for name in ("AsyncEngineArgs", "EngineArgs"))
     if known := complete_fields(*engine_args):
-        _refuse_unknown("engine.kwargs", engine_kwargs, known.keys() | _RAY_DATA_LLM_OWN)
+        _refuse_unknown("engine.kwargs", engine_kwargs, known | _RAY_DATA_LLM_OWN)
     if known := complete_fields(_source_class(_SAMPLING_PARAMS, "SamplingParams")):
         _refuse_unknown("sampling_params", sampling_params, known)
 
@@ -107,12 +107,6 @@ def cpu_dtype(cpuinfo: Path = _CPUINFO) -> str:
         return "float32"
 
 
-def sampling_defaults(names: Iterable[str]) -> dict[str, Any]:
-    """vLLM's defaults of the named sampling parameters, where these are literals."""
-    fields = _fields(_source_class(_SAMPLING_PARAMS, "SamplingParams"))
-    return {n: fields[n] for n in names if fields.get(n) is not None}
-
-
 def _refuse_unknown(argument: str, values: Mapping[str, Any], known: Iterable[str]) -> None:
     names = sorted(known)
     for name in values:
@@ -153,25 +147,17 @@ def constant_of_vllm(file: str, name: str) -> Any:
     return None
 
 
-def complete_fields(*classes: ast.ClassDef | None) -> dict[str, Any]:
-    """The fields of a class, given with the bases that have fields; {} where there may be others."""
+def complete_fields(*classes: ast.ClassDef | None) -> set[str]:
+    """The fields of a class, given with the bases that have fields; none where there may be others."""
     bases = {ast.unparse(base) for cls in classes if cls is not None for base in cls.bases}
     if None in classes or not bases <= _WITHOUT_FIELDS | {cls.name for cls in classes if cls is not None}:
-        return {}
-    return {name: default for cls in classes for name, default in _fields(cls).items()}
+        return set()
+    return {name for cls in classes for name in _fields(cls)}
 
 
-def _fields(cls: ast.ClassDef | None) -> dict[str, Any]:
-    """Annotated fields of a class with their literal defaults (None where the default is not a literal)."""
-    fields: dict[str, Any] = {}
-    for node in cls.body if cls is not None else ():
-        if (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.target, ast.Name)
-            and not node.target.id.startswith("_")
-        ):
-            try:
-                fields[node.target.id] = ast.literal_eval(node.value) if node.value is not None else None
-            except ValueError:
-                fields[node.target.id] = None
-    return fields
+def _fields(cls: ast.ClassDef | None) -> set[str]:
+    """Annotated fields of a class."""
+    targets = [
+        node.target for node in (cls.body if cls is not None else ()) if isinstance(node, ast.AnnAssign)
+    ]
+    return {t.id for t in targets if isinstance(t, ast.Name) and not t.id.startswith("_")}

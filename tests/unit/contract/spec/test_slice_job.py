@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
+from airflow_provider_raydatallm.contract.spec.engine_arguments import with_token_ids
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from tests.support.slice_jobs import slice_job
 
@@ -46,6 +47,11 @@ from tests.support.slice_jobs import slice_job
         ({"output_path": "/out/ds={ds}"}, "has {ds}, and only {slice} is replaced there"),
         ({"metadata_path": "s3://lake/out/m"}, "publish.metadata_path 's3://lake/out/m' lies inside the"),
         ({"csv_options": {"delimiter": ";;"}}, "give one ASCII character"),
+        *(
+            ({"encoding": name}, f"{name!r} is not an encoding of text files")
+            for name in ("klingon", "rot13", "hex", "base64", "zlib", "bz2", "quopri", "uu", "undefined",
+                         "idna", "punycode")
+        ),
         ({"slice_key": ""}, "slice_key"),
         ({"answer_cache": "answers"}, "'answers' is not a folder that slices can share: give an address"),
         ({"answer_cache": "s3:/lake"}, "'s3:/lake' is not a folder"),
@@ -57,6 +63,13 @@ from tests.support.slice_jobs import slice_job
         ({"answer_cache_max_bytes": 1}, "greater than or equal to 1048576"),
         ({"answer_cache_max_days": 0}, "greater than 0"),
         ({"engine_kwargs": {"max_model_len": "2k"}}, "'2k': a number of tokens, or 'auto'"),
+        ({"sampling_params": {"logit_bias": {"abc": 5}}}, "'logit_bias' has the key 'abc': give the id of"),
+        ({"sampling_params": {"logit_bias": {-1: 5}}}, "'logit_bias' has the key '-1'"),
+        ({"sampling_params": {"logit_bias": {42: "much"}}}, "'logit_bias' of token 42 is 'much'"),
+        ({"sampling_params": {"logit_bias": {42: float("nan")}}}, "'logit_bias' of token 42 is nan"),
+        ({"sampling_params": {"logit_bias": [42]}}, "'logit_bias' is [42]: give a dict"),
+        ({"engine_kwargs": {"hf_overrides": {1.5: "a"}}}, "the key 1.5 is a float"),
+        ({"engine_kwargs": {"hf_overrides": {"a": [{1: 0, "1": 1}]}}}, "of the keys [1, '1'] two"),
         ({"sampling_params": {"top_k": "None"}}, "'top_k' rendered to 'None': check the"),
         ({"engine_kwargs": {"max_model_len": 0}}, "is 0: a number of tokens"),
         ({"on_too_long": "truncate"}, "needs engine.kwargs['max_model_len']"),
@@ -83,6 +96,28 @@ def test_invalid_field_is_refused_by_name(fields: dict[str, Any], message: str) 
 def test_job_survives_json() -> None:
     sent = slice_job(choices=["a", "b"], concurrency=(1, 2), output_schema=None, columns=["x"])
     assert SliceJob.model_validate_json(sent.model_dump_json()) == sent
+
+
+@pytest.mark.parametrize("fields", [
+    {"engine_kwargs": {"hf_overrides": {"id2label": {i: f"l{i}" for i in range(12)}}}},
+    {"sampling_params": {"logit_bias": {i: i for i in range(12)}}},
+    {"engine": "ray_data_llm", "processor_kwargs": {"x": [{i: i for i in range(12)}]}},
+    {"chat_template_kwargs": {"words": {i: i for i in range(12)}}},
+])  # fmt: skip
+def test_numbers_as_keys_are_the_same_on_both_sides(fields: dict[str, Any]) -> None:
+    sent = slice_job(**fields)
+    received = SliceJob.model_validate_json(sent.model_dump_json())
+    assert received == sent
+    assert fingerprint(received) == fingerprint(sent)
+
+
+def test_biases_are_numbers_by_tokens() -> None:
+    given = {42: "5", "7": -1.5, "9": None}
+    params = slice_job(sampling_params={"logit_bias": given, "seed": 1}).sampling_params
+    assert params == {"logit_bias": {"42": 5, "7": -1.5}, "seed": 1}  # OpenAI's API takes texts
+    assert with_token_ids(params) == {"logit_bias": {42: 5, 7: -1.5}, "seed": 1}
+    of_column = {"logit_bias": "{bias}"}
+    assert slice_job(sampling_params=of_column).sampling_params == of_column
 
 
 def test_slice_path_is_the_output_path_with_the_encoded_key() -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
-from airflow_provider_raydatallm.processor.engines.ray_data_llm import RayDataLLM, _to_answer
+from airflow_provider_raydatallm.processor.engines.ray_data_llm import (
+    RayDataLLM,
+    _to_answer,
+    _to_request,
+    _with_sampling_params,
+)
 from airflow_provider_raydatallm.processor.engines.vllm import engine_base
+from tests.support.async_tests import async_test
 from tests.support.in_process import job_of
 
 _ROW = {
@@ -25,6 +34,22 @@ def test_answer_has_every_answer_field(error: str) -> None:
     names = ("__unit", "__offset", "text", "input_tokens", "error_type")
     expected = (1, 2, None, None, "ValueError") if error else (1, 2, "Law Firm", 7, None)
     assert tuple(answer[name] for name in names) == expected
+
+
+@async_test
+async def test_parameters_of_a_row_reach_vllm_as_they_were_asked() -> None:
+    """Through Arrow, where rows of a table all have the same fields."""
+    asked = [{"logit_bias": {"42": 5.0}, "max_tokens": 3}, {"temperature": 0, "stop": ["a"]}]
+    rows = [{"__request": json.dumps({"messages": [], "sampling_params": one})} for one in asked]
+    table = pa.Table.from_pylist([_to_request(row) for row in rows])
+
+    class Stage:
+        async def udf(self, batch: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+            for row in batch:
+                yield row
+
+    got = [row["sampling_params"] async for row in _with_sampling_params(Stage)().udf(table.to_pylist())]
+    assert got == [{"logit_bias": {42: 5.0}, "max_tokens": 3}, {"temperature": 0, "stop": ["a"]}]
 
 
 def engine(monkeypatch: pytest.MonkeyPatch, **engine_kwargs: Any) -> RayDataLLM:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from airflow_provider_raydatallm.contract.spec.audio import MediaColumn
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.media import cells, medium, reader
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, check_media_column, files_of_cell
-from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, MediaUnavailable, Medium
+from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium
 from airflow_provider_raydatallm.processor.media.reader import MediaReader
 from tests.support.http_server import http_server
 from tests.support.images import BAD_IMAGES, image_file
@@ -87,8 +90,9 @@ def test_files_are_read_from_wherever_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "error", "why"), [
     ("missing.jpg", InvalidMedia, "does not exist"), ("large.jpg", InvalidMedia, r"images\.max_bytes"),
-    ("folder", MediaUnavailable, "Is a directory"), ("../a.jpg", InvalidMedia, r"'\.\.'"),
-    ("missing/a.jpg", InvalidMedia, "does not exist"),
+    ("folder", InvalidMedia, "is a folder"), ("../a.jpg", InvalidMedia, r"'\.\.'"),
+    ("missing/a.jpg", InvalidMedia, "does not exist"), ("large.jpg/a.jpg", InvalidMedia, "does not exist"),
+    ("a" * 300, InvalidMedia, "File name too long"), ("nul\0.jpg", InvalidMedia, "null byte"),
 ])  # fmt: skip
 def test_file_that_cannot_be_read_is_its_row_s_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: type[Exception], why: str
@@ -102,6 +106,94 @@ def test_file_that_cannot_be_read_is_its_row_s_failure(
     assert good == [b"good"]
     with pytest.raises(error, match=why):
         raise bad  # type: ignore[misc]
+
+
+def test_file_is_below_a_source_when_all_links_are_followed(tmp_path: Path) -> None:
+    """A source may be a link itself, and a link in it may lead elsewhere in it, or into another source."""
+    for name in ("photos-v2", "more"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jpg").write_text(name)
+    photos = tmp_path / "photos"
+    photos.symlink_to(tmp_path / "photos-v2")
+    (photos / "link.jpg").symlink_to("a.jpg")
+    (photos / "other.jpg").symlink_to(tmp_path / "more" / "a.jpg")
+    reader = media_reader(image_sources=(str(photos), str(tmp_path / "more")))
+    rows = [[MediaFile(None, f"{photos}/{name}.jpg")] for name in ("a", "link", "other")]
+    assert reader.read(rows) == [[b"photos-v2"], [b"photos-v2"], [b"more"]]
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+@pytest.mark.parametrize(("make", "why"), [
+    (lambda path: path.symlink_to(path.parent.parent / "secret"), "leads to '.*/secret', which is below"),
+    (lambda path: path.symlink_to("/dev/zero"), "leads to '/dev/zero', .* none of images.sources"),
+    (lambda path: path.symlink_to("a.jpg"), "Too many levels of symbolic links"),
+    (os.mkfifo, "is a pipe"), (make_socket, "is a socket"),
+    (lambda path: path.symlink_to(path.parent), "is a folder"),
+])  # fmt: skip
+def test_what_is_no_file_of_a_source_is_never_opened(
+    tmp_path: Path, make: Callable[[Path], None], why: str
+) -> None:
+    (tmp_path / "secret").write_text("password")
+    (tmp_path / "p").mkdir()
+    make(tmp_path / "p" / "a.jpg")
+    (tmp_path / "p" / "good.jpg").write_bytes(b"good")
+    names = ["a.jpg"] * 20 + ["good.jpg"]  # more than there are threads
+    *bad, good = media_reader(image_sources=(str(tmp_path / "p"),)).read(
+        [[MediaFile(None, f"{tmp_path}/p/{name}")] for name in names]
+    )
+    assert good == [b"good"]
+    for error in bad:
+        with pytest.raises(InvalidMedia, match=f"p/a.jpg' .*{why}"):
+            raise error  # type: ignore[misc]
+
+
+def test_device_is_never_opened() -> None:
+    [bad] = media_reader(image_sources=("/dev",)).read([[MediaFile(None, "/dev/zero")]])
+    with pytest.raises(InvalidMedia, match="'/dev/zero' is a device"):
+        raise bad  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("swapped", ["file", "folder"])
+def test_file_that_is_swapped_for_a_link_meanwhile_is_not_read(tmp_path: Path, swapped: str) -> None:
+    """Whoever may write below a source may do so at any instant."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a.jpg").write_bytes(b"secret")
+    photos = tmp_path / "photos"
+    (photos / "x").mkdir(parents=True)
+    (photos / "x" / "a.jpg").write_bytes(b"photo")
+    done = threading.Event()
+
+    def swap() -> None:
+        real = photos / "x" / "a.jpg" if swapped == "file" else photos / "x"
+        other = tmp_path / "outside" / "a.jpg" if swapped == "file" else tmp_path / "outside"
+        kept, link = photos / "kept", photos / "link"
+        os.link(real, kept) if swapped == "file" else None
+        while not done.is_set():
+            os.symlink(other, link)
+            if swapped == "file":
+                os.replace(link, real)
+                os.link(kept, link)
+                os.replace(link, real)
+            else:
+                os.rename(real, kept)
+                os.rename(link, real)
+                os.remove(real)
+                os.rename(kept, real)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        reader = media_reader(image_sources=(str(photos),))
+        read = [reader.read([[MediaFile(None, f"{photos}/x/a.jpg")]])[0] for _ in range(300)]
+    finally:
+        done.set()
+        thread.join()
+    assert {str(one) for one in read if not isinstance(one, Exception)} == {"[b'photo']"}
+    assert {type(one) for one in read if isinstance(one, Exception)} <= {InvalidMedia}
 
 
 def test_file_in_a_row_over_the_limit_is_refused() -> None:

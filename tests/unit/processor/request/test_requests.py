@@ -50,3 +50,19 @@ def test_preprocess_returns_the_request(result: Any, content: str) -> None:
 def test_preprocess_that_returns_no_request_is_an_error(result: Any) -> None:
     with pytest.raises(SliceError, match="preprocess"):
         RequestBuilder(COLUMNS, prompt=None, preprocess=lambda row: result).build({})
+
+
+def test_biases_of_a_row_are_those_of_its_tokens() -> None:
+    builder = RequestBuilder(["bias"], prompt="x", sampling_params={"logit_bias": "{bias}"})
+    request = builder.build({"bias": {"42": 5, "7": None}})  # a struct has the fields of all rows
+    assert request["sampling_params"] == {"logit_bias": {"42": 5}}
+    of_code = RequestBuilder(
+        [], prompt=None, preprocess=lambda row: {"prompt": "x", "sampling_params": {"logit_bias": {42: 5}}}
+    )
+    assert of_code.build({})["sampling_params"] == {"logit_bias": {"42": 5}}
+
+
+def test_row_whose_bias_is_of_no_token_fails_by_itself() -> None:
+    builder = RequestBuilder(["bias"], prompt="x", sampling_params={"logit_bias": "{bias}"})
+    with pytest.raises(SliceError, match="'logit_bias' has the key 'abc'"):
+        builder.build({"bias": {"abc": 5}})

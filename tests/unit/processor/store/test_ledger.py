@@ -61,12 +61,20 @@ def ranges(of: Sequence[tuple[int, int, int]]) -> RowRanges:
     return RowRanges(*np.array(of, np.int32).reshape(-1, 3).T)
 
 
-def ledger_of(fragments: Sequence[tuple[FragmentKind, int, Sequence[tuple[int, int, int]]]]) -> Ledger:
-    """:param fragments: kind, epoch and ranges of each."""
+def ledger_of(
+    fragments: Sequence[tuple[FragmentKind, int, Sequence[tuple[int, int, int]]]],
+    carried: Sequence[tuple[FragmentKind, Sequence[tuple[int, int, int]]]] = (),
+    *,
+    retry: bool = False,
+) -> Ledger:
+    """
+    :param fragments: kind, epoch and ranges of each.
+    :param carried: kind and ranges of each, of version 1.
+    """
     by_name = {
         f"{kind}-mixed-1-e{epoch:06}-{i:016x}.arrow": of for i, (kind, epoch, of) in enumerate(fragments)
-    }
-    return ledger.read_ledger(by_name, UNITS, lambda name: ranges(by_name[name]))
+    } | {f"carried000001-{kind}-mixed-1-e000001-{i:016x}.arrow": of for i, (kind, of) in enumerate(carried)}
+    return ledger.read_ledger(by_name, UNITS, lambda name: ranges(by_name[name]), 1, retry=retry)
 
 
 #: Ranges of two units of a plan, and of one of another plan.
@@ -80,26 +88,44 @@ some_sizes = st.tuples(st.integers(1, 40), st.integers(1, 9))
 some_blocks = st.sampled_from([(2 << 20, 1 << 30), (1, 1 << 30), (2 << 20, 7)])
 
 
+some_carried = st.lists(
+    st.tuples(st.sampled_from(["rows", "failed", "invalid", "cut"]), some_ranges), max_size=3
+)
+
+
 @settings(deadline=None)
-@given(some_blocks, some_fragments, some_sizes, st.integers(1, 3), st.integers(0, 2))
+@given(
+    some_blocks, some_fragments, some_carried, some_sizes, st.integers(1, 3), st.integers(0, 2), st.booleans()
+)  # fmt: skip
 def test_every_row_is_finished_quarantined_or_missing_and_never_two_of_them(
     block: tuple[int, int], fragments: list[tuple[FragmentKind, int, list[tuple[int, int, int]]]],
-    sizes: tuple[int, int], attempts: int, repair: int,
+    carried: list[tuple[FragmentKind, list[tuple[int, int, int]]]], sizes: tuple[int, int], attempts: int,
+    repair: int, retry: bool,
 ) -> None:  # fmt: skip
     times: dict[str, Counter[tuple[int, int]]] = {kind: Counter() for kind in get_args(FragmentKind)}
-    for kind, _, of in fragments:
+    counted = [(kind, of) for kind, of in carried if kind == "rows" or not retry]
+    for kind, of in [*((kind, of) for kind, _, of in fragments), *counted]:
         for unit, start, stop in of:
             times[kind].update((unit, i) for i in range(start, stop))
+    given_up = {
+        (unit, i)
+        for kind, of in counted
+        if kind != "rows"
+        for unit, start, stop in of
+        for i in range(start, stop)
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "_BLOCK_RANGES", block[0])
         patch.setattr(ledger, "_BLOCK_ROWS", block[1])
-        states = ledger.row_states(sizes, ledger_of(fragments), attempts, repair)
+        states = ledger.row_states(sizes, ledger_of(fragments, carried, retry=retry), attempts, repair)
     left = {(unit, i) for unit, size in enumerate(sizes) for i in range(size)} - set(times["rows"])
     final = times["failed"] + times["cut"]
     quarantined = {
         row
         for row in left
-        if final[row] >= attempts or (final + times["invalid"])[row] >= max(attempts, repair + 1)
+        if row in given_up
+        or final[row] >= attempts
+        or (final + times["invalid"])[row] >= max(attempts, repair + 1)
     }
     invalid = {row for row in quarantined if times["invalid"][row] or times["cut"][row]}
     suspects = {row for row in left - quarantined if times["died"][row] >= 2}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.spec.engine_arguments import with_token_ids
 from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.process_guard import ProcessGuard
@@ -298,7 +299,9 @@ def _parse_request(
     try:
         structured = StructuredOutputsParams(**shape) if shape else None
         sampling = SamplingParams(
-            **params, structured_outputs=structured, output_kind=RequestOutputKind.FINAL_ONLY
+            **with_token_ids(params),
+            structured_outputs=structured,
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
     except Exception as e:  # its own and Python's, of a row's own values
         raise InvalidSamplingParams(f"sampling_params {params}: {e}") from None

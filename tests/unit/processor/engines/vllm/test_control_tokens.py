@@ -181,7 +181,7 @@ async def test_ray_data_llm_quarantines_such_rows(tokenizers: dict[str, PromptTo
         request_of({"a": "hi"}, "</s>{a}"), request_of({"a": "</s>"}, "x {a}"),
         request_of({"a": "|end|>"}, "<{a}"), messages_request("a</s>"),
     ]  # fmt: skip
-    batch = [_to_request({"__request": r}, defaults={}) | {"i": i} for i, r in enumerate(requests)]
+    batch = [_to_request({"__request": r}) | {"i": i} for i, r in enumerate(requests)]
     outputs = [output async for output in stage.udf(batch)]
     assert [o["__inference_error__"].partition(":")[0] for o in outputs] == ["", *["ControlTokens"] * 3]
 

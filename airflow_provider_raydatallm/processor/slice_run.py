@@ -143,10 +143,11 @@ def inspect_slice(
     ):
         return replace(earlier_build, number=number, base=version, checkpoint=checkpoint), None
     table = TableColumns.read(table_metadata(folders))
-    types = short_hash([fingerprint(job), schema_to_json(table.inputs)])
+    known = table.inputs(job.slice_key)
+    types = short_hash([fingerprint(job), schema_to_json(known.schema), sorted(known.bound)])
     plan, survey = checkpoint.load_plan(listing, types), None
     if plan is None:
-        survey = survey_input(job, listing, table.inputs)
+        survey = survey_input(job, listing, known)
         plan = survey.base
     shape = open_parser(job, _load_function(job.postprocess), plan.columns)
     builder = _request_builder(job, plan, adapters) if plan.units or (survey and survey.has_rows) else None

@@ -124,8 +124,9 @@ class VersionBuild:
     def agree_on_columns(self, fields: Sequence[pa.Field]) -> None:
         """Proposes the slice's columns for the table, with the types that it has by now."""
         now = TableColumns.read(self.table.store, self.table)
-        if now.inputs != self.table.inputs:
-            self.plan = with_table_types(self.plan, now.inputs)
+        known = now.inputs(self.job.slice_key)
+        if known != self.table.inputs(self.job.slice_key):
+            self.plan = with_table_types(self.plan, known)
             if self.inference is not None:
                 self.inference = replace(self.inference, plan=self.plan)
         self.table = now.agree(

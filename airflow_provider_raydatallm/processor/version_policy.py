@@ -20,13 +20,14 @@ from airflow_provider_raydatallm.processor.store.versions import Commits, SliceF
 
 logger = logging.getLogger(__name__)
 
-#: Why a version is built: `extend` and `retry` take over the rows of the one before it, `rebuild` replaces a
-#: damaged one.
-Mode = Literal["new", "rebuild", "forced", "extend", "retry"]
+#: Why a version is built: `extend`, `retry` and `republish` take over the rows of the one before it, to add
+#: files, to ask those in quarantine again, or to publish other columns beside the answers; `rebuild` replaces
+#: a damaged one.
+Mode = Literal["new", "rebuild", "forced", "extend", "retry", "republish"]
 
 
 #: Modes that take over published rows.
-_CARRY_OVER: tuple[Mode, ...] = ("extend", "retry")
+_CARRY_OVER: tuple[Mode, ...] = ("extend", "retry", "republish")
 
 
 def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None, int]:
@@ -143,13 +144,19 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
     if version is None:
         return "forced" if job.force_rerun else "rebuild" if is_damaged else "new"
     same_question = version.fingerprint == fingerprint(job)
+    same_answers = version.answers == answers_fingerprint(job)
     same_input = version.input_hash == listing.hash
     if not same_question and job.on_config_change == "fail":
+        what = (
+            "the columns beside the answers"
+            if same_answers
+            else "model, prompt, sampling, schema, code or rows"
+        )
+        cost = ", which asks the model nothing where requests read the same" if same_answers else ""
         raise SliceError(
             f"slice {job.slice_key!r} is published with another configuration (fingerprint "
-            f"{version.fingerprint}, now {fingerprint(job)}): model, prompt, sampling, schema, code or the "
-            "way the "
-            "input is read changed. Set rerun.on_config_change='recompute' to replace it",
+            f"{version.fingerprint}, now {fingerprint(job)}): {what} changed. Set "
+            f"rerun.on_config_change='recompute' to replace it{cost}",
             kind="input",
         )
     if not same_input and job.on_input_change == "fail":
@@ -161,10 +168,10 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
             "Set rerun.on_input_change='recompute' to replace it, or 'extend' to add what is new",
             kind="input",
         )
-    if same_question and not same_input and job.on_input_change == "extend":
+    if same_answers and not same_input and job.on_input_change == "extend":
         return "extend"
-    if same_question and same_input:
-        return "forced" if job.force_rerun else "retry"
+    if same_answers and same_input:
+        return "forced" if job.force_rerun else "retry" if same_question else "republish"
     return "new"
 
 
@@ -185,7 +192,7 @@ def question(job: SliceJob, mode: Mode, base: int, *, adapters: str = "") -> str
     """Names the checkpoint whose rows answer what this run asks: the fingerprint, with the adapters' content,
     and where rows that have an answer are asked once more, the number of the version that holds it."""
     name = _asked(job, adapters)
-    return name if mode in ("new", "extend") else f"{name}-{mode}-{base:06}"
+    return name if mode in ("new", "extend", "republish") else f"{name}-{mode}-{base:06}"
 
 
 def _asked(job: SliceJob, adapters: str) -> str:

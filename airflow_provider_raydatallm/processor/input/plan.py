@@ -228,7 +228,8 @@ class InputReader:
         """Yields all rows of a unit's range, also those of other slices."""
         target = pa.schema([self._plan.source_schema.field(name) for name in columns])
         header = set(unit.file.header)
-        fields = pa.schema([field for field in target if field.name in header])
+        # A column without a type has no value, or is one of the table's that is left out here.
+        fields = pa.schema([f for f in target if f.name in header and not pa.types.is_null(f.type)])
         constants = dict(unit.file.partition)
         try:
             for table in self._open(unit.file)(unit.range, fields):

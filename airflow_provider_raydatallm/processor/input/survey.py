@@ -33,7 +33,12 @@ from airflow_provider_raydatallm.processor.input.plan import STORAGE_THREADS, In
 from airflow_provider_raydatallm.processor.input.slice_filter import build_slice_filter, slice_filter
 from airflow_provider_raydatallm.processor.input.types.codec import to_json
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path, parse_type, undeclared
-from airflow_provider_raydatallm.processor.input.types.known import AnyValues, published_types
+from airflow_provider_raydatallm.processor.input.types.known import (
+    NO_COLUMNS,
+    AnyValues,
+    KnownColumns,
+    published_types,
+)
 from airflow_provider_raydatallm.processor.input.types.plain import path_text, plain_type
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
@@ -124,9 +129,9 @@ class Survey:
                 check_rows_in_folder(reader, units, name, slice_filter(self.job, name) if is_key else None)
 
 
-def survey_input(job: SliceJob, listing: Listing | None = None, known: pa.Schema | None = None) -> Survey:
+def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColumns = NO_COLUMNS) -> Survey:
     """
-    :param known: columns that the slice's table has already, without those of answers.
+    :param known: columns that the slice's table has already.
     :raises SliceError: for an input that cannot be read in its format, naming file and position, or whose
         types do not go together.
     """
@@ -156,14 +161,14 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: pa.Schema
     ]
     columns = _select_columns([*types.schema, *folder_fields], all_columns, job)
     _check_slice_folder(columns, own_column)
-    if known is None:
-        known = pa.schema([])
-    elif job.on_schema_change == "accept" and files:
-        known = pa.schema([field for field in known if field.name in columns.names])
+    if not files:
+        known = replace(known, bound=frozenset(known.schema.names))
+    elif job.on_schema_change == "accept":
+        known = replace(known, bound=frozenset())
     unknown = [
         pa.field(name, pa.null())
-        for name in known.names
-        if name not in types.schema.names and name not in folders
+        for name in known.schema.names
+        if name in known.bound and name not in types.schema.names and name not in folders
     ]
     return Survey(
         job,
@@ -195,18 +200,11 @@ def first_values(job: SliceJob, column: str) -> tuple[pa.DataType, list[Any]]:
     return plan.source_schema.field(column).type, [v for t in tables for v in t.column(0).to_pylist()]
 
 
-def with_table_types(plan: Plan, known: pa.Schema) -> Plan:
+def with_table_types(plan: Plan, known: KnownColumns) -> Plan:
     """The plan with the types that its table has by now, where they hold every value of the plan's own."""
-    own = pa.schema(
-        [
-            field
-            if not pa.types.is_null(plan.source_schema.field(field.name).type)
-            else field.with_type(pa.null())
-            for field in plan.schema
-        ]
-    )
-    of_own = pa.schema([field for field in known if field.name in own.names])
-    return replace(plan, schema=published_types(own, of_own, AnyValues()))
+    source = {field.name: field.type for field in plan.source_schema}
+    own = pa.schema([f.with_type(pa.null()) if pa.types.is_null(source[f.name]) else f for f in plan.schema])
+    return replace(plan, schema=published_types(own, replace(known, bound=frozenset()), AnyValues()))
 
 
 class _FileKeys:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.input.types.known import AnyValues, published_types
+from airflow_provider_raydatallm.processor.input.types.known import NO_COLUMNS, AnyValues, published_types
 from airflow_provider_raydatallm.processor.sizing.model_config import fetch_config, vector_size
 from airflow_provider_raydatallm.processor.value_types import TypeMismatch, arrow_type, from_arrow, merge
 
@@ -30,7 +30,7 @@ def with_known_types(
 
 
 def _known_type(job: SliceJob, field: pa.Field, known: pa.DataType | None) -> pa.DataType:
-    own = published_types(pa.schema([field]), pa.schema([]), AnyValues()).field(0).type
+    own = published_types(pa.schema([field]), NO_COLUMNS, AnyValues()).field(0).type
     if known is None or pt.is_null(known) or own == known:
         return own
     if pt.is_list(own) and pt.is_fixed_size_list(known) and own.value_type == known.value_type:

@@ -42,6 +42,8 @@ def carry_over_rows(
     """Puts fragments of all rows that `version` published or has in quarantine, unless an earlier run did.
     Their tokens and counts are kept as its report has them (`Checkpoint.carried_over`).
 
+    Nothing is taken over of the same input when requests read other columns of it now.
+
     :raises SliceError: when input of the version changed or is gone, or the version was replaced meanwhile.
     """
     store = checkpoint.store
@@ -50,6 +52,8 @@ def carry_over_rows(
         raise _unidentified(f"{store.path(version.plan)} is missing or damaged")
     index = {u.id: i for i, u in enumerate(plan.units)}
     gone = [u.file.path for u in old_plan.units if u.id not in index]
+    if gone and version.input_hash == plan.input_hash:
+        return
     if gone:
         raise SliceError(
             f"rerun.on_input_change is 'extend', which only adds files, but {gone[0]} changed, is gone, or "

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.input.types.codec import from_json, to_json
+from airflow_provider_raydatallm.processor.input.types.known import KnownColumns
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
@@ -73,10 +74,11 @@ class TableColumns:
                 continue  # the one before it is better than none
         return cls(store, numbers[-1] if numbers else 0, {})
 
-    @property
-    def inputs(self) -> pa.Schema:
-        """The columns of the input."""
-        return pa.schema([(name, c.kind) for name, c in self.columns.items() if not c.is_answer])
+    def inputs(self, key: str) -> KnownColumns:
+        """The input's columns, as a slice finds them."""
+        own = {name: column for name, column in self.columns.items() if not column.is_answer}
+        schema = pa.schema([(name, column.kind) for name, column in own.items()])
+        return KnownColumns(schema, frozenset(name for name, column in own.items() if column.binds(key)))
 
     @property
     def answers(self) -> dict[str, pa.DataType]:

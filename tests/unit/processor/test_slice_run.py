@@ -374,3 +374,45 @@ def test_program_lists_the_published_files(
     assert json.loads(capsys.readouterr().out) == [str(parts(job)[0])]
     assert main(["retry-quarantined", spec, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] == "unchanged"
+
+
+def test_other_columns_beside_the_answers_are_published_without_asking_a_row_again(tmp_path: Path) -> None:
+    names = ["a", "fail", "c"]
+    pq.write_table(pa.table({"name": names, "x": [1, 2, 3], "y": ["p", "q", "r"]}), tmp_path / "in.parquet")
+    job = job_of(
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", columns=["name", "x"],
+        max_quarantine_fraction=0.5,
+    )  # fmt: skip
+    run(job)
+    with pytest.raises(SliceError, match=r"the columns beside the answers changed.*asks the model nothing"):
+        run(changed(job, columns=None))
+    for columns in (None, ["name"], ["y", "name"]):
+        cluster = InProcess()
+        again = changed(job, columns=columns, on_config_change="recompute")
+        report = run(again, cluster)
+        assert (cluster.answered, report.counts.succeeded, report.counts.quarantined) == (0, 2, 1)
+        expected = pq.read_table(tmp_path / "in.parquet", columns=columns).take([0, 2])
+        table = pq.read_table(job.slice_path, partitioning=None)
+        assert table.drop_columns("answer").equals(expected)
+        assert table.column("answer").to_pylist() == ["a", "c"]
+        [failed] = pq.read_table(job.paths.quarantine, partitioning=None).to_pylist()
+        assert failed["name"] == "fail"
+    # A request that reads another column is another request.
+    run(changed(job, on_config_change="recompute", prompt="{x}"), cluster := InProcess())
+    assert cluster.answered == 3
+
+
+def test_half_finished_slice_keeps_its_rows_when_a_column_that_no_request_reads_is_left_out(
+    tmp_path: Path,
+) -> None:
+    pq.write_table(pa.table({"name": [f"{i}" for i in range(40)], "x": range(40)}), tmp_path / "in.parquet")
+    job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out")
+
+    def die(batch: pa.Table) -> None:
+        if batch.column("__offset")[0].as_py() >= 20:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        run(job, InProcess(before_batch=die))
+    run(changed(job, columns=["name"]), cluster := InProcess())
+    assert cluster.answered == 20

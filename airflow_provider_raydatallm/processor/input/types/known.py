@@ -3,6 +3,8 @@ values."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -27,15 +29,29 @@ class AnyValues:
         return ValueRange(-(10**99), 10**99)
 
 
-def published_types(schema: pa.Schema, known: pa.Schema, holder: Holder) -> pa.Schema:
-    """Returns the columns as they are published: those of `known` first, in its order, also those that the
-    slice lacks. What has no value takes the known type, or is text: readers fail over columns of no type.
+@dataclass(frozen=True)
+class KnownColumns:
+    """Columns of a slice's table, without those of answers.
 
-    :param known: columns of the slice's table, without those of answers.
+    :ivar bound: those that other slices publish, so that readers expect them of this one, too.
+    """
+
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    bound: frozenset[str] = frozenset()
+
+
+NO_COLUMNS = KnownColumns()
+
+
+def published_types(schema: pa.Schema, known: KnownColumns, holder: Holder) -> pa.Schema:
+    """Returns the columns as they are published: first those that other slices publish, in their order, also
+    where the slice lacks them. What has no value takes the known type, or is text: readers fail over
+    columns of no type.
+
     :param holder: of all values of the slice.
     """
-    own, types = ({field.name: field.type for field in one} for one in (schema, known))
-    names = dict.fromkeys([*types, *own])
+    own, types = ({field.name: field.type for field in one} for one in (schema, known.schema))
+    names = dict.fromkeys([*(name for name in types if name in known.bound), *own])
     return pa.schema(
         [
             (name, _published_type((name,), own.get(name, pa.null()), types.get(name), holder))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.addresses import check_address, check_fields
+from airflow_provider_raydatallm.contract.addresses import canonical, check_address, check_fields, holds
 from airflow_provider_raydatallm.contract.base import FOLDER, Contract, Texts
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
@@ -214,7 +214,8 @@ class SliceJob(AdapterSpec):
 
     @model_validator(mode="after")
     def _check_folders(self) -> SliceJob:
-        table = self.output_table + "/"
+        """Where the slice runs, links are followed, too, and other tables looked for (`store.ownership`)."""
+        table = self.output_table
         for field in ("metadata_path", "quarantine_path"):
             name, folder = label(field), getattr(self, field)
             if folder is None:
@@ -224,9 +225,9 @@ class SliceJob(AdapterSpec):
                     f"{name} holds folders named like the slices', and output_path {self.output_path!r} has "
                     "{slice} above its last folder: leave it out, or put {slice} into the last folder only"
                 )
-            if f"{folder.rstrip('/')}/".startswith(table):
+            if holds(canonical(table), canonical(folder)):
                 raise ValueError(
-                    f"{name} {folder!r} lies inside the table {table}, whose readers would meet it there: "
+                    f"{name} {folder!r} lies inside the table {table}/, whose readers would meet it there: "
                     "give a folder outside"
                 )
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -9,7 +10,7 @@ from typing import Any
 
 import fsspec
 
-from airflow_provider_raydatallm.contract.addresses import check_address
+from airflow_provider_raydatallm.contract.addresses import canonical, check_address
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 # s3fs and the like answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
@@ -57,6 +58,13 @@ def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     if is_brief:
         fs.retries = 1
     return fs, path
+
+
+def resolve(address: str) -> str:
+    """Returns an address as it is compared with others (`contract.addresses`): in its canonical form, on a
+    disk with all links followed. It need not exist."""
+    address = canonical(address)
+    return os.path.realpath(address) if address.startswith("/") else address
 
 
 def file_version(info: dict[str, Any]) -> str:

@@ -64,6 +64,8 @@ def slice_folder(output_path: str, slice_key: str, trial: str | None = None) -> 
             f"output_path {output_path!r} makes the root of a bucket or disk the table, and there is no "
             "place beside it for metadata and quarantine: give a folder in it"
         )
+    if table.endswith("/."):
+        raise ValueError(f"output_path {output_path!r} has '.' for the table's name: give the folder itself")
     return path if trial is None else f"{table}{TRIAL}/{trial}/{folder}"
 
 

@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceA
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from airflow_provider_raydatallm.processor.input.listing import list_input
+from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan, first_values, make_plan
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
@@ -68,7 +69,7 @@ def run_slice(
     :raises SliceError: when the slice cannot be answered; nothing was published then, and the finished rows
         are kept.
     """
-    _check_output_is_outside_input(job)
+    check_output_is_outside(job)
     folders = SliceFolders.open(job.paths)
     progress({"step": "plan"})
     # If a newer version appears later, a run that this one waited for made it.
@@ -250,15 +251,3 @@ def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | N
     if not callable(value):
         raise SliceError(f"{reference!r} is not a function", kind="input")
     return value
-
-
-def _check_output_is_outside_input(job: SliceJob) -> None:
-    paths = job.paths
-    folder = job.resolved_input_path.rstrip("/") + "/"
-    for path in (paths.table, paths.metadata, paths.quarantine):
-        if f"{path}/".startswith(folder):
-            raise SliceError(
-                f"the folder {path} of the slice lies inside the input {job.resolved_input_path}: choose "
-                "another output_path",
-                kind="input",
-            )

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 
 from airflow_provider_raydatallm.contract.addresses import canonical, check_address
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 
 # s3fs and the like answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
 # instance for each set of options, so these are never shared with code that caches.
@@ -58,6 +58,28 @@ def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     if is_brief:
         fs.retries = 1
     return fs, path
+
+
+@contextmanager
+def explaining(what: str, address: str) -> Iterator[None]:
+    """Names the address in errors of a filesystem, which have many types where it is remote.
+
+    :param what: "list", say.
+    :raises StorageError: in place of them.
+    """
+    try:
+        yield
+    except SliceError:
+        raise
+    except Exception as e:
+        raise StorageError(what, address, reason(e)) from e
+
+
+def reason(error: Exception) -> str:
+    """Why a filesystem failed."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    is_store = isinstance(error, PermissionError) and error.errno is None
+    return f"access was denied: {text}" if is_store else text
 
 
 def resolve(address: str) -> str:

@@ -1,7 +1,7 @@
 """What an object store holds below a folder, without the objects that only stand for folders.
 
-Such markers are empty objects: consoles write `in/`, Hadoop writes `in_$folder$`, other tools write `in` beside
-`in/a.csv`. A disk has no such thing.
+Such markers are empty objects: consoles write `in/`, Hadoop writes `in_$folder$`, other tools write `in`
+beside `in/a.csv`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ def _is_marker(entry: Entry, folders: set[tuple[str, ...]]) -> bool:
     return stands_for_folder and not entry.info["size"]
 
 
-def _list_s3(
-    fs: fsspec.AbstractFileSystem, folder: str, below: Sequence[str], deep: bool
-) -> Iterator[Entry]:
+def _list_s3(fs: fsspec.AbstractFileSystem, folder: str, below: Sequence[str], deep: bool) -> Iterator[Entry]:
     bucket, key, _ = fs.split_path(folder)
     prefix = "".join(f"{name}/" for name in ((key, *below) if key else below))
     request = {"Bucket": bucket, "Prefix": prefix, **({} if deep else {"Delimiter": "/"})}

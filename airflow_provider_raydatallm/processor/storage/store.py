@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 from airflow_provider_raydatallm.processor.storage import disk, documents
-from airflow_provider_raydatallm.processor.storage.filesystem import open_fs, resolve
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs, reason, resolve
 from airflow_provider_raydatallm.processor.storage.objects import list_objects
 
 logger = logging.getLogger(__name__)
@@ -369,5 +369,4 @@ class Store:
         except explained as e:
             if isinstance(e, (SliceError, *but)):
                 raise
-            why = (e.strerror if isinstance(e, OSError) else None) or str(e) or type(e).__name__
-            raise StorageError(what, self.path(name), why) from e
+            raise StorageError(what, self.path(name), reason(e)) from e

@@ -67,6 +67,12 @@ def test_table_without_a_place_beside_it_is_refused(output_path: str) -> None:
         slice_job(output_path=output_path)
 
 
+@pytest.mark.parametrize("output_path", ["/lake/out/.", "/lake/out/./", "/lake/out/./{slice}"])
+def test_table_whose_name_is_a_dot_is_refused(output_path: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match="give the folder itself"):
+        slice_job(output_path=output_path)
+
+
 def test_folder_of_a_bucket_or_disk_is_enough() -> None:
     assert paths(output_path="s3://lake/out/{slice}").metadata == "s3://lake/out.ray_llm/2026-01-31"
     assert paths(output_path="/out").metadata == "/out.ray_llm/ds=2026-01-31"

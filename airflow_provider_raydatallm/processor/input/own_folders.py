@@ -24,7 +24,7 @@ def check_output_is_outside(job: SliceJob) -> None:
     for address in (*of_table, *_of_slice(job)):
         if holds(root, resolve(address)):
             raise SliceError(
-                f"{address}, where this task writes, lies inside its input {job.resolved_input_path}: choose "
+                f"{address}, where this task writes, lies inside the input {job.resolved_input_path}: choose "
                 "another output_path, or name the folder of the input itself",
                 kind="input",
             )

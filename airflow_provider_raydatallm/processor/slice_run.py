@@ -42,6 +42,7 @@ from airflow_provider_raydatallm.processor.request.requests import RequestBuilde
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
+from airflow_provider_raydatallm.processor.store.ownership import take_folders
 from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, SliceFolders
 from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
 
@@ -79,6 +80,7 @@ def run_slice(
     build, report = inspect()
     if build is not None:
         build.check(cluster)  # before anything is written
+        take_folders(job)
     while report is None:
         acquired = _acquire_lease(job, folders, last_seen_version, progress, name)
         if acquired is None:

@@ -60,8 +60,8 @@ def _of_slice(job: SliceJob) -> list[str]:
 def _of_table(job: SliceJob) -> list[str]:
     """With `{slice}` where each slice is a table."""
     table = beside = job.output_table
-    above = job.output_path.rstrip("/").rpartition("/")[0]
-    if _SLICE in above:
-        table, beside = job.output_path, above
+    if job.has_tables_for_slices:
+        table = job.output_path.rstrip("/")
+        beside = table.rpartition("/")[0]
     given = [path for path in (job.metadata_path, job.quarantine_path) if path is not None]
     return [table, *(f"{beside}{suffix}" for suffix in (METADATA, QUARANTINE, TRIAL)), *given]

@@ -81,8 +81,8 @@ def _size_at_the_hub(job: SliceJob) -> int | None:
 
 def _shown_elsewhere(job: SliceJob) -> _Shown | None:
     """The vectors that another slice of the table shows."""
-    if "{slice}" in job.output_path.rstrip("/").rpartition("/")[0]:
-        return None  # each slice is a table
+    if job.has_tables_for_slices:
+        return None
     url, _, own = job.slice_path.rpartition("/")
     table = Store(url)
     others = [name for name in table.names() if name != own and not name.startswith(("_", "."))]

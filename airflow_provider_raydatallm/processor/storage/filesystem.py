@@ -78,8 +78,8 @@ def explaining(what: str, address: str) -> Iterator[None]:
 def reason(error: Exception) -> str:
     """Why a filesystem failed."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    is_store = isinstance(error, PermissionError) and error.errno is None
-    return f"access was denied: {text}" if is_store else text
+    is_unclear = isinstance(error, PermissionError) and "denied" not in text.lower()
+    return f"access was denied ({text})" if is_unclear else text
 
 
 def resolve(address: str) -> str:

@@ -26,7 +26,8 @@ def test_output_in_its_input_is_refused_however_they_are_written(input_path: str
 
 @pytest.mark.parametrize("given", [
     {"input_path": "/lake/out.quarantine"}, {"input_path": "/lake/out.trial"},
-    {"input_path": "/lake/out.ray_llm/"}, {"input_path": "/lake/out"}, {"input_path": "/lake/out/ds=2026-01-31"},
+    {"input_path": "/lake/out.ray_llm/"}, {"input_path": "/lake/out"},
+    {"input_path": "/lake/out/ds=2026-01-31"},
     {"input_path": "/lake/out.quarantine/ds=2026-01-31/"}, {"input_path": "/meta", "metadata_path": "/meta"},
     {"input_path": "/failed", "quarantine_path": "/failed/of/out"},
     {"input_path": "/lake/out.trial/first-5", "max_rows": 5},

@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.processor.input.listing import (
     get_input_file,
 )
 from airflow_provider_raydatallm.processor.input.schema import parse_type
+from airflow_provider_raydatallm.processor.storage.filesystem import reason
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class FileFormat(ABC):
                 handle, info = self._open(file.path, read_ahead, opened)
             except FileNotFoundError as e:
                 raise changed_error(file.path) from e
+            except PermissionError as e:
+                raise read_error(file.path, e, "") from e
 
             def check() -> None:
                 if info().identity != file.identity:
@@ -150,7 +153,7 @@ def read_error(path: str, error: Exception, problem: str) -> SliceError:
         return changed_error(path)
     refused = isinstance(error, (PermissionError, ConnectionError, TimeoutError))
     if refused or getattr(error, "errno", None) is not None:
-        return SliceError(f"{path} could not be read: {error}", kind="transient")
+        return SliceError(f"{path} could not be read: {reason(error)}", kind="transient")
     return SliceError(f"{path}{problem}: {error}", kind="input")
 
 

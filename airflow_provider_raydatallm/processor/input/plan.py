@@ -27,7 +27,12 @@ from airflow_provider_raydatallm.processor.input.base import (
     RowRange,
     changed_error,
 )
-from airflow_provider_raydatallm.processor.input.formats import FORMATS, FormatName, guess_format
+from airflow_provider_raydatallm.processor.input.formats import (
+    FORMATS,
+    FormatName,
+    guess_format,
+    unknown_format,
+)
 from airflow_provider_raydatallm.processor.input.listing import (
     InputFile,
     Listing,
@@ -296,10 +301,7 @@ def _get_format(files: Sequence[InputFile], job: SliceJob) -> FormatName:
     for file in files:
         fmt = guess_format(file.path)
         if fmt is None:
-            raise SliceError(
-                f"{file.path}: unknown file extension; set source.format to parquet, csv or jsonl",
-                kind="input",
-            )
+            raise unknown_format(file.path)
         by_format.setdefault(fmt, file.path)
     if len(by_format) > 1:
         raise SliceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import socket
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -386,6 +389,24 @@ def test_listing_that_is_denied_names_the_path_and_says_so(s3_store: Store, dial
             SliceError, match=rf"(?i)cannot list {re.escape(s3_store.url)}/{re.escape(path)}.*denied"
         ):
             listed(f"{s3_store.url}/{path}")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet", "a.jsonl"])
+def test_reading_that_is_denied_names_the_file_and_says_so(
+    s3_store: Store, dialect: Dialect, name: str
+) -> None:
+    """A listing may be allowed, and reading not."""
+    parquet = pa.BufferOutputStream()
+    pq.write_table(pa.table({"name": ["a"]}), parquet)
+    texts = {"a.csv": b"name\na\n", "a.jsonl": b'{"name": "a"}\n', "a.csv.gz": gzip.compress(b"name\na\n")}
+    s3_store.put(name, texts.get(name, parquet.getvalue().to_pybytes()))
+    job = job_of(input_path=f"{s3_store.url}/{name}", output_path="/o")
+    listing = list_input(job)
+    plan = make_plan(job, listing)
+    dialect.denied = -1
+    for read in (lambda: make_plan(job, listing), lambda: list(plan.read(plan.units[0]))):
+        with pytest.raises(SliceError, match=rf"{name} could not be read: access was denied \(Forbidden\)"):
+            read()
 
 
 def test_missing_bucket_is_named(dialect: Dialect) -> None:

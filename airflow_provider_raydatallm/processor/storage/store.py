@@ -152,7 +152,11 @@ class Store:
 
     def tree(self, folder: str) -> list[str]:
         """Paths of all files below `folder`, relative to it, sorted; with half-written ones."""
-        return sorted(self.details(folder))
+        if not self.is_local:
+            return sorted(self.details(folder))
+        root = self.path(folder)  # whose files others may remove meanwhile: none is looked at
+        found = (os.path.join(top, name) for top, _, names in os.walk(root) for name in names)
+        return sorted(path.removeprefix(f"{root}/") for path in found)
 
     def details(self, folder: str = "") -> dict[str, dict[str, Any]]:
         """The filesystem's `info` of all files below `folder`, by the path relative to it."""

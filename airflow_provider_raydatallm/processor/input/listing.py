@@ -72,12 +72,13 @@ def list_input(job: SliceJob) -> Listing:
     with explaining("list", job.resolved_input_path):
         tree, names = open_tree(job.resolved_input_path)
         found = _select_files(tree, _Rules.of(job, tree, Pattern(names)))
-        if found:
-            paths = ["/".join((tree.root, *file.parts)) for file in found]
-            files = map(_input_file, paths, tree.facts(found), (file.parts[:-1] for file in found))
-        else:
-            root_file = None if names or _is_hidden(os.path.basename(tree.root)) else tree.root_file()
-            files = map(_input_file, [tree.root], [root_file] if root_file else [], [()])
+        files = [
+            _input_file("/".join((tree.root, *file.parts)), facts, file.parts[:-1])
+            for file, facts in zip(found, tree.facts(found), strict=True)
+        ]
+        if not files and not names and not _is_hidden(os.path.basename(tree.root)):
+            root_file = tree.root_file()
+            files = [_input_file(tree.root, root_file, ())] if root_file is not None else []
     return Listing(tuple(sorted(files, key=lambda file: file.path)))
 
 
@@ -163,7 +164,10 @@ def _select_files(tree: Tree, rules: _Rules) -> list[Entry]:
     folders = [_Place((), rules.pattern.start)] if not rules.own.hold_root else []
     with ThreadPoolExecutor(_THREADS) as pool:
         while folders:
-            found = pool.map(lambda f: tree.list(f.names, deep=tree.is_flat and rules.takes_all(f)), folders)
+            found = pool.map(
+                lambda folder: tree.entries(folder.names, deep=tree.is_flat and rules.takes_all(folder)),
+                folders,
+            )
             level, folders = list(zip(folders, found, strict=True)), []
             for folder, entries in level:
                 known: dict[tuple[str, ...], _Place | None] = {}

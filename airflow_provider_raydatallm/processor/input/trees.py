@@ -39,7 +39,7 @@ class Tree(Protocol):
     #: Whether all files below a folder take one listing.
     is_flat: bool
 
-    def list(self, folder: tuple[str, ...], *, deep: bool) -> list[Entry]:
+    def entries(self, folder: tuple[str, ...], *, deep: bool) -> list[Entry]:
         """Returns what is directly in a folder below the root, or all files below it where `is_flat`;
         nothing when there is no root.
 
@@ -82,7 +82,7 @@ class _StoreTree:
     def __init__(self, fs: fsspec.AbstractFileSystem, root: str, address: str) -> None:
         self._fs, self.root, self.address = fs, root, address
 
-    def list(self, folder: tuple[str, ...], *, deep: bool) -> list[Entry]:
+    def entries(self, folder: tuple[str, ...], *, deep: bool) -> list[Entry]:
         try:
             return list_objects(self._fs, self.root, folder, deep=deep)
         except FileNotFoundError as e:
@@ -115,7 +115,7 @@ class _DiskTree:
         self.root = root
         self.address = os.path.realpath(root or "/")
 
-    def list(self, folder: tuple[str, ...], *, deep: bool) -> list[Entry]:
+    def entries(self, folder: tuple[str, ...], *, deep: bool) -> list[Entry]:
         path = self._path(folder)
         if folder and os.path.islink(path):
             raise _refused(_link(path, os.path.realpath(path)), "is a folder")

@@ -100,28 +100,31 @@ def _why_no_link(source: Path, target: Path, found: os.stat_result, error: OSErr
 def on_other_mounts(one: Path, other: Path) -> str:
     """Says that no file of one folder can be linked into the other, and what to do."""
     return (
-        f"They are on different file systems, mounted at {mount_point(one)} and {mount_point(other)}: one "
-        "has to hold the table, its .ray_llm folder and its quarantine. Mount it above them all, or move them"
+        f"They are on different file systems, mounted at {mount_point(one) or '?'} and "
+        f"{mount_point(other) or '?'}: one has to hold the table, its .ray_llm folder and its quarantine. "
+        "Mount it above them all, or move them"
     )
 
 
-def mount_point(path: Path) -> Path:
-    """The folder at which the file system is mounted that holds a path, or will hold it. Hard links do not
-    leave it, also where another one shows the same disk."""
+def mount_point(path: Path) -> Path | None:
+    """The folder at which the file system is mounted that holds a path, or will hold it; None where that
+    cannot be seen. Hard links do not leave it, also where another one shows the same disk."""
     path = Path(os.path.realpath(path))
-    while not path.exists():
-        path = path.parent
-    while path != path.parent and _mount_number(path) == _mount_number(path.parent):
-        path = path.parent
+    try:
+        while not path.exists():
+            path = path.parent
+        while path != path.parent and _mount_number(path) == _mount_number(path.parent):
+            path = path.parent
+    except OSError:
+        return None
     return path
 
 
-def _mount_number(path: Path) -> str:
+def _mount_number(path: Path) -> tuple[int, str]:
     handle = os.open(path, os.O_PATH)
     try:
         lines = Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines()
-        device = os.fstat(handle).st_dev
-        return next((line for line in lines if line.startswith("mnt_id")), f"device {device}")
+        return os.fstat(handle).st_dev, next((line for line in lines if line.startswith("mnt_id")), "")
     finally:
         os.close(handle)
 

@@ -46,7 +46,9 @@ class Pattern:
         if self.is_match(at):
             return at
         stay = {i for i in at if self._names[i] == _ANY_DEPTH}
-        return self._skip_depths(stay | {i + 1 for i in at - stay if self._regexes[i].match(name)})
+        last = stay & {len(self._names) - 1}  # all that is below, and not the folder itself
+        matched = {i for i in at - stay if self._regexes[i].match(name)}
+        return self._skip_depths(stay | {i + 1 for i in matched | last})
 
     def is_match(self, at: frozenset[int]) -> bool:
         return len(self._names) in at
@@ -59,8 +61,8 @@ class Pattern:
         return [re.compile(fnmatch.translate(name)) for name in self._names]
 
     def _skip_depths(self, at: set[int]) -> frozenset[int]:
-        """A `**` may stand for no folder at all."""
-        for i, name in enumerate(self._names):
+        """A `**` between names may stand for no folder at all."""
+        for i, name in enumerate(self._names[:-1]):
             if i in at and name == _ANY_DEPTH:
                 at = at | {i + 1}
         return frozenset(at)

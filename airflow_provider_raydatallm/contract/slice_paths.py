@@ -19,6 +19,8 @@ from airflow_provider_raydatallm.contract.addresses import canonical
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 METADATA, QUARANTINE, TRIAL = ".ray_llm", ".quarantine", ".trial"
+#: The document that says to which table a folder belongs (`processor.store.marks`).
+MARK = "table.json"
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,10 @@ from typing import NamedTuple
 
 from airflow_provider_raydatallm.contract.addresses import ancestors
 from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
-from airflow_provider_raydatallm.contract.slice_paths import METADATA, QUARANTINE, TRIAL
+from airflow_provider_raydatallm.contract.slice_paths import MARK, METADATA, QUARANTINE, TRIAL
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 
-MARK = "table.json"
 #: What a folder is to its table.
 IS_TABLE, IS_METADATA, IS_QUARANTINE, IS_TRIALS = "table", "metadata", "quarantine", "trials"
 

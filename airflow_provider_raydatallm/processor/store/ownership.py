@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from airflow_provider_raydatallm.contract.addresses import holds
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.slice_paths import METADATA, QUARANTINE
+from airflow_provider_raydatallm.contract.slice_paths import MARK, METADATA, QUARANTINE
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.storage import probe
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve
@@ -22,7 +22,6 @@ from airflow_provider_raydatallm.processor.store.marks import (
     IS_QUARANTINE,
     IS_TABLE,
     IS_TRIALS,
-    MARK,
     Mark,
     Owner,
     find_owner,

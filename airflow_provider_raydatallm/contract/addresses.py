@@ -1,9 +1,13 @@
-"""Which addresses of files are accepted: asked before a job is submitted, and where files are opened."""
+"""Which addresses of files are accepted, and which of them name the same place.
+
+Asked before a job is submitted, and where files are opened.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 
 #: Comma-separated schemes to accept beside `SCHEMES`, such as "hdfs". Set it where Airflow's tasks run: jobs
 #: get it from there. Who may set input_path can then make the cluster send requests to what they reach.
@@ -11,6 +15,9 @@ EXTRA_SCHEMES = "RAY_LLM_ALLOWED_SCHEMES"
 SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 
 _AZURE = ("abfs", "abfss", "az")  # container@account is how these name a folder
+#: Schemes of the same storage.
+_ALIASES = {"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
+_DISK = re.compile(r"^(file|local):(//)?")
 _FIELD = re.compile(r"\{[^{}/]*\}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)")
 
@@ -63,6 +70,38 @@ def check_fields(name: str, address: str) -> None:
             f"{name} {address[:200]!r} has {others[0]}, and only {{slice}} is replaced there. A template of "
             "Airflow's has two braces: {{ ds }}"
         )
+
+
+def canonical(address: str) -> str:
+    """Returns the one form of an address, in which addresses are compared; that of a disk begins with `/`.
+
+    Keys of an object store stay as they are: there `a//b` is another object than `a/b`. Links of a disk stay,
+    too, since nothing is looked at (`storage.filesystem.resolve` follows them).
+    """
+    match = _SCHEME.match(address)
+    if match is None or match[1] == "file":
+        path = os.path.abspath(os.path.expanduser(_DISK.sub("", address)))
+        return "/" + path.lstrip("/")
+    scheme = match[1]
+    host, slash, key = address[len(f"{scheme}://") :].lstrip("/").partition("/")
+    if scheme in _AZURE:  # an account has a host for each of its interfaces
+        host = host.partition(".")[0]
+    return f"{_ALIASES.get(scheme, scheme)}://{host}{slash}{key.rstrip('/')}".removesuffix("/")
+
+
+def holds(folder: str, address: str) -> bool:
+    """Whether an address is the folder or lies below it, both in canonical form."""
+    return address == folder or address.startswith(f"{folder.rstrip('/')}/")
+
+
+def ancestors(address: str) -> Iterator[str]:
+    """Yields an address in canonical form and the folders above it, the root of its bucket or disk last."""
+    scheme, separator, path = address.rpartition("://")
+    while path.strip("/"):
+        yield f"{scheme}{separator}{path}"
+        path = path.rpartition("/")[0]
+    if not separator:
+        yield "/"
 
 
 def _secret_marks(scheme: str, host: str) -> str:

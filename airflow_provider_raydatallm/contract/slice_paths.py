@@ -11,10 +11,16 @@ are. Everything else lies beside the table:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import quote, unquote
+
+from airflow_provider_raydatallm.contract.addresses import canonical
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 METADATA, QUARANTINE, TRIAL = ".ray_llm", ".quarantine", ".trial"
+#: The document that says to which table a folder belongs (`processor.store.marks`).
+MARK = "table.json"
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,13 @@ class SlicePaths:
     def report(self, version_number: int) -> str:
         """Path of a published version's report."""
         return f"{self.metadata}/{report_name(version_number)}"
+
+    @property
+    def of_table(self) -> SlicePaths:
+        """The folders that hold those of all slices."""
+        return SlicePaths(
+            *(p.rpartition("/")[0] for p in (self.table, self.metadata, self.staging, self.quarantine))
+        )
 
 
 def report_name(version_number: int) -> str:
@@ -53,6 +66,8 @@ def slice_folder(output_path: str, slice_key: str, trial: str | None = None) -> 
             f"output_path {output_path!r} makes the root of a bucket or disk the table, and there is no "
             "place beside it for metadata and quarantine: give a folder in it"
         )
+    if table.endswith("/."):
+        raise ValueError(f"output_path {output_path!r} has '.' for the table's name: give the folder itself")
     return path if trial is None else f"{table}{TRIAL}/{trial}/{folder}"
 
 
@@ -71,6 +86,25 @@ def slice_paths(
         f"{table}{METADATA}/{folder}",
         f"{(quarantine_path or table + QUARANTINE).rstrip('/')}/{folder}",
     )
+
+
+def check_folders_above(table: str, columns: Iterable[str]) -> None:
+    """Readers of a table take each folder `name=value` in its address for a column of all of its rows.
+
+    :param table: the address of a table, or of its quarantine.
+    :raises SliceError: when a published column has that name.
+    """
+    names = {column.casefold(): column for column in columns}
+    for folder in canonical(table).split("/"):
+        name, separator, _ = folder.partition("=")
+        column = names.get(unquote(name).casefold())
+        if separator and column is not None:
+            raise SliceError(
+                f"the slice publishes a column {column!r}, and its table {table} lies below the folder "
+                f"{folder!r}: many readers would show the folder's value in that column. Choose another "
+                f"output_path, rename the column, or leave it out with columns=",
+                kind="input",
+            )
 
 
 def encode_slice_key(key: str) -> str:

@@ -16,6 +16,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths im
     sample_rows,
     sample_token_lengths,
 )
+from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
@@ -68,6 +69,7 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     :raises SliceError: when the run would be refused for its arguments or its input. What the cluster lacks
         is a finding instead.
     """
+    check_output_is_outside(job)
     build, _ = inspect_slice(job, SliceFolders.open(job.paths), read_only=True)
     rows = build.load_state().rows_missing if build is not None else 0
     if build is None or build.inference is None or not rows:

@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceA
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.engines.registry import load_engine
 from airflow_provider_raydatallm.processor.input.listing import list_input, short_hash
+from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import first_values, survey_input
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
@@ -42,6 +43,7 @@ from airflow_provider_raydatallm.processor.request.requests import RequestBuilde
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
+from airflow_provider_raydatallm.processor.store.ownership import take_folders
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, table_metadata
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
@@ -75,7 +77,7 @@ def run_slice(
     :raises SliceError: when the slice cannot be answered; nothing was published then, and the finished rows
         are kept.
     """
-    _check_output_is_outside_input(job)
+    check_output_is_outside(job)
     folders = SliceFolders.open(job.paths)
     progress({"step": "plan"})
     # If a newer version appears later, a run that this one waited for made it.
@@ -85,6 +87,7 @@ def run_slice(
     build, report = inspect()
     if build is not None:
         build.check(cluster)  # before anything is written
+        take_folders(job)
     while report is None:
         acquired = _acquire_lease(job, folders, last_seen_version, progress, name)
         if acquired is None:
@@ -297,15 +300,3 @@ def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | N
     if not callable(value):
         raise SliceError(f"{reference!r} is not a function", kind="input")
     return value
-
-
-def _check_output_is_outside_input(job: SliceJob) -> None:
-    paths = job.paths
-    folder = job.resolved_input_path.rstrip("/") + "/"
-    for path in (paths.table, paths.metadata, paths.quarantine):
-        if f"{path}/".startswith(folder):
-            raise SliceError(
-                f"the folder {path} of the slice lies inside the input {job.resolved_input_path}: choose "
-                "another output_path",
-                kind="input",
-            )

@@ -41,8 +41,7 @@ from airflow_provider_raydatallm.processor.sizing.checks import check_request
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines
 from airflow_provider_raydatallm.processor.slice_report import published_report
-from airflow_provider_raydatallm.processor.storage.probe import check_store
-from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store.checkpoint import (
     Checkpoint,
     CheckpointState,
@@ -151,14 +150,6 @@ class VersionBuild:
 
         :raises NumberTakenError: when another run committed meanwhile: what to do is to be decided again.
         """
-        folders = self.folders
-        table, metadata, staging, quarantine = (
-            Store(store.url.rpartition("/")[0])
-            for store in (folders.table, folders.metadata, folders.staging, folders.quarantine)
-        )
-        check_store(staging, table, quarantine)
-        if metadata.url != staging.url:
-            check_store(metadata)
         lease.watch(self._is_superseded)
         self.checkpoint.save_plan(self.plan, self.types)
         self.agree_on_columns(self.known_fields)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from airflow_provider_raydatallm.contract.slice_paths import MARK, METADATA
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 #: Characters of a policy that STS accepts.
@@ -33,19 +34,25 @@ def session_policy(
     # A table's folder, not the slice's alone: the store is tried there, and earlier slices tell the speed.
     folders = [p.rpartition("/")[0] for p in (paths.table, paths.metadata, paths.staging, paths.quarantine)]
     packages = [(runtime_env or {}).get("working_dir"), *((runtime_env or {}).get("py_modules") or ())]
+    folders.append(f"{folders[-1]}{METADATA}")  # says whose a quarantine elsewhere is
     written = _places([*folders, job.answer_cache])
     adapters = [job.adapter_path, *job.adapter_paths.values()]
     read = _places([job.resolved_input_path, job.model_source, *adapters, *packages]) - written
     buckets = sorted({bucket for bucket, _ in written | read})
     if not buckets or any(bucket.startswith("arn:") for bucket in buckets):
         return None
+    # Other tables' documents: an output may lie in none of their folders.
+    marks = {f"arn:{partition}:s3:::{bucket}/*/{MARK}" for bucket, _ in written}
     for is_whole in (False, True):
         statements = [
             _allow(["s3:ListBucket"], [f"arn:{partition}:s3:::{bucket}" for bucket in buckets]),
             *(
-                _allow(actions, _objects(partition, places, is_whole))
-                for actions, places in ((_WRITE, written), (_WRITE[:1], read))
-                if places
+                _allow(actions, sorted(objects))
+                for actions, objects in (
+                    (_WRITE, _objects(partition, written, is_whole)),
+                    (_WRITE[:1], _objects(partition, read, is_whole) | marks),
+                )
+                if objects
             ),
             *([_allow(_KMS, ["*"])] if kms else []),
         ]
@@ -61,14 +68,14 @@ def _places(addresses: Iterable[Any]) -> set[tuple[str, str]]:
     return {(match[1], match[2]) for match in matches if match}
 
 
-def _objects(partition: str, places: set[tuple[str, str]], is_whole: bool) -> list[str]:
+def _objects(partition: str, places: set[tuple[str, str]], is_whole: bool) -> set[str]:
     """Returns the ARNs of what is there: a file, all in a folder, or all that a glob may match."""
     arns: set[str] = set()
     for bucket, path in places:
         begin, *glob = re.split(r"[*?[]", "*" if is_whole else path, maxsplit=1)
         arn = f"arn:{partition}:s3:::{bucket}/{begin.replace('$', '${$}')}"
         arns |= {f"{arn}*"} if glob or arn.endswith("/") else {arn, f"{arn}/*"}
-    return sorted(arns)
+    return arns
 
 
 def _allow(actions: list[str], resources: list[str]) -> dict[str, Any]:

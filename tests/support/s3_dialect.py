@@ -39,6 +39,8 @@ class Dialect:
     throttled: int = 0
     #: Puts that are answered 403.
     forbidden: int = 0
+    #: Requests that read, which are answered 403.
+    denied: int = 0
     latency_s: float = 0.0
     #: Copies happen so long after they were asked for, whether the client is still there or not.
     copy_delay_s: float = 0.0
@@ -90,6 +92,8 @@ class _Server:
         await asyncio.sleep(said.latency_s)
         if said.takes("throttled"):
             return _error(method, 503, b"SlowDown")
+        if method in (b"GET", b"HEAD") and said.takes("denied"):
+            return _error(method, 403, b"AccessDenied")
         if method == b"PUT" and said.takes("forbidden"):
             return _error(method, 403, b"AccessDenied")
         is_conditional = method == b"PUT" and b"\r\nif-none-match:" in head.lower()

@@ -11,9 +11,8 @@ import ipaddress
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
-from airflow_provider_raydatallm.contract.addresses import check_address
+from airflow_provider_raydatallm.contract.addresses import canonical, check_address, holds
 
-_DISK = "file://"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -29,8 +28,8 @@ class MediaSources:
                 self._sites.append((_site(source), _path(source)))
             elif (network := _network(source)) is not None:
                 self._networks.append(network)
-            elif source.startswith("/") or "://" in source:
-                self._folders.append(check_address(source).removeprefix(_DISK))
+            elif _is_absolute(source):
+                self._folders.append(canonical(check_address(source)))
             else:
                 raise ValueError(
                     f"{source!r} is not a source: give folders, such as 's3://lake/photos/' or "
@@ -44,8 +43,8 @@ class MediaSources:
             path = _path(address)
             held = any(site == _site(address) and is_below(path, root) for site, root in self._sites)
         else:
-            path = check_address(address).removeprefix(_DISK)
-            held = any(is_below(path, folder) for folder in self._folders)
+            path = canonical(check_address(address))
+            held = _is_absolute(address) and any(holds(folder, path) for folder in self._folders)
         if not held:
             raise ValueError(f"{address!r:.200} is below none of {self.argument}.sources")
 
@@ -70,6 +69,10 @@ class MediaSources:
 
 def is_url(address: str) -> bool:
     return address.lower().startswith(("http://", "https://"))
+
+
+def _is_absolute(address: str) -> bool:
+    return address.startswith("/") or "://" in address
 
 
 def _network(source: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

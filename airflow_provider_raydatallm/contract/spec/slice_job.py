@@ -15,7 +15,13 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.addresses import check_address, check_fields
+from airflow_provider_raydatallm.contract.addresses import (
+    ancestors,
+    canonical,
+    check_address,
+    check_fields,
+    holds,
+)
 from airflow_provider_raydatallm.contract.base import FOLDER, Contract, Texts
 from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
@@ -228,19 +234,25 @@ class SliceJob(AdapterSpec):
 
     @model_validator(mode="after")
     def _check_folders(self) -> SliceJob:
-        table = self.output_table + "/"
+        """Where the slice runs, links are followed, too, and other tables looked for (`store.ownership`)."""
+        table = self.output_table
         for field in ("metadata_path", "quarantine_path"):
             name, folder = label(field), getattr(self, field)
             if folder is None:
                 continue
-            if "{slice}" in self.output_path.rstrip("/").rpartition("/")[0]:
+            if self.has_tables_for_slices:
                 raise ValueError(
                     f"{name} holds folders named like the slices', and output_path {self.output_path!r} has "
                     "{slice} above its last folder: leave it out, or put {slice} into the last folder only"
                 )
-            if f"{folder.rstrip('/')}/".startswith(table):
+            if field == "quarantine_path" and len(list(ancestors(canonical(folder)))) == 1:
                 raise ValueError(
-                    f"{name} {folder!r} lies inside the table {table}, whose readers would meet it there: "
+                    f"{name} {folder!r} is the root of a bucket or disk, and there is no place beside it for "
+                    "what says whose it is: give a folder in it"
+                )
+            if holds(canonical(table), canonical(folder)):
+                raise ValueError(
+                    f"{name} {folder!r} lies inside the table {table}/, whose readers would meet it there: "
                     "give a folder outside"
                 )
         return self
@@ -282,6 +294,16 @@ class SliceJob(AdapterSpec):
         if self.max_rows is not None:  # a trial is a table of its own, with everything beside it
             return slice_paths(self.slice_path)
         return slice_paths(self.slice_path, self.metadata_path, self.quarantine_path)
+
+    @property
+    def has_tables_for_slices(self) -> bool:
+        """Whether each slice is a table of its own: `{slice}` is above the last folder."""
+        return "{slice}" in self.output_path.rstrip("/").rpartition("/")[0]
+
+    @property
+    def table_paths(self) -> SlicePaths:
+        """The folders of the table that readers read as one."""
+        return self.paths if self.has_tables_for_slices else self.paths.of_table
 
     @property
     def resolved_input_path(self) -> str:

@@ -1,7 +1,7 @@
-"""Lists a slice's input files as they are now.
+"""Lists a slice's input files as they are now; docs/input.md has the rules.
 
-No file is opened, so that checking whether a finished slice's input changed costs only a listing. Imports
-only fsspec: the Airflow side lists too.
+No file is opened, so that checking whether a finished slice's input changed costs only a listing. Folders of
+other slices are not listed. Imports only fsspec: the Airflow side lists too.
 """
 
 from __future__ import annotations
@@ -10,21 +10,27 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.slice_paths import METADATA, QUARANTINE, TRIAL, encode_slice_key
+from airflow_provider_raydatallm.contract.slice_paths import METADATA
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.disk import disk_version
-from airflow_provider_raydatallm.processor.storage.filesystem import file_version, open_fs
+from airflow_provider_raydatallm.processor.input.own_folders import OwnFolders
+from airflow_provider_raydatallm.processor.input.pattern import Pattern
+from airflow_provider_raydatallm.processor.input.trees import Facts, Tree, open_tree
+from airflow_provider_raydatallm.processor.storage.filesystem import explaining, file_version
+from airflow_provider_raydatallm.processor.storage.objects import Entry
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+#: Folders that are listed at once: the threads wait for storage.
+_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,21 @@ def short_hash(value: object) -> str:
 
 
 def list_input(job: SliceJob) -> Listing:
-    """Lists the files of the slice; skips names that begin with `_` or `.`."""
-    fs, root = open_fs(job.resolved_input_path)
-    return Listing(tuple(_list_files(fs, root.rstrip("/"), job)))
+    """Lists the files of the slice.
+
+    :raises SliceError: when the input cannot be listed, or holds what is no file to read.
+    """
+    with explaining("list", job.resolved_input_path):
+        tree, names = open_tree(job.resolved_input_path)
+        found = _select_files(tree, _Rules.of(job, tree, Pattern(names)))
+        files = [
+            _input_file("/".join((tree.root, *file.parts)), facts, file.parts[:-1])
+            for file, facts in zip(found, tree.facts(found), strict=True)
+        ]
+        if not files and not names and not _is_hidden(os.path.basename(tree.root)):
+            root_file = tree.root_file()
+            files = [_input_file(tree.root, root_file, ())] if root_file is not None else []
+    return Listing(tuple(sorted(files, key=lambda file: file.path)))
 
 
 def get_input_file(fs: fsspec.AbstractFileSystem, path: str) -> InputFile:
@@ -91,54 +109,97 @@ def folder_column(slice_path: str) -> str | None:
     return unquote(folder.split("=", 1)[0]) if "=" in folder else None
 
 
-def _list_files(fs: fsspec.AbstractFileSystem, root: str, job: SliceJob) -> list[InputFile]:
-    matches: dict[str, dict[str, Any]] = {}
-    base = root
-    if any(c in root for c in "*?["):
-        base = root[: min(root.index(c) for c in "*?[" if c in root)].rpartition("/")[0]
-        for path, info in fs.glob(root, detail=True).items():
-            matches.update(fs.find(path, detail=True) if info["type"] == "directory" else {path: info})
-    else:
-        slice_folder = f"{root}/{job.slice_column}={encode_slice_key(job.slice_key)}"
-        folder = slice_folder if job.slice_column and fs.isdir(slice_folder) else root
-        matches = fs.find(folder, detail=True)
-        if not matches and fs.isfile(root):
-            matches = {root: fs.info(root)}
-    own_folders = tuple(open_fs(folder)[1].rstrip("/") + "/" for folder in _own_folders(job))
-    files = []
-    for path, info in sorted(matches.items()):
-        parts = path[len(base) :].strip("/").split("/") if path != base else [path.rpartition("/")[2]]
-        hidden = any(p.startswith(("_", ".")) for p in parts)
-        # A glob may match what this slice published before.
-        if hidden or info.get("type") == "directory" or path.startswith(own_folders):
-            continue
-        partition = _parse_partition(parts[:-1])
-        if job.slice_column not in partition or partition[job.slice_column] == job.slice_key:
-            files.append(_listed_file(fs, path, info, tuple(partition.items())))
+class _Place(NamedTuple):
+    """A folder or file below the root: its names, how far they follow the pattern, and whether one of them is
+    the Hive folder of the slice."""
+
+    names: tuple[str, ...]
+    at: frozenset[int]
+    is_in_slice: bool = False
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """Which files below the root are the slice's.
+
+    :ivar folder: column and value of the slice's Hive folders; None without `source.column`.
+    """
+
+    pattern: Pattern
+    own: OwnFolders
+    folder: tuple[str, str | None] | None
+
+    @classmethod
+    def of(cls, job: SliceJob, tree: Tree, pattern: Pattern) -> _Rules:
+        folder = (job.slice_column, job.slice_key) if job.slice_column is not None else None
+        return cls(pattern, OwnFolders(job, tree.address), folder)
+
+    def enter(self, place: _Place, name: str, *, is_folder: bool) -> _Place | None:
+        """Returns the place of a name in a folder; None where it is not the slice's, with all below it."""
+        names, at = (*place.names, name), self.pattern.follow(place.at, name)
+        if not at or _is_hidden(name):
+            return None
+        if not is_folder:
+            return _Place(names, at) if self.pattern.is_match(at) else None
+        pair = _hive_pair(name)
+        is_of_column = self.folder is not None and pair is not None and pair[0] == self.folder[0]
+        if (is_of_column and pair != self.folder) or name.endswith(METADATA) or self.own.hold(names):
+            return None
+        return _Place(names, at, place.is_in_slice or is_of_column)
+
+    def enter_all(self, place: _Place | None, names: Sequence[str]) -> _Place | None:
+        for name in names:
+            place = place and self.enter(place, name, is_folder=True)
+        return place
+
+    def takes_all(self, place: _Place) -> bool:
+        """Whether a listing of all files below a folder has little that is not the slice's."""
+        is_whole = self.folder is None or place.is_in_slice
+        return is_whole and self.pattern.may_match_at_any_depth(place.at)
+
+
+def _select_files(tree: Tree, rules: _Rules) -> list[Entry]:
+    """Walks down level by level, and lists the folders of a level at once."""
+    files: list[Entry] = []
+    folders = [_Place((), rules.pattern.start)] if not rules.own.hold_root else []
+    with ThreadPoolExecutor(_THREADS) as pool:
+        while folders:
+            found = pool.map(
+                lambda folder: tree.entries(folder.names, deep=tree.is_flat and rules.takes_all(folder)),
+                folders,
+            )
+            level, folders = list(zip(folders, found, strict=True)), []
+            for folder, entries in level:
+                known: dict[tuple[str, ...], _Place | None] = {}
+                for entry in entries:
+                    *above, name = entry.parts
+                    if (key := tuple(above)) not in known:
+                        known[key] = rules.enter_all(folder, above)
+                    parent = known[key]
+                    place = parent and rules.enter(parent, name, is_folder=entry.is_folder)
+                    if place is not None and entry.is_folder:
+                        folders.append(place)
+                    elif place is not None:
+                        files.append(entry._replace(parts=place.names))
     return files
 
 
-def _listed_file(
-    fs: fsspec.AbstractFileSystem, path: str, info: Mapping[str, Any], partition: tuple[Any, ...]
-) -> InputFile:
-    # A disk's listing says of a symbolic link when the link was made.
-    file = get_input_file(fs, path) if isinstance(fs, LocalFileSystem) else describe_object(path, info)
-    if file.size < 0 and os.path.islink(path):
-        raise SliceError(
-            f"{path} is a symbolic link to nothing: remove it, or restore its target", kind="input"
-        )
-    if file.size < 0:
-        raise SliceError(f"{path} was removed while the input was listed; run it again", kind="transient")
-    return replace(file, partition=partition)
+def _input_file(path: str, facts: Facts, folders: Sequence[str]) -> InputFile:
+    if isinstance(facts, os.stat_result):
+        file = describe_disk_file(path, facts)
+    else:
+        file = describe_object(path, facts)
+    pairs = (_hive_pair(folder) for folder in folders)
+    return replace(file, partition=tuple(pair for pair in pairs if pair is not None))
 
 
-def _own_folders(job: SliceJob) -> list[str]:
-    """What the provider writes: a glob may match it."""
-    table = job.output_table
-    beside = (f"{table}{suffix}" for suffix in (METADATA, QUARANTINE, TRIAL))
-    return [job.slice_path, *beside, *(p for p in (job.metadata_path, job.quarantine_path) if p is not None)]
+def _hive_pair(folder: str) -> tuple[str, str | None] | None:
+    """The column and the value that a folder's name has for Hive readers."""
+    column, separator, value = folder.partition("=")
+    if not separator:
+        return None
+    return unquote(column), None if value == _HIVE_NULL else unquote(value)
 
 
-def _parse_partition(folders: Sequence[str]) -> dict[str, str | None]:
-    pairs = (f.split("=", 1) for f in folders if "=" in f)
-    return {unquote(k): None if v == _HIVE_NULL else unquote(v) for k, v in pairs}
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", "."))

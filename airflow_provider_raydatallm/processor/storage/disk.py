@@ -81,9 +81,7 @@ def link(source: Path, target: Path) -> None:
 def _why_no_link(source: Path, target: Path, found: os.stat_result, error: OSError) -> str:
     text = f"cannot link {source} to {target}: {error.strerror}. "
     if error.errno == errno.EXDEV:
-        return (
-            f"{text}They are on different file systems: one has to hold the table and the folders beside it"
-        )
+        return f"{text}{on_other_mounts(source, target)}"
     if error.errno == errno.EMLINK:
         return f"{text}The file has {found.st_nlink:,} names already: remove the ones that are not needed"
     if error.errno == errno.EPERM and found.st_uid != os.geteuid():
@@ -97,6 +95,38 @@ def _why_no_link(source: Path, target: Path, found: os.stat_result, error: OSErr
         f"{text}This file system has no hard links, by which files are published: use a disk that has them, "
         "or an object store"
     )
+
+
+def on_other_mounts(one: Path, other: Path) -> str:
+    """Says that no file of one folder can be linked into the other, and what to do."""
+    return (
+        f"They are on different file systems, mounted at {mount_point(one) or '?'} and "
+        f"{mount_point(other) or '?'}: one has to hold the table, its .ray_llm folder and its quarantine. "
+        "Mount it above them all, or move them"
+    )
+
+
+def mount_point(path: Path) -> Path | None:
+    """The folder at which the file system is mounted that holds a path, or will hold it; None where that
+    cannot be seen. Hard links do not leave it, also where another one shows the same disk."""
+    path = Path(os.path.realpath(path))
+    try:
+        while not path.exists():
+            path = path.parent
+        while path != path.parent and _mount_number(path) == _mount_number(path.parent):
+            path = path.parent
+    except OSError:
+        return None
+    return path
+
+
+def _mount_number(path: Path) -> tuple[int, str]:
+    handle = os.open(path, os.O_PATH)
+    try:
+        lines = Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines()
+        return os.fstat(handle).st_dev, next((line for line in lines if line.startswith("mnt_id")), "")
+    finally:
+        os.close(handle)
 
 
 def _user(uid: int) -> str:

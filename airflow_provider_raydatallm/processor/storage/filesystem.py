@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -9,8 +10,8 @@ from typing import Any
 
 import fsspec
 
-from airflow_provider_raydatallm.contract.addresses import check_address
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.addresses import canonical, check_address
+from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 
 # s3fs and the like answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
 # instance for each set of options, so these are never shared with code that caches.
@@ -57,6 +58,35 @@ def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     if is_brief:
         fs.retries = 1
     return fs, path
+
+
+@contextmanager
+def explaining(what: str, address: str) -> Iterator[None]:
+    """Names the address in errors of a filesystem, which have many types where it is remote.
+
+    :param what: "list", say.
+    :raises StorageError: in place of them.
+    """
+    try:
+        yield
+    except SliceError:
+        raise
+    except Exception as e:
+        raise StorageError(what, address, reason(e)) from e
+
+
+def reason(error: Exception) -> str:
+    """Why a filesystem failed."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    is_unclear = isinstance(error, PermissionError) and "denied" not in text.lower()
+    return f"access was denied ({text})" if is_unclear else text
+
+
+def resolve(address: str) -> str:
+    """Returns an address as it is compared with others (`contract.addresses`): in its canonical form, on a
+    disk with all links followed. It need not exist."""
+    address = canonical(address)
+    return os.path.realpath(address) if address.startswith("/") else address
 
 
 def file_version(info: dict[str, Any]) -> str:

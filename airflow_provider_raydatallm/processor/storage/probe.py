@@ -9,18 +9,21 @@ import contextlib
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from fsspec import AbstractFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.storage import disk
+from airflow_provider_raydatallm.processor.storage.filesystem import resolve
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 
 #: The file that says that a store passed.
 REMEMBERED = "store-ok.json"
 #: Prefix of the folder in which a store is tried.
 PROBE = "_probe-"
-#: Raised when more is asked of stores: they are tried again.
-_VERSION = 2
+#: Raised when more is asked of stores, or what is remembered changes: they are tried again.
+_VERSION = 3
 #: How long a listing that does not show a new file is watched, to say how late it is.
 _WATCH_SECONDS = 5.0
 _WRITERS = 4
@@ -33,24 +36,56 @@ def check_store(store: Store, *targets: Store) -> None:
 
     :raises SliceError: naming what the store cannot do, or that it fails.
     """
+    if not has_passed(store, *targets):
+        try_store(store, *targets)
+        remember(store, *targets)
+
+
+def try_store(store: Store, *targets: Store) -> None:
+    """Like `check_store`, without remembering that it passed."""
     passed = _remembered(store)
-    new = [target for target in targets if target.url not in (passed or ())]
-    if passed is not None and not new:
-        return
     if passed is None:
         _try_alone(store)
-    for target in new:
-        _check_placing_in(target, store)
-    urls = sorted({*(passed or ()), *(target.url for target in targets)})
-    store.put_document(REMEMBERED, {"version": _VERSION, "targets": urls})
+    for target in targets:
+        if resolve(target.url) not in (passed or ()):
+            _check_placing_in(target, store)
 
 
-def _remembered(store: Store) -> list[str] | None:
+def remember(store: Store, *targets: Store) -> None:
+    """Writes down that a store passed with these targets."""
+    addresses = (_remembered(store) or frozenset()) | {resolve(target.url) for target in targets}
+    store.put_document(REMEMBERED, {"version": _VERSION, "targets": sorted(addresses)})
+
+
+def has_passed(store: Store, *targets: Store) -> bool:
+    """Whether the store was tried with these targets; takes one request."""
+    passed = _remembered(store)
+    return passed is not None and {resolve(target.url) for target in targets} <= passed
+
+
+def check_mounts(store: Store, *targets: Store) -> None:
+    """Looks whether a disk was mounted in one of the folders since they were tried; takes no request.
+
+    :raises SliceError: naming both folders and where their file systems are mounted.
+    """
+    for target in targets:
+        if not (store.is_local and target.is_local):
+            continue
+        one, other = Path(store.root), Path(target.root)
+        points = {disk.mount_point(one), disk.mount_point(other)}
+        if len(points) > 1 and None not in points:
+            raise SliceError(
+                f"files of {one} cannot be published to {other}. {disk.on_other_mounts(one, other)}",
+                kind="input",
+            )
+
+
+def _remembered(store: Store) -> frozenset[str] | None:
     """Targets in which its files can be placed; None for a store that was not tried."""
     with contextlib.suppress(CorruptFileError):
         match store.read_document(REMEMBERED):
             case {"version": version, "targets": list(targets)} if version == _VERSION:
-                return targets
+                return frozenset(targets)
     return None
 
 

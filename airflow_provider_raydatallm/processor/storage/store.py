@@ -22,7 +22,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 from airflow_provider_raydatallm.processor.storage import disk, documents
-from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs, reason, resolve
+from airflow_provider_raydatallm.processor.storage.objects import list_objects
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +68,8 @@ class Store:
         return f"{self.root}/{name}" if name else self.root
 
     def is_folder(self, url: str) -> bool:
-        """Whether an address is this folder's, which may be written in several ways: s3:// and s3a://."""
-        if url == self.url:
-            return True
-        fs, root = open_fs(url)
-        if self.is_local:
-            return isinstance(fs, LocalFileSystem) and os.path.normpath(root) == os.path.normpath(self.root)
-        return type(fs) is type(self.fs) and root == self.root
+        """Whether an address is this folder's, however they are written."""
+        return url == self.url or resolve(url) == resolve(self.url)
 
     # Reading
 
@@ -135,27 +131,15 @@ class Store:
         """Files and folders directly in `folder`, sorted; [] when it does not exist."""
         try:
             with self._errors("list", folder, but=_MISSING):
-                entries = self._list(folder)
+                if self.is_local:
+                    entries = self.fs.ls(self.path(folder), detail=True)
+                    files = [File(e["name"].rsplit("/", 1)[-1], int(e.get("size") or 0)) for e in entries]
+                else:
+                    found = list_objects(self.fs, self.path(folder))
+                    files = [File(e.parts[0], int(e.info.get("size") or 0)) for e in found]
         except _MISSING:
             return []
-        files = (File(e["name"].rstrip("/").rsplit("/", 1)[-1], int(e.get("size") or 0)) for e in entries)
         return sorted(f for f in files if f.name and not f.name.startswith(_SCRATCH))
-
-    def _list(self, folder: str) -> list[dict[str, Any]]:
-        if not self.is_s3:
-            return list(self.fs.ls(self.path(folder), detail=True))
-        # `ls` of s3fs lists the parent, too, when a folder is empty: all slices of a table.
-        bucket, key, _ = self.fs.split_path(self.path(folder))
-        where = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
-        entries, page = [], {"IsTruncated": True}
-        while page.get("IsTruncated"):
-            token = page.get("NextContinuationToken")
-            page = self.fs.call_s3(
-                "list_objects_v2", **where, **({"ContinuationToken": token} if token else {})
-            )
-            entries += [{"name": e["Key"], "size": e["Size"]} for e in page.get("Contents", ())]
-            entries += [{"name": e["Prefix"]} for e in page.get("CommonPrefixes", ())]
-        return [e for e in entries if e["name"] != where["Prefix"]]
 
     def names(self, folder: str = "") -> list[str]:
         if not self.is_local:
@@ -168,7 +152,11 @@ class Store:
 
     def tree(self, folder: str) -> list[str]:
         """Paths of all files below `folder`, relative to it, sorted; with half-written ones."""
-        return sorted(self.details(folder))
+        if not self.is_local:
+            return sorted(self.details(folder))
+        root = self.path(folder)  # whose files others may remove meanwhile: none is looked at
+        found = (os.path.join(top, name) for top, _, names in os.walk(root) for name in names)
+        return sorted(path.removeprefix(f"{root}/") for path in found)
 
     def details(self, folder: str = "") -> dict[str, dict[str, Any]]:
         """The filesystem's `info` of all files below `folder`, by the path relative to it."""
@@ -385,5 +373,4 @@ class Store:
         except explained as e:
             if isinstance(e, (SliceError, *but)):
                 raise
-            why = (e.strerror if isinstance(e, OSError) else None) or str(e) or type(e).__name__
-            raise StorageError(what, self.path(name), why) from e
+            raise StorageError(what, self.path(name), reason(e)) from e

@@ -102,7 +102,8 @@ def _list_slices(job: SliceJob) -> list[SliceFolders]:
     fs, path = open_fs(job.paths.metadata)
     pattern = glob.escape(path).replace(_ANY_KEY, "*").replace(_ANY_TRIAL, "*")
     result = []
-    for path in sorted(fs.glob(pattern)):
+    found = fs.glob(pattern, detail=True)
+    for path in sorted(path for path, info in found.items() if info["type"] == "directory"):
         table, _, folder = path.rstrip("/").rpartition("/")
         table = fs.unstrip_protocol(table.removesuffix(METADATA))
         if job.metadata_path is not None:

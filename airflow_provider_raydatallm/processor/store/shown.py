@@ -45,7 +45,7 @@ class Shown:
         unnamed: list[str] = []
         has_success = False
         places = [(folders.quarantine, version.quarantine), (folders.table, version.files)]
-        if left.url != folders.quarantine.url:
+        if not left.is_folder(folders.quarantine.url):
             places.insert(0, (left, ()))
         for store, files in places:
             sizes = {f.name: f.size for f in store.files()}

@@ -69,7 +69,7 @@ class SliceFolders:
                 kind="input",
             )
         quarantine = quarantine or slice_paths(self.table.url).quarantine
-        return self if quarantine == self.quarantine.url else replace(self, quarantine=Store(quarantine))
+        return self if self.quarantine.is_folder(quarantine) else replace(self, quarantine=Store(quarantine))
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pydantic
 import pytest
 
 from airflow_provider_raydatallm.contract import addresses
-from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES, check_address
+from airflow_provider_raydatallm.contract.addresses import (
+    EXTRA_SCHEMES,
+    ancestors,
+    canonical,
+    check_address,
+    holds,
+)
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -81,3 +88,40 @@ def test_setting_adds_schemes_here_and_in_jobs(monkeypatch: pytest.MonkeyPatch) 
         check_address("hdfs://user@host/x")
     assert open_fs("memory://x")[1] == "/x"
     assert addresses.environment() == {EXTRA_SCHEMES: "memory,hdfs"}
+
+
+@pytest.mark.parametrize(
+    ("addresses", "same"),
+    [
+        (("/lake/in", "/lake/in/", "/lake//in", "/lake/./in", "file:///lake/in/", "file:/lake/in"), True),
+        (("s3://lake/in", "s3://lake/in/", "s3a://lake/in", "s3:///lake/in"), True),
+        (("gs://lake/in", "gcs://lake/in"), True),
+        (("abfs://c/x", "az://c/x", "abfss://c/x/"), True),
+        (("abfss://c@a.dfs.core.windows.net/x", "abfs://c@a.blob.core.windows.net/x", "az://c@a/x"), True),
+        (("s3://lake/a/b", "s3://lake/a//b", "s3://lake//a/b"), False),
+        (("s3://lake/in", "gs://lake/in", "/lake/in", "s3://lake/In"), False),
+        (("abfs://c@one/x", "abfs://c@two/x"), False),
+    ],
+)
+def test_address_has_one_form_however_it_is_written(addresses: tuple[str, ...], same: bool) -> None:
+    forms = {canonical(address) for address in addresses}
+    assert len(forms) == (1 if same else len(addresses))
+    assert {canonical(form) for form in forms} == forms
+
+
+def test_relative_path_is_the_one_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert canonical("in/x") == canonical(f"{tmp_path}/in//x") == f"{tmp_path}/in/x"
+
+
+def test_folder_holds_what_lies_below_it_and_nothing_that_begins_like_it() -> None:
+    assert all(holds(folder, "/a/b") for folder in ("/a/b", "/a", "/"))
+    assert not holds("/a", "/ab")
+    assert holds("s3://lake", "s3://lake/x")
+    assert not holds("s3://lake", "s3://lake2/x")
+
+
+def test_ancestors_end_with_the_root_of_the_bucket_or_disk() -> None:
+    assert list(ancestors("/a/b")) == ["/a/b", "/a", "/"]
+    assert list(ancestors("s3://lake/a/b")) == ["s3://lake/a/b", "s3://lake/a", "s3://lake"]
+    assert list(ancestors("/")) == ["/"]

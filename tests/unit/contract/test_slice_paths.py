@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pydantic
 import pytest
 
-from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, check_folders_above, slice_paths
 from tests.support.slice_jobs import slice_job
 
 
@@ -62,6 +67,12 @@ def test_table_without_a_place_beside_it_is_refused(output_path: str) -> None:
         slice_job(output_path=output_path)
 
 
+@pytest.mark.parametrize("output_path", ["/lake/out/.", "/lake/out/./", "/lake/out/./{slice}"])
+def test_table_whose_name_is_a_dot_is_refused(output_path: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match="give the folder itself"):
+        slice_job(output_path=output_path)
+
+
 def test_folder_of_a_bucket_or_disk_is_enough() -> None:
     assert paths(output_path="s3://lake/out/{slice}").metadata == "s3://lake/out.ray_llm/2026-01-31"
     assert paths(output_path="/out").metadata == "/out.ray_llm/ds=2026-01-31"
@@ -74,6 +85,8 @@ def test_folder_of_a_bucket_or_disk_is_enough() -> None:
         ({"quarantine_path": "/bad/{slice}"}, "without {slice}"),
         ({"metadata_path": "s3://lake/out/meta"}, "lies inside the table s3://lake/out/"),
         ({"quarantine_path": "s3://lake/out"}, "lies inside the table"),
+        ({"quarantine_path": "s3a://lake/out/bad"}, "lies inside the table"),
+        ({"output_path": "/lake/out", "quarantine_path": "file:///lake//out/bad"}, "lies inside the table"),
         ({"output_path": "/lake/{slice}/x", "metadata_path": "/meta"}, "{slice} above its last folder"),
     ],
 )
@@ -81,3 +94,26 @@ def test_folder_that_would_mix_with_others_is_refused(given: dict[str, Any], say
     with pytest.raises(pydantic.ValidationError) as e:
         slice_job(**given)
     assert says in str(e.value)
+
+
+@pytest.mark.parametrize("folder", ["team=x", "TEAM=y", "te%61m=z"])
+@pytest.mark.parametrize("table", ["s3://lake/{}/out", "/lake/{}/a/b", "/lake/{}"])
+def test_hive_folder_above_the_table_is_refused_if_a_column_has_its_name(folder: str, table: str) -> None:
+    address = table.format(folder)
+    with pytest.raises(SliceError, match=rf"column 'Team'.*'{folder}'") as e:
+        check_folders_above(address, ["name", "Team"])
+    assert e.value.kind == "input"
+    check_folders_above(address, ["name", "teams"])
+
+
+def test_folder_without_a_value_is_no_column() -> None:
+    check_folders_above("s3://lake/team/out", ["team"])
+
+
+def test_readers_show_the_value_of_a_hive_folder_above_the_table(tmp_path: Path) -> None:
+    """Which is why it is refused."""
+    folder = tmp_path / "team=x" / "out" / "ds=2026-01-31"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"team": ["own"]}), folder / "part.parquet")
+    [(team,)] = duckdb.sql(f"select team from '{tmp_path}/team=x/out/**/*.parquet'").fetchall()
+    assert team == "x"

@@ -40,7 +40,9 @@ def allows(policy: str | None, action: str, resource: str) -> bool:
     ("lake/dwh/out/ds=2026-01-31/part-0.parquet", "write"), ("lake/dwh/out.quarantine/ds=x/a", "write"),
     ("lake/dwh/out.ray_llm/store-ok.json", "write"), ("lake/dwh/outlook/x", ""), ("lake/dwh/in/x", ""),
     ("cache/answers/ab", "write"), ("cache/other", ""), ("models/m/config.json", "read"),
-    ("code/x.zip", "read"), ("elsewhere/x", ""),
+    ("code/x.zip", "read"), ("elsewhere/x", ""), ("lake/dwh.ray_llm/table.json", "read"),
+    ("lake/other.ray_llm/table.json", "read"), ("lake/other.ray_llm/ds=x/plans/p.json", ""),
+    ("raw/in.ray_llm/table.json", ""),
 ])  # fmt: skip
 def test_session_reads_input_model_and_packages_and_writes_its_tables(key: str, may: str) -> None:
     policy = policy_of(
@@ -64,7 +66,7 @@ def test_input_is_a_file_a_folder_or_what_a_glob_may_match(input_path: str, key:
 
 def test_folders_of_metadata_and_quarantine_may_be_elsewhere_and_trials_are_beside() -> None:
     elsewhere = policy_of(metadata_path="s3://meta/m", quarantine_path="s3://quarantine/q")
-    for key in ("meta/m/x", "quarantine/q/x", "lake/dwh/out.ray_llm/x"):
+    for key in ("meta/m/x", "quarantine/q/x", "quarantine/q.ray_llm/table.json", "lake/dwh/out.ray_llm/x"):
         assert allows(elsewhere, "s3:PutObject", key)
     assert allows(policy_of(max_rows=10), "s3:PutObject", "lake/dwh/out.trial/first-10/ds=2026-01-31/part-0")
     assert not allows(policy_of(max_rows=10), "s3:PutObject", "lake/dwh/out/ds=2026-01-31/part-0")

@@ -31,6 +31,7 @@ from airflow_provider_raydatallm.processor.input.listing import (
 )
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath
+from airflow_provider_raydatallm.processor.storage.filesystem import reason
 
 #: Columns, with the fields in them, that are read of a file.
 MAX_FIELDS = 10_000
@@ -158,6 +159,8 @@ class FileFormat(ABC):
                 handle, info = self._open(file, read_ahead, opened)
             except FileNotFoundError as e:
                 raise changed_error(file.path) from e
+            except PermissionError as e:
+                raise read_error(file.path, e, "") from e
 
             def check() -> None:
                 if info().identity != file.identity:
@@ -249,7 +252,7 @@ def read_error(path: str, error: Exception, problem: str) -> SliceError:
         return changed_error(path)
     refused = isinstance(error, (PermissionError, ConnectionError, TimeoutError))
     if refused or getattr(error, "errno", None) is not None:
-        return SliceError(f"{path} could not be read: {error}", kind="transient")
+        return SliceError(f"{path} could not be read: {reason(error)}", kind="transient")
     return SliceError(f"{path}{problem}: {error}", kind="input")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -23,15 +24,11 @@ _EXTENSIONS: dict[str, FormatName] = {
 }  # fmt: skip
 
 
-#: Extensions of files that are no input, and what to do about them.
-_OTHERS = {
-    ".tsv": "set source.format='csv' and source.csv={'delimiter': '\\t'}",
-    ".txt": "set source.format to csv or jsonl",
-    ".avro": "Avro is not read: write the input as Parquet",
-    ".orc": "ORC is not read: write the input as Parquet",
-    ".zip": "zip archives are not read: unpack them, or compress files with gzip",
-    ".xlsx": "spreadsheets are not read: save the table as CSV",
-}
+#: Extensions of formats that people have, and that are not read.
+_NOT_READ = {
+    ".avro": "Avro", ".orc": "ORC", ".xlsx": "Excel", ".xls": "Excel", ".arrow": "Arrow", ".feather": "Arrow",
+    ".zip": "ZIP", ".xml": "XML",
+}  # fmt: skip
 
 
 def guess_format(path: str) -> FormatName:
@@ -43,10 +40,19 @@ def guess_format(path: str) -> FormatName:
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
     found = next((fmt for ext, fmt in _EXTENSIONS.items() if name.endswith(ext)), None)
-    if found is None:
-        advice = next((what for ext, what in _OTHERS.items() if name.endswith(ext)), None)
-        raise SliceError(
-            f"{path}: unknown file extension; {advice or 'set source.format to parquet, csv or jsonl'}",
-            kind="input",
+    if found is not None:
+        return found
+    extension = os.path.splitext(name)[1]
+    if extension in (".tsv", ".tab"):
+        what = (
+            "holds columns between tabs, to go by its extension: set source.format='csv' and "
+            "source.csv={'delimiter': '\\t'}"
         )
-    return found
+    elif extension in _NOT_READ:
+        what = f"is {_NOT_READ[extension]}, which is not read: write the input as Parquet, CSV or JSON Lines"
+    else:
+        what = (
+            f"has an unknown file extension {extension!r}: set source.format to parquet, csv or jsonl, or "
+            "leave the file out by a pattern in input_path, such as .../*.parquet"
+        )
+    raise SliceError(f"{path} {what}", kind="input")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
@@ -11,10 +13,19 @@ SOURCES = MediaSources([
 
 @pytest.mark.parametrize("address", [
     "s3://lake/photos/a/b.jpg", "/mnt/photos/a.jpg", "https://cdn.example.com/a.jpg?size=3",
+    "s3a://lake/photos/a.jpg", "file:///mnt//photos/a.jpg",
     "https://CDN.example.com:443/a", "http://img.example.com:8080/public/a.png",
 ])  # fmt: skip
 def test_addresses_below_a_source_are_accepted(address: str) -> None:
     SOURCES.check(address)
+
+
+def test_relative_address_is_refused_wherever_the_process_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"below none of images\.sources"):
+        MediaSources([str(tmp_path)]).check("a.jpg")
 
 
 @pytest.mark.parametrize("address", [

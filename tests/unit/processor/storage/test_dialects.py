@@ -59,7 +59,7 @@ def test_store_that_forbids_writing_is_an_error_with_the_path_at_once(store: Sto
     dialect.forbidden = -1
     for write in (store.create, store.put):
         dialect.requests.clear()
-        with pytest.raises(SliceError, match=r"cannot write lake/.*/a: as asked"):
+        with pytest.raises(SliceError, match=r"cannot write lake/.*/a: access was denied"):
             write("a", b"mine")
         assert [method for method, _ in dialect.requests][:2] in (["PUT", "GET"], ["PUT"])
         assert len(dialect.requests) <= 2

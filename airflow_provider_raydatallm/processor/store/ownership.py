@@ -1,0 +1,157 @@
+"""A folder belongs to one table: a table takes its folders before its first row is paid for.
+
+Readers of a table would meet the rows of one that lies in it, and two tables with one quarantine would remove
+each other's rows. `store.marks` are the documents by which tables see each other.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from airflow_provider_raydatallm.contract.addresses import holds
+from airflow_provider_raydatallm.contract.groups import label
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.slice_paths import MARK, METADATA, QUARANTINE
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.storage import probe
+from airflow_provider_raydatallm.processor.storage.filesystem import resolve
+from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.marks import (
+    IS_METADATA,
+    IS_QUARANTINE,
+    IS_TABLE,
+    IS_TRIALS,
+    Mark,
+    Owner,
+    find_owner,
+    folders_above,
+)
+from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, number_of_file
+
+_THREADS = 16
+
+
+def take_folders(job: SliceJob) -> None:
+    """Tries the stores of the job's table, and marks its folders as its own, unless that was done before. One
+    request tells, and one more for each folder that was put elsewhere.
+
+    :raises SliceError: when a store cannot hold tables, or a folder belongs to another table, lies in one, or
+        holds one. The other table's folders are as before then.
+    """
+    of_slice = SliceFolders.open(job.paths)
+    probe.check_mounts(of_slice.staging, of_slice.table, of_slice.quarantine)
+    folders = _TableFolders(job)
+    targets = (folders.table, folders.quarantine)
+    if probe.has_passed(folders.staging, *targets) and not folders.unmarked():
+        return
+    folders.check_apart()
+    folders.check_neighbours()
+    folders.check_unmarked()
+    probe.try_store(folders.staging, *targets)
+    if folders.has_metadata_elsewhere:
+        probe.check_store(folders.metadata)
+    for mark in (*folders.marks_elsewhere, Mark(folders.staging.url, IS_TABLE)):
+        mark.write()
+    probe.remember(folders.staging, *targets)
+
+
+class _TableFolders:
+    """The folders of a job's table, and the documents of those that are not beside it."""
+
+    def __init__(self, job: SliceJob) -> None:
+        self._job = job
+        paths = job.table_paths
+        self.table, self.metadata = Store(paths.table), Store(paths.metadata)
+        self.staging, self.quarantine = Store(paths.staging), Store(paths.quarantine)
+        self._address = resolve(paths.table)
+        self.has_metadata_elsewhere = not self.metadata.is_folder(paths.staging)
+        self.marks_elsewhere: list[Mark] = []
+        if self.has_metadata_elsewhere:
+            self.marks_elsewhere.append(Mark(paths.metadata, IS_METADATA, self._address))
+        is_beside = self.quarantine.is_folder(f"{paths.table}{QUARANTINE}") or job.has_tables_for_slices
+        if not is_beside:
+            mark = Mark(f"{paths.quarantine}{METADATA}", IS_QUARANTINE, self._address)
+            self.marks_elsewhere.append(mark)
+        #: With the argument that puts each elsewhere.
+        self._read_by_others = {"output_path": self.table, label("quarantine_path"): self.quarantine}
+        self._all = {**self._read_by_others, label("metadata_path"): self.metadata}
+
+    def unmarked(self) -> list[Mark]:
+        """Returns the documents that are not there."""
+        return [mark for mark in self.marks_elsewhere if Mark.read(mark.folder) != mark]
+
+    def check_apart(self) -> None:
+        """:raises SliceError: when one of the folders lies in another one that readers read."""
+        for outer, folder in self._read_by_others.items():
+            for argument, store in self._all.items():
+                if argument != outer and holds(resolve(folder.url), resolve(store.url)):
+                    raise SliceError(
+                        f"{argument} {store.url} lies inside {outer} {folder.url}, whose readers would meet "
+                        "it there: give a folder outside",
+                        kind="input",
+                    )
+
+    def check_neighbours(self) -> None:
+        """:raises SliceError: when a folder is one of another table, lies in one, or holds one."""
+        asked: dict[str, tuple[str, Store]] = {}
+        for argument, store in self._all.items():
+            for folder in folders_above(store.url):
+                asked.setdefault(folder, (argument, store))
+        with ThreadPoolExecutor(_THREADS) as pool:
+            owners = list(pool.map(find_owner, asked))
+        for (folder, (argument, store)), owner in zip(asked.items(), owners, strict=True):
+            if owner is not None and not self._is_own(owner):
+                relation = "is" if store.is_folder(folder) else "lies inside"
+                raise SliceError(
+                    f"{argument} {store.url} {relation} {owner}, as {owner.said_by} says: give a folder that "
+                    "no other table has, or remove that file if the table is gone or has moved here",
+                    kind="input",
+                )
+        for argument, store in self._read_by_others.items():
+            for name in store.tree(""):
+                *folders, last = name.split("/")
+                if last == MARK or any(folder.endswith(METADATA) for folder in folders):
+                    raise SliceError(
+                        f"{argument} {store.url} holds another table, whose rows its readers would meet: "
+                        f"{store.path(name)} is of that table's metadata. Give a folder of its own",
+                        kind="input",
+                    )
+
+    def _is_own(self, owner: Owner) -> bool:
+        is_trial = self._job.max_rows is not None and owner.kind == IS_TRIALS
+        tables = {self._address, *([resolve(self._job.output_table)] if is_trial else [])}
+        return resolve(owner.table) in tables
+
+    def check_unmarked(self) -> None:
+        """A folder elsewhere that has no document may be that of a table of an older provider.
+
+        :raises SliceError: when what it holds is not this table's.
+        """
+        for mark in self.unmarked():
+            find = self._find_foreign_rows if mark.kind == IS_QUARANTINE else self._find_foreign_commit
+            if (found := find()) is not None:
+                argument = label(f"{mark.kind}_path")
+                raise SliceError(
+                    f"{argument} holds {found}, which is not of the table {self.table.url}: give each table "
+                    f"a {argument} of its own",
+                    kind="input",
+                )
+
+    def _find_foreign_rows(self) -> str | None:
+        for folder in self.quarantine.names():
+            names = [name for name in self.quarantine.names(folder) if number_of_file(name) is not None]
+            if names:  # one slice tells
+                commits = Commits.list(Store(f"{self.metadata.url}/{folder}"))
+                own = {f.name for v in commits.versions(below=sys.maxsize) for f in v.quarantine}
+                return None if own & set(names) else self.quarantine.path(f"{folder}/{names[0]}")
+        return None
+
+    def _find_foreign_commit(self) -> str | None:
+        for folder in self.metadata.names():
+            commits = Commits.list(Store(f"{self.metadata.url}/{folder}"))
+            for version in commits.versions(below=sys.maxsize):
+                table = version.body.get("table")
+                is_own = table is None or Store(f"{self.table.url}/{folder}").is_folder(table)
+                return None if is_own else f"the metadata of {table}"
+        return None

@@ -1,0 +1,34 @@
+"""A file's format is that of its extension; the error for another one says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.input.survey import make_plan
+from tests.support.in_process import job_of
+
+
+@pytest.mark.parametrize(("name", "says"), [
+    ("a.tsv", r"source.csv={'delimiter': '\t'}"), ("a.TSV.gz", "source.format='csv'"),
+    ("a.avro", "is Avro, which is not read: write the input as Parquet"), ("a.snappy.orc", "is ORC"),
+    ("a.xlsx", "is Excel"), ("a.zip", "is ZIP"), ("a.txt", "unknown file extension '.txt': set source"),
+    ("a", "unknown file extension ''"), ("a.gz", "unknown file extension ''"),
+])  # fmt: skip
+def test_unknown_extension_is_named_with_what_to_do(tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / "0.csv").write_text("x\n1\n")
+    (tmp_path / name).write_text("x\n1\n")
+    with pytest.raises(SliceError) as e:
+        make_plan(job_of(input_path=str(tmp_path), output_path="/o"))
+    assert e.value.kind == "input"
+    assert str(e.value).startswith(f"{tmp_path}/{name} ")
+    assert says in str(e.value)
+
+
+def test_what_the_error_says_works(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("x\ty\n1\t2,3\n")
+    tabs = {"input_format": "csv", "csv_options": {"delimiter": "\t"}}
+    [unit] = (plan := make_plan(job_of(input_path=str(tmp_path), output_path="/o", **tabs))).units
+    assert [t.to_pylist() for t in plan.read(unit)] == [[{"x": "1", "y": "2,3"}]]

@@ -52,11 +52,13 @@ class Truth:
 class Case(ABC):
     """:ivar prompt: the column that the prompt shows, if any.
     :ivar arguments: of the job.
+    :ivar steps: whether files are read in steps of a row or two.
     """
 
     format: str
     prompt: str | None
     arguments: Mapping[str, Any]
+    steps: bool
 
     @abstractmethod
     def write(self, folder: Path) -> Truth:

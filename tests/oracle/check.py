@@ -25,6 +25,7 @@ from tests.oracle.cells import Cell, cells
 from tests.oracle.judges import Columns, View, read_published
 from tests.oracle.prompts import is_beyond_python, says
 from tests.oracle.scratch import SCRATCH
+from tests.oracle.small_steps import small_steps
 from tests.support.in_process import InProcess, job_of, run_in_process
 
 #: So that no text is an order to the stub engine.
@@ -61,6 +62,7 @@ def check(case: Case, during: Callable[[], AbstractContextManager[None]] = conte
     try:
         (folder / "in").mkdir()
         truth = case.write(folder / "in")
+        truth.features = [*truth.features, f"steps {'small' if case.steps else 'large'}"]
         with _counted_as(truth.counted_as):
             return _run(case, truth, folder, during)
     finally:
@@ -86,7 +88,7 @@ def _run(
     )  # fmt: skip
     cluster = InProcess(batch=100, flush_every=100)
     try:
-        with during():
+        with during(), small_steps(2, 64) if case.steps else contextlib.nullcontext():
             run_in_process(job, cluster)
     except SliceError as e:
         message = str(e).replace(str(folder), "")
@@ -94,7 +96,7 @@ def _run(
         return Checked("refused", truth.counted_as, message)
     except Exception as e:
         raise Violation("crashed", f"{type(e).__name__}: {str(e).strip():.200}") from e
-    _check_published(job, truth, truth.columns[asked] if asked is not None else None)
+    _check_published(job, truth, asked)
     return Checked("published", truth.counted_as)
 
 
@@ -115,7 +117,7 @@ def _check_refusal(message: str, kind: str, answered: int, truth: Truth) -> None
         raise Violation("unnamed", f"no column: {message}", cause=f"no column: {_shape_of(shape)}")
 
 
-def _check_published(job: SliceJob, truth: Truth, asked: Sequence[Cell] | None) -> None:
+def _check_published(job: SliceJob, truth: Truth, asked: str | None) -> None:
     """:param asked: the column that the prompt shows."""
     if truth.must == "refuse":
         raise Violation("accepted", truth.why)
@@ -146,8 +148,9 @@ def _check_published(job: SliceJob, truth: Truth, asked: Sequence[Cell] | None) 
             reader, views[reader], seen and _rows_of(seen, answered), wanted, others, table.schema, truth
         )
     answers = table.column(job.output_column).to_pylist()
-    _check_prompts(answers, [None if asked is None else asked[i] for i in answered])
-    _check_quarantine(truth, failed, asked)
+    shown = [None] * len(answers) if asked is None else wanted[asked]
+    _check_prompts(answers, shown, others.get(asked, shown) if asked is not None else shown)
+    _check_quarantine(truth, failed, truth.columns[asked] if asked is not None else None)
 
 
 def _rows_of(columns: Columns, rows: Sequence[int]) -> Columns:
@@ -174,10 +177,11 @@ def _check_reader(
             raise _difference(f"changed for {reader}", name, truth, kind, column, published)
 
 
-def _check_prompts(answers: Sequence[str], asked: Sequence[Cell]) -> None:
+def _check_prompts(answers: Sequence[str], asked: Sequence[Cell], others: Sequence[Cell]) -> None:
     """The stub engine answers with the prompt."""
-    for answer, value in zip(answers, asked, strict=True):
-        if not (answer.startswith(_MARK) and says(answer[len(_MARK) :], value)):
+    for answer, value, other in zip(answers, asked, others, strict=True):
+        said = answer.removeprefix(_MARK)
+        if not answer.startswith(_MARK) or not (says(said, value) or says(said, other)):
             raise Violation(
                 "prompt", f"it says {answer[:300]!r}, the row has {value!r:.300}", cause=_kind_of(value)
             )

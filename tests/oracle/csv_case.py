@@ -74,6 +74,7 @@ class CsvCase(Case):
     bom: bool = False
     #: Bytes that are not of the encoding, in a cell of the first file.
     bad: bytes = b""
+    steps: bool = False
     format = "csv"
 
     @property
@@ -211,7 +212,7 @@ def draw_case(dice: Dice) -> CsvCase:
     bad = settings.pick(INVALID_TEXTS) if encoding == "utf-8" and settings.chance(30) else b""
     return CsvCase(
         files, settings.pick([None, *names]), options, types, tuple(sorted(drifts)),
-        bom=encoding == "utf-8" and settings.chance(5), bad=bad,
+        bom=encoding == "utf-8" and settings.chance(5), bad=bad, steps=settings.chance(3),
     )  # fmt: skip
 
 

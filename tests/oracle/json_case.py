@@ -82,6 +82,7 @@ class JsonCase(Case):
     drifts: Sequence[str] = ()
     #: Bytes that are not UTF-8, as a text of the first file's last row.
     bad: bytes = b""
+    steps: bool = False
     format = "jsonl"
 
     @property
@@ -269,7 +270,7 @@ def draw_case(dice: Dice) -> JsonCase:
     types = {name: kind for name, kind in types.items() if name in present}
     prompt = settings.pick([None, *(n for n in names if n in present and n)])
     bad = settings.pick(INVALID_TEXTS) if shapes.get("c") == "text" and settings.chance(8) else b""
-    return JsonCase(files, prompt, types, tuple(sorted(drifts)), bad)
+    return JsonCase(files, prompt, types, tuple(sorted(drifts)), bad, steps=settings.chance(3))
 
 
 def _draw_shape(lane: Dice, depth: int) -> Shape:

@@ -106,6 +106,7 @@ class ParquetCase(Case):
     prompt: str | None = None
     drifts: Sequence[str] = ()
     day: tuple[str, str] | None = None
+    steps: bool = False
     format = "parquet"
 
     @property
@@ -239,7 +240,8 @@ def draw_case(dice: Dice) -> ParquetCase:
     ]
     prompt = settings.pick([None, *names])
     day = _draw_day(settings, files[0]) if settings.chance(3) else None
-    return ParquetCase(files, prompt if day is None else None, tuple(sorted(drifts)), day)
+    prompt = prompt if day is None else None
+    return ParquetCase(files, prompt, tuple(sorted(drifts)), day, steps=settings.chance(3))
 
 
 def _draw_day(dice: Dice, file: ParquetFile) -> tuple[str, str] | None:
@@ -248,7 +250,7 @@ def _draw_day(dice: Dice, file: ParquetFile) -> tuple[str, str] | None:
         (column.field.name, day)
         for column in file.columns
         for raw in column.raws
-        if column.field.name.isalnum()  # else a flavor of Parquet writes another name
+        if not set(column.field.name) & set(" ,;{}()\n\t=")  # else Spark's flavor writes another name
         and (pt.is_timestamp(column.field.type) or pt.is_date(column.field.type))
         and (day := _day(cell(column.field.type, raw))) is not None
     ]

@@ -35,6 +35,7 @@ class FaultFile(Case):
     prompt: str | None = None
     others: Columns = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    steps: bool = False
 
     def write(self, folder: Path) -> Truth:
         files = {str(folder / name): columns for name, columns in self.write_files(folder).items()}

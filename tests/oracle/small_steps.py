@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import Iterator
 from unittest import mock
 
-from airflow_provider_raydatallm.processor.input import parquet, text
+from airflow_provider_raydatallm.processor.input.formats import parquet_batches, text
 
 
 @contextlib.contextmanager
 def small_steps(rows: int, text_bytes: int) -> Iterator[None]:
     with (
-        mock.patch.object(parquet, "BATCH_ROWS", rows),
+        mock.patch.object(parquet_batches, "BATCH_ROWS", rows),
         mock.patch.object(text, "TEXT_RANGE_BYTES", text_bytes),
     ):
         yield

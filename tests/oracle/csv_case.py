@@ -79,7 +79,9 @@ class CsvCase(Case):
 
     @property
     def arguments(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {"csv_options": dict(self.options), "column_types": dict(self.types)}
+        options = dict(self.options)
+        encoding = options.pop("encoding", "utf-8")
+        return {"encoding": encoding, "csv_options": options, "column_types": dict(self.types)}
 
     def write(self, folder: Path) -> Truth:
         known: list[tuple[Columns, int]] = []

@@ -16,9 +16,11 @@ from airflow_provider_raydatallm.processor.input.types.declared import with_decl
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange, kind_of, rescaled
 from airflow_provider_raydatallm.processor.input.types.plain import (
     ColumnPath,
+    children,
     leaves,
     path_text,
     plain_schema,
+    type_at,
 )
 from airflow_provider_raydatallm.processor.input.types.unify import unify_schemas
 
@@ -73,10 +75,10 @@ class FileTypes:
         return all(group.floats_count for group in self.groups)
 
     def value_range(self, path: ColumnPath) -> ValueRange | None:
-        target = _leaf_type(self.schema, path)
+        target = type_at(self.schema, path)
         found = []
         for group in self.groups:
-            source = _leaf_type(group.schema, path)
+            source = type_at(group.schema, path)
             if source is not None and target is not None and (values := group.value_range(path)) is not None:
                 found.append(rescaled(values, source, target))
         return _around(found)
@@ -98,7 +100,9 @@ def unify_files(
         schema = plain_schema(with_declared(own, declared))
         _check_declared(members[0].file.path, own, declared)
         groups.append(FileGroup(reader, schema, members))
-    return FileTypes(groups, unify_schemas([(group.schema, group) for group in groups]))
+    schema = unify_schemas([(group.schema, group) for group in groups])
+    _check_cases(groups, pa.struct(list(schema)), ())
+    return FileTypes(groups, schema)
 
 
 def _by_types(files: Sequence[ScannedFile]) -> list[list[ScannedFile]]:
@@ -121,6 +125,31 @@ def _check_width(path: str, own: pa.Schema) -> None:
         )
 
 
+def _check_cases(groups: Sequence[FileGroup], kind: pa.DataType, path: ColumnPath) -> None:
+    """Many readers do not tell names apart that differ in case only, also of a struct's fields.
+
+    :raises SliceError: naming both, and files that have them.
+    """
+    parts = children(kind)
+    by_case: dict[str, str] = {}
+    for name, _ in parts if pa.types.is_struct(kind) else ():
+        other = by_case.setdefault(name.casefold(), name)
+        if other != name:
+            one, two = (_holder(groups, (*path, step)) for step in (other, name))
+            raise SliceError(
+                f"{one} has a {'field' if path else 'column'} {path_text((*path, other))!r} and "
+                f"{'also' if one == two else two} {path_text((*path, name))!r}, which DuckDB and Spark take "
+                f"for one: give them one name, or leave {'the column' if path else 'one'} out with columns=",
+                kind="input",
+            )
+    for step, part in parts:
+        _check_cases(groups, part, (*path, step))
+
+
+def _holder(groups: Sequence[FileGroup], path: ColumnPath) -> str:
+    return next(group.name for group in groups if type_at(group.schema, path) is not None)
+
+
 def _check_declared(path: str, own: pa.Schema, declared: Mapping[ColumnPath, pa.DataType]) -> None:
     """A declared type may be one that holds fewer values: whether it does is checked before rows are
     asked."""
@@ -134,12 +163,6 @@ def _check_declared(path: str, own: pa.Schema, declared: Mapping[ColumnPath, pa.
                     "there: a type of another kind would change its values",
                     kind="input",
                 )
-
-
-def _leaf_type(schema: pa.Schema, path: ColumnPath) -> pa.DataType | None:
-    if path[0] not in schema.names:
-        return None
-    return dict(leaves(schema.field(path[0]).type, path[:1])).get(path)
 
 
 def _around(ranges: Sequence[ValueRange | None]) -> ValueRange | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.input.plan import InputReader, Plan, Unit
 from airflow_provider_raydatallm.processor.input.types.convert import convert
-from airflow_provider_raydatallm.processor.input.types.texts import first_invalid_row
+from airflow_provider_raydatallm.processor.input.types.validity import find_invalid
 
 #: What requests read of a unit is kept up to here while the unit is checked, and else read again.
 _KEPT_BYTES = 32 << 20
@@ -56,12 +56,17 @@ def as_published(plan: Plan, table: pa.Table, locate: Callable[[int], str]) -> p
                 "in source.column_types",
                 kind="input",
             ) from e
-        if (row := first_invalid_row(column)) is not None:
+        if (invalid := find_invalid(column)) is not None:
+            row, kind = invalid
             raise SliceError(
-                f"{locate(row)}: column {field.name!r} holds text that is not valid "
-                "UTF-8: set source.on_invalid_text='replace' to put U+FFFD there, or leave the column out "
-                "with columns=",
+                f"{locate(row)}: column {field.name!r} {_why(kind)} leave the column out with columns=",
                 kind="input",
             )
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=plan.schema)
+
+
+def _why(kind: pa.DataType) -> str:
+    if pa.types.is_decimal(kind):
+        return f"holds a decimal of more digits than {kind} has: write it with a wider type, or"
+    return "holds text that is not valid UTF-8: set source.on_invalid_text='replace' to put U+FFFD there, or"

@@ -151,6 +151,7 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
     with ThreadPoolExecutor(STORAGE_THREADS if fmt == "parquet" else 1) as pool:
         files = [ScannedFile(*one) for one in zip(listed, pool.map(reader.scan, listed), strict=True)]
     reader.check_headers([(one.file.path, one.scan.schema.names) for one in files])
+    _check_columns(files)
     _check_refused(files, options)
     all_columns = list(dict.fromkeys(name for one in files for name in one.columns))
     types = unify_files(reader, files, _declared(options, files, all_columns))
@@ -251,6 +252,12 @@ def _wanted_columns(job: SliceJob) -> tuple[str, ...] | None:
         return None
     others = [job.slice_column, job.media.column if job.media is not None else None]
     return (*job.columns, *(name for name in others if name is not None and name not in job.columns))
+
+
+def _check_columns(files: Sequence[ScannedFile]) -> None:
+    for file, scan in files:
+        if (rows := sum(part.rows for part in scan.ranges)) and not scan.schema.names:
+            raise SliceError(f"{file.path} has {rows:,} rows without a column: take it away", kind="input")
 
 
 def _check_refused(files: Sequence[ScannedFile], options: ReadOptions) -> None:

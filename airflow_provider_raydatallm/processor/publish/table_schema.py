@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import pyarrow as pa
@@ -43,12 +43,11 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
             "it out with columns=",
             kind="input",
         )
-    _check_cases(plan.schema)
     for field in plan.schema:
         if problem := _find_problem(field.type):
             raise SliceError(
-                f"the input's column {field.name!r} is {field.type}, and {problem}: leave it out with "
-                "columns=, or write the input with another type",
+                f"{_holder(plan, field.name)}: column {field.name!r} is {field.type}, and {problem}: leave "
+                "it out with columns=, or write the input with another type",
                 kind="input",
             )
     for field in fields:
@@ -60,26 +59,9 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
             )
 
 
-def _check_cases(schema: Iterable[pa.Field], inside: str = "") -> None:
-    """Many readers do not tell names apart that differ in case only, also of a struct's fields.
-
-    :raises SliceError: naming both.
-    """
-    by_case: dict[str, str] = {}
-    for field in schema:
-        other = by_case.setdefault(field.name.casefold(), field.name)
-        if other != field.name:
-            raise SliceError(
-                f"the input has {f'fields in {inside!r}' if inside else 'columns'} whose names differ in "
-                f"case only, {other!r} and {field.name!r}, which DuckDB and Spark take for one: give them "
-                f"one name, or leave {'the column' if inside else 'one'} out with columns=",
-                kind="input",
-            )
-        kind = field.type
-        while pa.types.is_nested(kind) and not pa.types.is_struct(kind):
-            kind = kind.item_type if pa.types.is_map(kind) else kind.value_type
-        if pa.types.is_struct(kind):
-            _check_cases(kind, inside or field.name)
+def _holder(plan: Plan, column: str) -> str:
+    """A file that has a column."""
+    return next((u.file.path for u in plan.units if column in u.file.header), plan.url)
 
 
 def _rename(job: SliceJob) -> str:

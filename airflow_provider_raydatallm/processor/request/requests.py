@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.processor.request.conversation import read_conv
 from airflow_provider_raydatallm.processor.request.feedback import Attempt, Feedback, with_feedback
 from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
 from airflow_provider_raydatallm.processor.request.row_function import RowFunction
+from airflow_provider_raydatallm.processor.request.row_values import read_rows
 from airflow_provider_raydatallm.processor.store.spans import Spans
 
 #: Error type of rows with a value that Python cannot hold: text that is no UTF-8, a date beyond year 9999.
@@ -220,7 +221,7 @@ class RequestReader:
 
     def _build_requests(self, index: int, offsets: np.ndarray, table: pa.Table) -> tuple[pa.Table, pa.Table]:
         count = len(offsets)
-        rows, unreadable = _read_rows(table)
+        rows, unreadable = read_rows(table)
         invalid: dict[int, list[Attempt]] = {}
         if self._feedback is not None:
             invalid = self._feedback.window(index, int(offsets[0]), int(offsets[-1]) + 1)
@@ -256,41 +257,6 @@ class RequestReader:
 def _to_json(value: Any) -> bytes:
     """:raises UnicodeEncodeError: for half a character (a lone surrogate), which no text can hold."""
     return _encode(value).encode()
-
-
-def _read_rows(table: pa.Table) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """Returns rows as Python values, and why rows cannot be read, by their index."""
-    if not table.num_columns:
-        return [{} for _ in range(table.num_rows)], {}
-    try:
-        return table.to_pylist(), {}
-    except Exception:  # a cell of one row, mostly
-        columns: list[list[Any]] = []
-        unreadable: dict[int, str] = {}
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            values, problems = _read_cells(column)
-            columns.append(values)
-            for i, problem in problems.items():
-                unreadable.setdefault(i, f"column {name!r} holds a value that Python cannot read: {problem}")
-        return [
-            dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)
-        ], unreadable
-
-
-def _read_cells(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception]]:
-    try:
-        return column.to_pylist(), {}
-    except Exception:
-        values: list[Any] = []
-        problems: dict[int, Exception] = {}
-        for i, cell in enumerate(column):
-            value = None
-            try:
-                value = cell.as_py()
-            except Exception as e:
-                problems[i] = e
-            values.append(value)
-        return values, problems
 
 
 def _describe(error: Exception, *, is_unreadable: bool) -> tuple[str, str]:

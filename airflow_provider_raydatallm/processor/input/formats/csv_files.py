@@ -4,18 +4,23 @@ or what the options say instead. Columns are text unless a type is declared: inf
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
 from airflow_provider_raydatallm.processor.input.formats.text import ColumnTypes, TextFormat
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
 from airflow_provider_raydatallm.processor.input.types.plain import plain_schema
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MAX_HEADER_BYTES = 1 << 20
 _ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
 #: The first line that spreadsheets write to name the delimiter.
 _SEPARATOR = re.compile(rb'\s*"?sep=(.)"?\r?\n', re.IGNORECASE)
@@ -38,16 +43,16 @@ class CsvFormat(TextFormat):
                 f"source.csv={{'delimiter': {match[1].decode(errors='replace')!r}}}",
                 kind="input",
             )
-        end = skip + _first_record_end(block[skip:], options.quote_char.encode())
         try:
+            end = skip + _first_record_end(block[skip:], options)
             lines = csv.reader(
-                [block[skip:end].decode().rstrip("\r\n")],
+                io.StringIO(block[skip:end].decode(), newline=""),
                 delimiter=options.delimiter,
                 quotechar=options.quote_char,
                 escapechar=options.escape_char,
             )
             names = tuple(next(lines, []))
-        except (UnicodeDecodeError, csv.Error) as e:
+        except (ValueError, csv.Error) as e:
             raise SliceError(
                 f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends; {_ENCODING}",
                 kind="input",
@@ -61,11 +66,9 @@ class CsvFormat(TextFormat):
         return names, end
 
     def check_headers(self, headers: Sequence[tuple[str, Sequence[str]]]) -> None:
-        if not headers:
-            return
-        first, names = headers[0]
-        for path, others in headers[1:]:
-            if set(names) - set(others) and set(others) - set(names):
+        by_size = sorted(headers, key=lambda header: len(header[1]))
+        for (first, names), (path, others) in pairwise(by_size):
+            if set(names) - set(others):
                 raise SliceError(
                     f"{path} begins with {list(others)!r:.200} and {first} with {list(names)!r:.200}: each "
                     "file begins with its header, and files of one slice name the same columns. Is the "
@@ -82,6 +85,8 @@ class CsvFormat(TextFormat):
 
     def read_table(self, block: bytes, header: Sequence[str], names: Sequence[str]) -> pa.Table:
         csv_options = self.options.csv
+        if block.startswith(_BYTE_ORDER_MARK):  # a value begins with it, and Arrow would skip it
+            block = b"\n" + block
         return pa_csv.read_csv(
             pa.BufferReader(block),
             read_options=pa_csv.ReadOptions(
@@ -159,11 +164,23 @@ def _find_quoted(data: np.ndarray, quotes: np.ndarray, delimiter: int) -> np.nda
     return np.cumsum(edges[:-1], dtype=np.int8)
 
 
-def _first_record_end(block: bytes, quote: bytes) -> int:
-    inside = False
-    for match in re.finditer(b"[" + re.escape(quote) + b"\n]", block):
-        if match.group() == quote:
-            inside = not inside
-        elif not inside:
-            return match.end()
+def _first_record_end(block: bytes, options: CsvOptions) -> int:
+    """:raises ValueError: when a quote in it is never closed, within `_MAX_HEADER_BYTES`."""
+    quote, delimiter = options.quote_char.encode(), options.delimiter.encode()
+    escape = options.escape_char.encode() if options.escape_char is not None else b""
+    is_field_start, is_open, at = True, False, 0
+    while at < min(len(block), _MAX_HEADER_BYTES):
+        char = block[at : at + 1]
+        at += 1
+        if char == escape:
+            at += 1
+        elif char == quote and is_open and block[at : at + 1] == quote:
+            at += 1  # a doubled quote stands for one
+        elif char == quote:
+            is_open = not is_open and is_field_start
+        elif char == b"\n" and not is_open:
+            return at
+        is_field_start = char == delimiter and not is_open
+    if is_open:
+        raise ValueError("a quote in it is never closed")
     return len(block)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from airflow_provider_raydatallm.processor.input.types.plain import (
     leaves,
     path_text,
     plain_schema,
+    replace_parts,
 )
 from airflow_provider_raydatallm.processor.input.types.unify import unify_schemas
 from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
@@ -105,7 +106,7 @@ class _JsonTypes(ColumnTypes):
             columns = _first_keys(block)
             self._types = {parse_path(text, columns): kind for text, kind in self._declared.items()}
             self._absent = {name for name, *_ in self._types}
-        self._absent -= {name for name in self._absent if json.dumps(name).encode() in block}
+        self._absent -= {name for name in self._absent if _has_key(block, name)}
         rows = 0
         for piece, is_rest in self._pieces(block):
             try:
@@ -206,24 +207,19 @@ def _counted_from(first_row: int, message: str) -> str:
 
 
 def _parsed_schema(schema: pa.Schema) -> pa.Schema:
-    """The types as they are parsed: dates and times as text, which is then read as CSV's is."""
+    """The types as they are parsed: dates and times as text, which is then read as CSV's is; and nulls, which
+    Arrow parses wrongly in lists."""
     return pa.schema([(field.name, _parsed_type(field.type)) for field in schema])
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType:
-    return _replace_leaves(kind, lambda leaf: pa.string() if pt.is_temporal(leaf) else leaf)
+    return replace_parts(
+        kind, lambda _, part: pa.string() if pt.is_temporal(part) or pt.is_null(part) else None
+    )
 
 
 def _without_dates(kind: pa.DataType) -> pa.DataType:
-    return _replace_leaves(kind, lambda leaf: pa.string() if pt.is_timestamp(leaf) else leaf)
-
-
-def _replace_leaves(kind: pa.DataType, replace: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    if pt.is_struct(kind):
-        return pa.struct([(field.name, _replace_leaves(field.type, replace)) for field in kind])
-    if pt.is_list(kind):
-        return pa.list_(pa.field("element", _replace_leaves(kind.value_type, replace)))
-    return replace(kind)
+    return replace_parts(kind, lambda _, part: pa.string() if pt.is_timestamp(part) else None)
 
 
 def _check_width(schema: pa.Schema) -> int:
@@ -271,6 +267,10 @@ def _depth(line: bytes) -> int:
     structure = np.frombuffer(_STRING.sub(b"", line.translate(None, _TEXT)), np.uint8)
     steps = np.isin(structure, list(b"{[")).astype(np.int64) - np.isin(structure, list(b"}]"))
     return int(np.cumsum(steps).max(initial=0))
+
+
+def _has_key(block: bytes, name: str) -> bool:
+    return any(json.dumps(name, ensure_ascii=is_ascii).encode() in block for is_ascii in (False, True))
 
 
 def _first_keys(block: bytes) -> list[str]:

@@ -31,7 +31,7 @@ from airflow_provider_raydatallm.processor.input.listing import InputFile
 from airflow_provider_raydatallm.processor.input.types.convert import conform
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, leaf_paths, leaves
-from airflow_provider_raydatallm.processor.input.types.texts import replace_invalid
+from airflow_provider_raydatallm.processor.input.types.validity import replace_invalid
 from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
 
 _DAMAGED = " is not a readable Parquet file (truncated or not Parquet)"
@@ -83,7 +83,9 @@ class ParquetFormat(FileFormat):
                         check()
                         yield self._with_valid_text(conform(table, own, {}))
                 except _ERRORS as e:
-                    raise read_error(file.path, e, f", row group {part.row_group}") from e
+                    name = groups.find_unreadable(part.row_group, own.names)
+                    column = "" if name is None else f", column {name!r}"
+                    raise read_error(file.path, e, f", row group {part.row_group}{column}") from e
 
             yield read
 
@@ -120,7 +122,7 @@ class ParquetFormat(FileFormat):
         return schema, refused
 
     def _with_valid_text(self, table: pa.Table) -> pa.Table:
-        if not self.options.replaces_invalid_text:
+        if not (self.options.replaces_invalid_text and table.num_columns):
             return table
         return pa.Table.from_arrays([replace_invalid(c) for c in table.itercolumns()], schema=table.schema)
 

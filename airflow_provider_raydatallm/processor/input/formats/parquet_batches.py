@@ -53,15 +53,32 @@ class RowGroups:
         self._opened: dict[tuple[str, ...], pq.ParquetFile] = {}
 
     def read(self, group: int, names: Sequence[str]) -> Iterator[pa.Table]:
-        """Yields the rows of some columns, which may be dictionaries still."""
+        """Yields the rows of some columns, which may be dictionaries still.
+
+        :raises pa.ArrowInvalid: when not all of them can be read.
+        """
         rows, dictionaries = self._plan(group, names)
         if dictionaries not in self._opened:
             self._opened[dictionaries] = self._footer.open(self._file, dictionaries)
         batches = self._opened[dictionaries].iter_batches(rows, [group], list(names), use_threads=False)
+        missing_rows = self._footer.file.metadata.row_group(group).num_rows
         for batch in batches:
             # A column's own name may hold dots, which Parquet also uses for nested fields.
             table = pa.Table.from_batches([batch]).select(names)
+            missing_rows -= table.num_rows
             yield from _pieces(table) if dictionaries else (table,)
+        if missing_rows:  # pyarrow reads no row of some nested columns, without an error
+            raise pa.ArrowInvalid(f"{missing_rows} rows are missing")
+
+    def find_unreadable(self, group: int, names: Sequence[str]) -> str | None:
+        """Returns the first column that cannot be read by itself."""
+        for name in names:
+            try:
+                for _ in self.read(group, [name]):
+                    pass
+            except (pa.ArrowException, OSError, ValueError):
+                return name
+        return None
 
     def _plan(self, group: int, names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
         """Returns the rows of a batch, and the leaf columns to be read as dictionaries."""

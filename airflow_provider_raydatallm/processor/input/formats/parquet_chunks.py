@@ -32,7 +32,7 @@ _TYPE, _VALUES, _SIZE, _DICTIONARY_PAGE, _STATISTICS, _ENCODINGS = 1, 5, 6, 11, 
 _OLD_MAX, _OLD_MIN, _NULLS, _MAX, _MIN = 1, 2, 3, 5, 6
 _PAGE_TYPE, _ENCODING = 1, 2
 _CHILDREN, _LOGICAL_TYPE = 5, 10
-_TIME, _IS_ADJUSTED = 7, 1
+_TIME, _IS_ADJUSTED, _VARIANT = 7, 1, 16
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,22 @@ def times_in_utc(footer: bytes) -> list[bool]:
     elements = _parse(footer).get(_SCHEMA, ())
     logical = (e.get(_LOGICAL_TYPE, {}).get(_TIME) for e in elements if not e.get(_CHILDREN))
     return [isinstance(time, dict) and time.get(_IS_ADJUSTED) is True for time in logical]
+
+
+def hold_variants(footer: bytes) -> list[bool]:
+    """Whether each column, or a part of it, holds values that have their own types (VARIANT)."""
+    elements: Iterator[dict[int, Any]] = iter(_parse(footer).get(_SCHEMA, ()))
+    root = next(elements, {})
+    columns = [list(_with_parts(elements)) for _ in range(root.get(_CHILDREN, 0))]
+    return [any(_VARIANT in part.get(_LOGICAL_TYPE, {}) for part in column) for column in columns]
+
+
+def _with_parts(elements: Iterator[dict[int, Any]]) -> Iterator[dict[int, Any]]:
+    """Yields an element of a schema and the parts of it, which follow it."""
+    left = 1
+    while left and (element := next(elements, None)) is not None:
+        left += element.get(_CHILDREN, 0) - 1
+        yield element
 
 
 def _chunk(column: dict[int, Any]) -> ColumnChunk:

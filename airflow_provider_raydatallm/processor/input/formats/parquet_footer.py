@@ -22,10 +22,16 @@ import pyarrow.types as pt
 
 from airflow_provider_raydatallm.processor.input.formats.parquet_chunks import (
     ColumnChunk,
+    hold_variants,
     read_chunks,
     times_in_utc,
 )
-from airflow_provider_raydatallm.processor.input.types.plain import leaf_paths, plain_type
+from airflow_provider_raydatallm.processor.input.types.plain import (
+    children,
+    leaf_paths,
+    plain_type,
+    replace_parts,
+)
 
 #: Where Arrow keeps its types, and a name of the same length that it does not look for; the same for the name
 #: of an extension type.
@@ -57,6 +63,11 @@ _TIME_IN_UTC = (
     "holds times of day with a timezone, which no Arrow type keeps: write the column as text, or as times "
     "without one"
 )
+_VARIANT = (
+    "holds values with types of their own (VARIANT), which no Arrow type keeps: write the column as text in "
+    "JSON"
+)
+_VARIANT_FIELDS = {"metadata", "value"}
 #: How types that Parquet lacks are stored.
 _BARE = ("FIXED_LEN_BYTE_ARRAY", "NONE")
 _UNKNOWN = (
@@ -130,7 +141,7 @@ class ParquetFooter:
         leaves = iter(self.leaves)
         fields = []
         for stored in self.file.schema_arrow:
-            kind = _with_uuids(stored.type, leaves)
+            kind = _with_logical_types(stored.type, leaves)
             hint = hints.get(stored.name)
             fields.append(
                 pa.field(stored.name, plain_type(kind if hint is None else _choose_type(kind, hint.type)))
@@ -155,6 +166,9 @@ class ParquetFooter:
             in_utc = zip(columns, times_in_utc(self.content), strict=True)
             # Arrow's own times of day say so, too, in files of its older versions.
             found |= {name: _TIME_IN_UTC for name, is_in_utc in in_utc if is_in_utc and name not in hints}
+        if any(map(_may_be_variant, self.file.schema_arrow.types)):
+            names = zip(self.file.schema_arrow.names, hold_variants(self.content), strict=True)
+            found |= {name: _VARIANT for name, is_variant in names if is_variant}
         return found
 
     @cached_property
@@ -213,16 +227,24 @@ def _read(file: pa.NativeFile, start: int, end: int) -> bytes:
     return data
 
 
-def _with_uuids(kind: pa.DataType, leaves: Iterator[Any]) -> pa.DataType:
-    """:param leaves: Parquet's leaf columns, from the type's first one on."""
-    if pt.is_struct(kind):
-        return pa.struct([part.with_type(_with_uuids(part.type, leaves)) for part in kind])
-    if pt.is_map(kind):
-        return pa.map_(_with_uuids(kind.key_type, leaves), _with_uuids(kind.item_type, leaves))
-    if pt.is_list(kind):
-        return pa.list_(_with_uuids(kind.value_type, leaves))
-    is_uuid = next(leaves).logical_type.type == "UUID" and kind == pa.binary(16) and hasattr(pa, "uuid")
-    return pa.uuid() if is_uuid else kind
+def _with_logical_types(kind: pa.DataType, leaves: Iterator[Any]) -> pa.DataType:
+    """What Arrow reads as bytes, and Parquet says is a UUID or a text.
+
+    :param leaves: Parquet's leaf columns, from the type's first one on.
+    """
+    return replace_parts(kind, lambda _, part: None if children(part) else _logical_type(part, next(leaves)))
+
+
+def _logical_type(kind: pa.DataType, leaf: Any) -> pa.DataType:
+    name = leaf.logical_type.type
+    if name == "UUID" and kind == pa.binary(16) and hasattr(pa, "uuid"):
+        return pa.uuid()
+    return pa.string() if name == "ENUM" and pt.is_binary(kind) else kind
+
+
+def _may_be_variant(kind: pa.DataType) -> bool:
+    names = {field.name for field in kind} if pt.is_struct(kind) else set()
+    return names >= _VARIANT_FIELDS or any(_may_be_variant(part) for _, part in children(kind))
 
 
 def _choose_type(stored: pa.DataType, hint: pa.DataType) -> pa.DataType:

@@ -26,13 +26,16 @@ def conform(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) ->
     """Gives a table exactly the fields of `schema`.
 
     :param constants: values of columns that the table lacks; others are null.
-    :raises pa.ArrowException: for a value that its new type does not hold.
+    :raises pa.ArrowInvalid: naming the column, for a value that its new type does not hold.
     """
     own = {name: table.column(i) for i, name in enumerate(table.column_names)}
     columns = []
     for field in schema:
         if field.name in own:
-            columns.append(convert(own[field.name], field.type))
+            try:
+                columns.append(convert(own[field.name], field.type))
+            except pa.ArrowException as e:
+                raise pa.ArrowInvalid(f"column {field.name!r}: {e}") from e
         elif (value := constants.get(field.name)) is None:
             columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
         else:
@@ -50,7 +53,7 @@ def convert_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     source = array.type
     if source.equals(kind):
         return array
-    if pt.is_null(source):
+    if pt.is_null(source) or (pt.is_null(kind) and array.null_count == len(array)):
         return pa.nulls(len(array), kind)
     if pt.is_dictionary(source):
         return convert_array(array.dictionary_decode(), kind)
@@ -85,9 +88,7 @@ def convert_parts(
         keys, values = convert_part(array.keys, kind.key_type), convert_part(array.items, kind.item_type)
         return pa.MapArray.from_arrays(_offsets(array, pa.int32()), keys, values, type=kind)
     if is_list(source) and pt.is_fixed_size_list(kind):
-        array = array.cast(pa.list_(source.value_type, kind.list_size))  # an error for lists of another size
-        items = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
-        values = convert_part(items, kind.value_type)
+        values = convert_part(_items_of_equal_lists(array, kind.list_size), kind.value_type)
         return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=array.is_null())
     if is_list(source) and pt.is_list(kind):
         values = convert_part(array.flatten(), kind.value_type)
@@ -96,6 +97,22 @@ def convert_parts(
         values = convert_part(array.flatten(), kind.value_type)
         return pa.LargeListArray.from_arrays(_offsets(array, pa.int64()), values, type=kind)
     raise pa.ArrowInvalid(f"{source} is not {kind}")
+
+
+def _items_of_equal_lists(array: pa.Array, size: int) -> pa.Array:
+    """The items of lists of one size, with so many nulls in place of a null list.
+
+    :raises pa.ArrowInvalid: for a list of another size.
+    """
+    if pt.is_fixed_size_list(array.type) and array.type.list_size == size:
+        return array.values.slice(array.offset * size, len(array) * size)
+    is_valid = array.is_valid().to_numpy(zero_copy_only=False)
+    sizes = pc.fill_null(pc.list_value_length(array), size).to_numpy(zero_copy_only=False)
+    if (sizes != size).any():
+        raise pa.ArrowInvalid(f"a list has {sizes[sizes != size][0]} items, and {size} were expected")
+    first = (np.cumsum(is_valid) - is_valid) * size
+    places = (first[:, None] + np.arange(size)).ravel()
+    return array.flatten().take(pa.array(places, mask=np.repeat(~is_valid, size)))
 
 
 def _offsets(array: pa.Array, kind: pa.DataType) -> pa.Array:

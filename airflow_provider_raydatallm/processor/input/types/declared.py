@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.input.types.plain import ITEMS, ColumnPath, children
+from airflow_provider_raydatallm.processor.input.types.plain import ITEMS, ColumnPath, replace_parts, type_at
 
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:,\s*(?:tz=)?([^\]]+))?\]")
 _DECIMAL = re.compile(r"decimal(?:128)?\((\d+),\s*(\d+)\)")
@@ -43,7 +43,7 @@ def parse_path(text: str, columns: Collection[str]) -> ColumnPath:
     if text in columns:
         return (text,)
     steps = text.replace(ITEMS, f".{ITEMS}").split(".")
-    return tuple(step for step in steps if step)
+    return tuple(step for step in steps if step) or (text,)
 
 
 def declared_fields(types: Mapping[ColumnPath, pa.DataType]) -> pa.Schema:
@@ -56,16 +56,15 @@ def declared_fields(types: Mapping[ColumnPath, pa.DataType]) -> pa.Schema:
 
 def with_declared(schema: pa.Schema, types: Mapping[ColumnPath, pa.DataType]) -> pa.Schema:
     """The schema with the declared types in it."""
-    return pa.schema([(f.name, _replace(f.type, (f.name,), types)) for f in schema])
+    return pa.schema(
+        [(f.name, replace_parts(f.type, lambda path, _: types.get(path), (f.name,))) for f in schema]
+    )
 
 
 def undeclared(types: Mapping[ColumnPath, pa.DataType], schema: pa.Schema) -> Iterator[ColumnPath]:
     """Yields the paths that lead nowhere in the schema."""
     for path in types:
-        kind: pa.DataType | None = pa.struct(list(schema))
-        for step in path:
-            kind = dict(children(kind)).get(step) if kind is not None else None
-        if kind is None:
+        if type_at(schema, path) is None:
             yield path
 
 
@@ -78,19 +77,3 @@ def _build(tree: Mapping[ColumnPath, pa.DataType]) -> pa.DataType:
     if ITEMS in parts:
         return pa.list_(pa.field("element", _build(parts[ITEMS])))
     return pa.struct([(name, _build(part)) for name, part in parts.items()])
-
-
-def _replace(kind: pa.DataType, path: ColumnPath, types: Mapping[ColumnPath, pa.DataType]) -> pa.DataType:
-    if path in types:
-        return types[path]
-    parts = [_replace(part, (*path, step), types) for step, part in children(kind)]
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, part) for f, part in zip(kind, parts, strict=True)])
-    if pa.types.is_map(kind):
-        return pa.map_(*parts)
-    if not parts:
-        return kind
-    items = pa.field("element", parts[0])
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(items, kind.list_size)
-    return pa.large_list(items) if pa.types.is_large_list(kind) else pa.list_(items)

@@ -6,7 +6,7 @@ is plain. Each field may be null, at every depth: a file that lacks it is read a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -48,7 +48,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.time32("ms")
     if pt.is_date64(kind):
         return pa.date32()
-    if pt.is_decimal(kind) and kind.precision <= _MAX_DECIMAL128_DIGITS and not pt.is_decimal256(kind):
+    if pt.is_decimal(kind) and kind.precision <= _MAX_DECIMAL128_DIGITS:  # which every reader reads
         return pa.decimal128(kind.precision, kind.scale)
     return kind
 
@@ -81,6 +81,36 @@ def leaves(kind: pa.DataType, path: ColumnPath) -> Iterator[tuple[ColumnPath, pa
         yield path, kind
     for step, part in parts:
         yield from leaves(part, (*path, step))
+
+
+def type_at(schema: pa.Schema, path: ColumnPath) -> pa.DataType | None:
+    """Returns a column's type, or that of one of its parts; None where there is none."""
+    kind: pa.DataType | None = pa.struct(list(schema))
+    for step in path:
+        kind = dict(children(kind)).get(step) if kind is not None else None
+    return kind
+
+
+def replace_parts(
+    kind: pa.DataType,
+    replace: Callable[[ColumnPath, pa.DataType], pa.DataType | None],
+    path: ColumnPath = (),
+) -> pa.DataType:
+    """Returns a plain type with others in place of the parts, or the type itself, for which `replace` returns
+    one."""
+    if (replaced := replace(path, kind)) is not None:
+        return replaced
+    parts = [replace_parts(part, replace, (*path, step)) for step, part in children(kind)]
+    if not parts:
+        return kind
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(f.name, part) for f, part in zip(kind, parts, strict=True)])
+    if pt.is_map(kind):
+        return pa.map_(*parts)
+    items = pa.field("element", parts[0])
+    if pt.is_fixed_size_list(kind):
+        return pa.list_(items, kind.list_size)
+    return pa.large_list(items) if pt.is_large_list(kind) else pa.list_(items)
 
 
 def leaf_paths(schema: pa.Schema) -> list[ColumnPath]:

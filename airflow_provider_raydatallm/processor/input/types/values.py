@@ -19,7 +19,9 @@ def values_at(column: pa.ChunkedArray, path: ColumnPath) -> Iterator[pa.Array]:
     :param path: the steps to it from the column.
     """
     for chunk in column.chunks:
-        yield _values_at(chunk, path)
+        for step in path:
+            chunk = values_of(chunk, step)
+        yield chunk
 
 
 def range_of(values: pa.Array) -> ValueRange | None:
@@ -37,17 +39,15 @@ def range_of(values: pa.Array) -> ValueRange | None:
     return ValueRange(low, high)
 
 
-def _values_at(array: pa.Array, path: ColumnPath) -> pa.Array:
-    for step in path:
-        kind = array.type
-        if pt.is_struct(kind):
-            array = array.flatten()[kind.get_field_index(step)]
-        elif pt.is_map(kind):
-            first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-            array = (array.keys if step == KEYS else array.items).slice(first, end - first)
-        else:
-            array = array.flatten()
-    return array
+def values_of(array: pa.Array, step: str) -> pa.Array:
+    """The values of a nested array's part."""
+    kind = array.type
+    if pt.is_struct(kind):
+        return array.flatten()[kind.get_field_index(step)]
+    if pt.is_map(kind):
+        first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return (array.keys if step == KEYS else array.items).slice(first, end - first)
+    return array.flatten()
 
 
 def _unscaled(value: Decimal, scale: int) -> int:

@@ -1,0 +1,72 @@
+"""Rows of a table as Python values, as prompts and functions get them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from airflow_provider_raydatallm.processor.input.types.convert import convert_parts
+from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, replace_parts
+
+
+def read_rows(table: pa.Table) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Returns rows as Python values, and why rows cannot be read, by their index."""
+    if not table.num_columns:
+        return [{} for _ in range(table.num_rows)], {}
+    table = _with_readable_times(table)
+    try:
+        return table.to_pylist(), {}
+    except Exception:  # a cell of one row, mostly
+        columns: list[list[Any]] = []
+        unreadable: dict[int, str] = {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            values, problems = _read_cells(column)
+            columns.append(values)
+            for i, problem in problems.items():
+                unreadable.setdefault(i, f"column {name!r} holds a value that Python cannot read: {problem}")
+        return [
+            dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)
+        ], unreadable
+
+
+def _read_cells(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception]]:
+    try:
+        return column.to_pylist(), {}
+    except Exception:
+        values: list[Any] = []
+        problems: dict[int, Exception] = {}
+        for i, cell in enumerate(column):
+            value = None
+            try:
+                value = cell.as_py()
+            except Exception as e:
+                problems[i] = e
+            values.append(value)
+        return values, problems
+
+
+def _with_readable_times(table: pa.Table) -> pa.Table:
+    """Times of day in nanoseconds as text: Python's have microseconds."""
+    columns = []
+    for column in table.itercolumns():
+        kind = replace_parts(column.type, _readable_type)
+        is_readable = kind == column.type
+        chunks = column.chunks if is_readable else [_as_text(chunk, kind) for chunk in column.chunks]
+        columns.append(pa.chunked_array(chunks, kind))
+    return pa.table(columns, names=table.column_names)
+
+
+def _readable_type(_: ColumnPath, part: pa.DataType) -> pa.DataType | None:
+    return pa.string() if pt.is_time64(part) and part.unit == "ns" else None
+
+
+def _as_text(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pt.is_nested(kind):
+        return convert_parts(array, kind, _as_text)
+    if array.type == kind:
+        return array
+    text = pc.replace_substring_regex(array.cast(kind), r"\.0+$", "")
+    return pc.replace_substring_regex(text, r"(\.[0-9]*[1-9])0+$", r"\1")

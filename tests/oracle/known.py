@@ -26,6 +26,8 @@ KNOWN: list[str] = [
     # Crashes instead of refusals; the first half second of nanoseconds is no day of `source.column`.
     r"crashed: (KeyError|ArrowInvalid)", r"refused: slice NAME is empty",
     r"refused: .*the header cannot be read", r"refused: .*CSV parse error",
+    # Digits in a JSON text are taken for an integer of a column of floats.
+    r"refused: .*mixes floats with integers",
     r"paid: ", r"kind: transient", r"rows: ",
     # Messages without a file or a column.
     r"unnamed: ",

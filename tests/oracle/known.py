@@ -13,7 +13,7 @@ KNOWN: list[str] = [
     r"type: (u?int|decimal).* became (float|double|halffloat)", r"type: integers became floats",
     r"changed: (int|decimal) became float", r"prompt: (int|list|struct|map)",
     # INT96 is read in nanoseconds, and its zone is lost.
-    r"changed: (local|instant) became (another|local)", r"changed for \w+: (local|instant)",
+    r"changed( in quarantine)?: (local|instant) became (another|local)", r"changed for \w+: (local|instant)",
     # Durations are cast with the wrong unit; times in prompts lose nanoseconds.
     r"changed: duration", r"prompt: time", r"changed: time",
     # A byte order mark that begins a CSV file's first value; text beside bytes.
@@ -21,7 +21,7 @@ KNOWN: list[str] = [
     # Headers, names, types and texts that must be refused.
     r"accepted: ",
     # Fields that may not be null, other units and zones, null in lists: refused, or found after payment.
-    r"refused: .*(does not fit the files before|in other files, which wo)",
+    r"refused: .*(does not fit the files before|column NAME is timestamp)",
     r"refused: .*(non-nullable|Expected all lists|Length spanned|Precision is not|Invalid)",
     # Crashes instead of refusals; the first half second of nanoseconds is no day of `source.column`.
     r"crashed: (KeyError|ArrowInvalid)", r"refused: slice NAME is empty",

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests import conftest  # noqa: F401  Airflow's home, before anything imports Airflow
-from tests.oracle.campaign import Findings, run, shrink
+from tests.oracle.campaign import explain, run
 from tests.oracle.check import Violation, check
 from tests.oracle.counts import Counts
 from tests.oracle.formats import FORMATS, Drawn
@@ -69,8 +69,7 @@ def _chunks(seed: int, cases: int, names: list[str]) -> list[tuple[str, int, int
 
 def _judge_chunk(name: str, start: int, number: int, note: Path) -> None:
     began = time.monotonic()
-    findings = Findings()
-    run(name, number, start, findings)
+    findings = run(name, number, start)
     seconds = time.monotonic() - began
     violations = findings.causes.total()
     print(f"{name:<8} seed {start}: {number} cases, {number / seconds:.1f}/s, {violations} violations")
@@ -92,9 +91,8 @@ def _report(seed: int, *, shrunk: bool) -> int:
             examples.setdefault(cause, Drawn.from_token(token))
     print(f"\n{counts.cases} cases, {counts.cases / max(seconds, 1e-9):.1f}/s\n{counts.table()}\n")
     for cause, number in causes.most_common():
-        drawn = shrink(examples[cause], cause) if shrunk else examples[cause]
         print(f"--- {number} times: {cause}")
-        _replay(drawn)
+        print(explain(examples[cause]) if shrunk else examples[cause])
     return 1 if causes else 0
 
 

@@ -35,8 +35,9 @@ class Findings:
         return None
 
 
-def run(name: str, number: int, start: int, findings: Findings) -> None:
-    """Judges so many cases of a format."""
+def draw(name: str, number: int, start: int) -> list[Drawn]:
+    """So many cases of a format."""
+    found: list[Drawn] = []
 
     @seed(start)
     @settings(
@@ -44,10 +45,31 @@ def run(name: str, number: int, start: int, findings: Findings) -> None:
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(cases(name))
-    def judge(drawn: Drawn) -> None:
-        findings.check(drawn)
+    def keep(drawn: Drawn) -> None:
+        found.append(drawn)
 
-    judge()
+    keep()
+    return found
+
+
+def run(name: str, number: int, start: int) -> Findings:
+    """Judges so many cases of a format."""
+    findings = Findings()
+    for drawn in draw(name, number, start):
+        findings.check(drawn)
+    return findings
+
+
+def explain(drawn: Drawn) -> str:
+    """The simplest case of the cause for which the promise does not hold, and how to judge it again."""
+    cause = cause_of(drawn)
+    if cause is not None:
+        drawn = shrink(drawn, cause)
+    try:
+        checked = check(drawn.case)
+    except Violation as violation:
+        return f"{drawn}\n{violation}\n"
+    return f"{drawn}\n{checked.outcome}: {checked.message}\n"
 
 
 def shrink(drawn: Drawn, cause: str, *, tries: int = 150) -> Drawn:

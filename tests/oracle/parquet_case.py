@@ -272,7 +272,7 @@ def _draw_file(
                 changed = drift_field(drift, base)
                 if changed != base:
                     drifts.add("nullability" if changed.type == base.type else "type")
-            case "missing" if len(columns) > 1:
+            case "missing" if made:  # else a file might have rows and no columns
                 drifts.add("missing")
                 continue
         if index and lane.chance(60) and base.name.swapcase() != base.name:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from tests.oracle import rules
-from tests.oracle.case import Case, Truth, concat
+from tests.oracle.case import LACKING, Case, Truth, concat
 from tests.oracle.cells import Cell, Either, number, struct
 from tests.oracle.compressed import SUFFIXES, write_text
 from tests.oracle.dice import Dice
@@ -126,6 +126,8 @@ class JsonCase(Case):
             must, why = "refuse", "rows have no columns"
         elif len({name.casefold() for name in values}) < len(values):
             must, why = "refuse", "names differ in case only"
+        elif self.prompt in values and any(self.prompt not in columns for columns, n in known if n):
+            must, why = "either", LACKING
         elif not self.types and all(map(_surely_fit, values.values())):
             must, why = "publish", "values of each field are of one type, or fit"
         columns = concat(known)

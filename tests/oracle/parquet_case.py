@@ -178,9 +178,15 @@ def _verdict(files: Sequence[Written], asked: str | None) -> tuple[Must, str]:
     parts = (
         [(file.types[name], file.columns[name]) for file in files if name in file.columns] for name in names
     )
-    if all(file.views["pyarrow"] for file in files) and all(map(rules.surely_fit, parts)):
+    if all(map(_reads_all, files)) and all(map(rules.surely_fit, parts)):
         return "publish", "types are equal, or fit"
     return "either", "no rule says so"
+
+
+def _reads_all(file: Written) -> bool:
+    """Whether pyarrow does: it reads no row of some nested columns."""
+    columns = file.views["pyarrow"].columns
+    return columns is not None and all(len(column) == file.rows for column in columns.values())
 
 
 def _day(cell: Cell) -> str | None:

@@ -47,6 +47,7 @@ class InProcess:
         parser, reader = run.parser, run.reader
         batches = 0
         try:
+            reader.check_ahead(index for index, _ in run.missing)
             for index, spans in run.missing:
                 for requests, bad in reader(index, spans):
                     writer.add("failed", bad)

@@ -47,6 +47,13 @@ class WriterActor(FragmentWriter):
         self._sampler = NodeSampler()
         self._summaries: list[pa.Table] = []
         self._failed_rows = 0
+        self._tasks: set[str] = set()
+
+    def begin_task(self, task: str) -> bool:
+        with self._lock:
+            has_begun = task in self._tasks
+            self._tasks.add(task)
+        return has_begun
 
     def receive(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
         if rows is not None:
@@ -83,6 +90,10 @@ class RowWriter(ABC):
         self._put_died(rows.select([field.name for field in ROW_ID_FIELDS]))
 
     @abstractmethod
+    def begin_task(self, task: str) -> bool:
+        """Returns whether a task has begun before: Ray starts one again whose process dies."""
+
+    @abstractmethod
     def _receive(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None: ...
 
     @abstractmethod
@@ -94,6 +105,9 @@ class OwnWriter(RowWriter):
     """Hands rows to the writer that this process is."""
 
     writer: WriterActor
+
+    def begin_task(self, task: str) -> bool:
+        return self.writer.begin_task(task)
 
     def _receive(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
         self.writer.receive(rows, failed, summary)
@@ -112,6 +126,11 @@ class NodeWriter(RowWriter):
 
     run: str
     by_node: Mapping[str, ActorHandle[Any]]
+
+    def begin_task(self, task: str) -> bool:
+        import ray
+
+        return bool(ray.get(self._writer().begin_task.remote(task)))
 
     def _receive(self, rows: pa.Table | None, failed: pa.Table | None, summary: pa.Table | None) -> None:
         import ray

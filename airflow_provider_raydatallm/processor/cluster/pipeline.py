@@ -9,6 +9,7 @@ in flight.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,12 @@ class RequestStage:
     def __init__(self, reader: RequestReader, writer: RowWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._run = uuid.uuid4().hex
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
+        indices = batch.column("index").to_pylist()
+        is_retry = self._writer.begin_task(f"{self._run} {indices[0]}")
+        self._reader.check_ahead(indices, is_retry=is_retry)
         for item in batch.to_pylist():
             yield from self.read(item["index"], np.frombuffer(item["spans"], np.int32).reshape(-1, 2))
 

@@ -39,18 +39,23 @@ class SliceProcess(WriterActor):
     def run(
         self,
         missing: Sequence[tuple[int, Spans]],
+        is_retry: bool,
         job: SliceJob,
         reader: RequestReader,
         open_feeder: OpenFeeder,
         parser: AnswerParser,
         block_rows: int,
     ) -> None:
-        """Answers the missing rows. What it has not written yet goes with the next flush."""
+        """Answers the missing rows. What it has not written yet goes with the next flush.
+
+        :param is_retry: whether the process died over them before.
+        """
         start_log(job.slice_key)
         if not job.runs_user_code:
             keep_pandas_from_pyarrow()
         writer = OwnWriter(self)
         answer = open_feeder(WriterSink(parser, writer))
+        reader.check_ahead((index for index, _ in missing), is_retry=is_retry)
         stage = RequestStage(reader, writer)
         blocks = cut_blocks((table for item in missing for table in stage.read(*item)), block_rows)
         reading = threading.Lock()
@@ -103,7 +108,7 @@ def run_in_slice_process(
 
     run, deaths = process.run.options(max_task_retries=0), 0
     while len(missing):
-        answered = run.remote(list(missing), *arguments)
+        answered = run.remote(list(missing), deaths > 0, *arguments)
         wait_for_refs([answered], num_returns=1, timeout_s=None)
         try:
             ray.get(answered)

@@ -33,6 +33,11 @@ class ScannedFile(NamedTuple):
     scan: FileScan
 
     @property
+    def rows(self) -> int:
+        """All of them, of whatever slice."""
+        return sum(part.rows for part in self.scan.ranges)
+
+    @property
     def columns(self) -> list[str]:
         """Its own, then those of its Hive folders."""
         return list(dict.fromkeys([*self.scan.schema.names, *(name for name, _ in self.file.partition)]))

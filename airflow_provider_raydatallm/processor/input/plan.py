@@ -164,8 +164,17 @@ class Plan:
     def _from_json(cls, value: Mapping[str, Any]) -> Plan:
         headers = [tuple(h) for h in value["headers"]]
         files = [
-            PlannedFile(path, size, version, tuple((k, v) for k, v in partition), headers[header], *rest)
-            for (path, size, version, partition, _, *rest), header in zip(
+            PlannedFile(
+                path,
+                size,
+                version,
+                partition=tuple((k, v) for k, v in partition),
+                header=headers[header],
+                digest=digest,
+                nanoseconds=tuple(nanoseconds),
+                key=key,
+            )
+            for (path, size, version, partition, _, digest, nanoseconds, key), header in zip(
                 value["input_files"], value["header_of"], strict=True
             )
         ]

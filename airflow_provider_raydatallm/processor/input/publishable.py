@@ -1,43 +1,92 @@
-"""Rows as they are published: with the table's types, and with text that readers can read.
+"""Rows as they are published: with the table's types, and with values that every reader reads.
 
-Requests of a unit are built once all of its rows are known to be publishable: damage in a column that no
-request reads would else be found when every row is paid for.
+Requests are built of rows that are known to be publishable: damage in a column that no request reads would
+else be found when every row is paid for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.input.plan import InputReader, Plan, Unit
+from airflow_provider_raydatallm.processor.input.plan import InputReader, Plan
+from airflow_provider_raydatallm.processor.input.trial import Trial
 from airflow_provider_raydatallm.processor.input.types.convert import convert
 from airflow_provider_raydatallm.processor.input.types.validity import find_invalid
 
-#: What requests read of a unit is kept up to here while the unit is checked, and else read again.
+#: What is checked before the first row, of the units that come next: in most slices, all.
+_AHEAD_BYTES = 256 << 20
+#: Rows of checked units that are kept until they are asked for; others are read again.
 _KEPT_BYTES = 32 << 20
 
 
-def read_checked(reader: InputReader, plan: Plan, unit: Unit, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Reads columns of a unit.
+class CheckedReader:
+    """Reads columns of units once all of a unit's rows are known to be publishable."""
 
-    :raises SliceError: before the first row, when one of them cannot be published.
-    """
-    kept: list[pa.Table] | None = []
-    kept_bytes = offset = 0
+    def __init__(self, plan: Plan, columns: Sequence[str]) -> None:
+        self._plan = plan
+        self._trial: Trial | None = None
+        self._columns = list(columns)
+        self._all_columns = list(dict.fromkeys([*plan.columns, *columns]))
+        self._reader: InputReader = plan.reader()
+        self._checked: set[int] = set()
+        self._kept: dict[int, list[pa.Table]] = {}
+        self._kept_bytes = 0
 
-    def locate(row: int) -> str:
-        return plan.locate_in(unit, offset + row)
+    def check_ahead(self, indices: Iterable[int], *, is_retry: bool = False) -> None:
+        """Checks the first of some units.
 
-    for table in reader.read(unit, list(dict.fromkeys([*plan.columns, *columns]))):
-        as_published(plan, table, locate)
-        offset += table.num_rows
-        if kept is not None:
-            kept.append(table.select(columns))
-            kept_bytes += kept[-1].nbytes
-            kept = kept if kept_bytes <= _KEPT_BYTES else None
-    yield from reader.read(unit, columns) if kept is None else kept
+        :param is_retry: whether a process that read them has died: from now on each is read by another one
+            first.
+        :raises SliceError: when a row of one cannot be published, or a unit ends the process.
+        """
+        if is_retry and self._trial is None:
+            self._trial = Trial(self._plan, self._all_columns)
+        checked_bytes = 0
+        for index in indices:
+            if checked_bytes >= _AHEAD_BYTES:
+                return
+            checked_bytes += self._check(index)
+
+    def read(self, index: int) -> Iterator[pa.Table]:
+        """
+        :raises SliceError: before the first row, when one of the unit cannot be published.
+        """
+        if index not in self._checked:
+            self._check(index)
+        kept = self._kept.pop(index, None)
+        if kept is None:
+            yield from self._reader.read(self._plan.units[index], self._columns)
+            return
+        self._kept_bytes -= sum(table.nbytes for table in kept)
+        yield from kept
+
+    def _check(self, index: int) -> int:
+        """Returns the bytes of the unit's rows."""
+        unit = self._plan.units[index]
+        kept: list[pa.Table] = []
+        all_bytes = kept_bytes = offset = 0
+
+        def locate(row: int) -> str:
+            return self._plan.locate_in(unit, offset + row)
+
+        if self._trial is not None:
+            self._trial.read(index)
+        for table in self._reader.read(unit, self._all_columns):
+            as_published(self._plan, table, locate)
+            offset += table.num_rows
+            all_bytes += table.nbytes
+            own = table.select(self._columns)
+            kept_bytes += own.nbytes
+            if self._kept_bytes + kept_bytes <= _KEPT_BYTES:
+                kept.append(own)
+        self._checked.add(index)
+        if self._kept_bytes + kept_bytes <= _KEPT_BYTES:
+            self._kept[index] = kept
+            self._kept_bytes += kept_bytes
+        return all_bytes
 
 
 def as_published(plan: Plan, table: pa.Table, locate: Callable[[int], str]) -> pa.Table:

@@ -59,7 +59,7 @@ class Survey:
     @property
     def has_rows(self) -> bool:
         """Whether there are rows, of whatever slice."""
-        return any(part.rows for one in self.files for part in one.scan.ranges)
+        return any(one.rows for one in self.files)
 
     def plan(self, request_columns: Iterable[str] | None = None) -> Plan:
         """Cuts the files into units.
@@ -98,12 +98,13 @@ class Survey:
 
     def _check_columns(self, read: Sequence[str]) -> None:
         """What a file lacks is null there, and no request may read that."""
-        columns = [set(one.columns) for one in self.files]
+        files = [one for one in self.files if one.rows]
+        columns = [set(one.columns) for one in files]
         for name in self.base.source_schema.names:
             lacking = [i for i, own in enumerate(columns) if name not in own]
             if not lacking or len(lacking) == len(columns):
                 continue
-            path = self.files[lacking[0]].file.path
+            path = files[lacking[0]].file.path
             where = f"{len(lacking):,} of {len(columns):,} files, such as {path}"
             if name not in read:
                 logger.warning("column %r is missing in %s: it is null there", name, where)
@@ -228,7 +229,7 @@ class _FileKeys:
             self._rules[columns] = short_hash([self._rule, types])
         key = short_hash([file.identity, scan.digest, self._rules[columns]])
         return PlannedFile(
-            **vars(file), header=header, digest=scan.digest, int96_unit=scan.int96_unit, key=key
+            **vars(file), header=header, digest=scan.digest, nanoseconds=scan.nanoseconds, key=key
         )
 
 
@@ -255,9 +256,11 @@ def _wanted_columns(job: SliceJob) -> tuple[str, ...] | None:
 
 
 def _check_columns(files: Sequence[ScannedFile]) -> None:
-    for file, scan in files:
-        if (rows := sum(part.rows for part in scan.ranges)) and not scan.schema.names:
-            raise SliceError(f"{file.path} has {rows:,} rows without a column: take it away", kind="input")
+    if any(one.scan.schema.names for one in files):
+        return
+    for one in files:
+        if one.rows:
+            raise SliceError(f"{one.file.path} has {one.rows:,} rows, and no file has a column", kind="input")
 
 
 def _check_refused(files: Sequence[ScannedFile], options: ReadOptions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,8 +19,8 @@ from airflow_provider_raydatallm.processor.columns import (
     REQUEST_FIELDS,
     failed_table,
 )
-from airflow_provider_raydatallm.processor.input.plan import InputReader, Plan
-from airflow_provider_raydatallm.processor.input.publishable import read_checked
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.publishable import CheckedReader
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, files_of_cell
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.conversation import read_conversation
@@ -184,11 +184,21 @@ class RequestReader:
     """Reads units and yields the requests of their missing rows. Rows without a valid request have failed."""
 
     def __init__(
-        self, plan: Plan, builder: RequestBuilder, *, carry_row: bool, feedback: Feedback | None = None
+        self,
+        plan: Plan,
+        builder: RequestBuilder,
+        *,
+        carry_row: bool,
+        feedback: Feedback | None = None,
+        is_sample: bool = False,
     ) -> None:
-        """:param feedback: for rows whose answers were invalid."""
+        """
+        :param feedback: for rows whose answers were invalid.
+        :param is_sample: nobody answers the requests: only what they need is read.
+        """
         self._plan = plan
-        self._input: InputReader | None = None
+        self._is_sample = is_sample
+        self._rows: CheckedReader | None = None
         self._feedback = feedback
         self._builder = builder
         self._carry_row = carry_row
@@ -198,17 +208,20 @@ class RequestReader:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_input": None}
+        return {**vars(self), "_rows": None}
+
+    def check_ahead(self, indices: Iterable[int], *, is_retry: bool = False) -> None:
+        """See `CheckedReader.check_ahead`."""
+        self._open().check_ahead(indices, is_retry=is_retry)
 
     def __call__(self, index: int, spans: Spans) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Yields tables of requests and of failed rows.
 
         :raises SliceError: before the first one, when a row of the unit cannot be published.
         """
-        self._input = self._input or self._plan.reader()
         first = 0
         starts, stops = spans.T
-        for table in read_checked(self._input, self._plan, self._plan.units[index], self._builder.columns):
+        for table in self._read(index):
             offsets = np.arange(first, first + table.num_rows)
             span = np.searchsorted(starts, offsets, side="right") - 1
             wanted = offsets[(span >= 0) & (offsets < stops[span])]
@@ -218,6 +231,15 @@ class RequestReader:
             first += table.num_rows
             if first >= stops[-1]:
                 return
+
+    def _read(self, index: int) -> Iterator[pa.Table]:
+        if self._is_sample:
+            return self._plan.read(self._plan.units[index], self._builder.columns)
+        return self._open().read(index)
+
+    def _open(self) -> CheckedReader:
+        self._rows = self._rows or CheckedReader(self._plan, self._builder.columns)
+        return self._rows
 
     def _build_requests(self, index: int, offsets: np.ndarray, table: pa.Table) -> tuple[pa.Table, pa.Table]:
         count = len(offsets)

@@ -77,7 +77,7 @@ class FileScan:
 
     :ivar digest: of the part of the content that the scan knows whole (a Parquet footer); else "".
     :ivar refused: columns that cannot be read as what they are: why, and what to do.
-    :ivar int96_unit: see `ParquetFooter`.
+    :ivar nanoseconds: see `RowGroups`.
     :ivar absent: declared columns that it does not have, and that count as null there.
     :ivar value_ranges: of columns whose values were all seen; others are asked for
         (`FileFormat.value_range`).
@@ -87,7 +87,7 @@ class FileScan:
     ranges: tuple[RowRange, ...]
     digest: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
-    int96_unit: str = "us"
+    nanoseconds: tuple[str, ...] = ()
     absent: frozenset[str] = frozenset()
     value_ranges: Mapping[ColumnPath, ValueRange] = field(default_factory=dict)
 
@@ -102,7 +102,7 @@ class PlannedFile(InputFile):
 
     header: tuple[str, ...] = ()
     digest: str = ""
-    int96_unit: str = "us"
+    nanoseconds: tuple[str, ...] = ()
     key: str = ""
 
 

@@ -81,9 +81,14 @@ class CsvFormat(TextFormat):
 
     def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema) -> pa.Table:
         names = [name for name in fields.names if name in header]
-        return self.read_table(block, header, names or header[:1]).select(names)
+        return self.read_table(block, header, names or header[:1], self.declared(header)).select(names)
 
-    def read_table(self, block: bytes, header: Sequence[str], names: Sequence[str]) -> pa.Table:
+    def parse_texts(self, block: bytes, header: Sequence[str]) -> pa.Table:
+        return self.read_table(block, header, header, pa.schema([(name, pa.string()) for name in header]))
+
+    def read_table(
+        self, block: bytes, header: Sequence[str], names: Sequence[str], types: pa.Schema
+    ) -> pa.Table:
         csv_options = self.options.csv
         if block.startswith(_BYTE_ORDER_MARK):  # a value begins with it, and Arrow would skip it
             block = b"\n" + block
@@ -99,7 +104,7 @@ class CsvFormat(TextFormat):
                 escape_char=csv_options.escape_char or False,
             ),
             convert_options=pa_csv.ConvertOptions(
-                column_types=self.declared(header),
+                column_types=types,
                 include_columns=list(names),
                 # Only an empty field is null: "NA" and "NaN" are texts that people write.
                 null_values=[""],
@@ -140,7 +145,8 @@ class _CsvTypes(ColumnTypes):
         self._header = header
 
     def add(self, block: bytes) -> int:
-        return int(self._format.read_table(block, self._header, self._header).num_rows)
+        types = self._format.declared(self._header)
+        return int(self._format.read_table(block, self._header, self._header, types).num_rows)
 
     def schema(self) -> pa.Schema:
         return plain_schema(self._format.declared(self._header))

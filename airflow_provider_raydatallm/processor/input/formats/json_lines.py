@@ -65,6 +65,9 @@ class JsonLinesFormat(TextFormat):
         table = _parse(block, _parsed_schema(fields), "ignore")
         return conform(table, fields, {})
 
+    def parse_texts(self, block: bytes, header: Sequence[str]) -> pa.Table:
+        return _parse(block, pa.schema([]), "infer")
+
     def hint(self, problem: str, block: bytes) -> str:
         if "changed from" in problem:
             return ": a field has values of one type; give the others another name, or write all as text"
@@ -137,15 +140,13 @@ class _JsonTypes(ColumnTypes):
         try:
             table = _parse(piece, declared, "infer", is_parallel=is_large)
         except pa.ArrowInvalid:
-            if not is_large:
-                raise
-            table = _parse(piece, declared, "infer")  # its error counts rows from the piece's first
+            table = _parse_naming(piece, types)  # its error counts rows from the piece's first
         _check_width(table.schema)
         found = plain_schema(pa.schema([(f.name, _without_dates(f.type)) for f in table.schema]))
         wide = {path: pa.uint64() for path in self._wide_integers(piece, table, found, types)}
         typed = plain_schema(with_declared(found, {**wide, **types}))
         if wide or types:
-            table = conform(_parse(piece, _parsed_schema(typed), "ignore"), typed, {})
+            table = conform(_parse_naming(piece, {**wide, **types}, typed), typed, {})
         for path, kind in leaves(pa.struct(list(typed)), ()):
             if not pt.is_integer(kind):
                 continue
@@ -199,6 +200,27 @@ def _parse(block: bytes, fields: pa.Schema, unexpected: str, *, is_parallel: boo
         ),
         parse_options=pa_json.ParseOptions(explicit_schema=fields, unexpected_field_behavior=unexpected),
     )
+
+
+def _parse_naming(
+    piece: bytes, types: Mapping[ColumnPath, pa.DataType], fields: pa.Schema | None = None
+) -> pa.Table:
+    """Parses some fields, or those that there are.
+
+    :param types: of fields whose values may have another one.
+    :raises pa.ArrowInvalid: naming that field.
+    """
+    try:
+        if fields is None:
+            return _parse(piece, _parsed_schema(declared_fields(types)), "infer")
+        return _parse(piece, _parsed_schema(fields), "ignore")
+    except pa.ArrowInvalid:
+        for path, kind in types.items():
+            try:
+                _parse(piece, _parsed_schema(declared_fields({path: kind})), "ignore")
+            except pa.ArrowInvalid as e:
+                raise pa.ArrowInvalid(f"field {path_text(path)!r}: {e}") from e
+        raise
 
 
 def _counted_from(first_row: int, message: str) -> str:

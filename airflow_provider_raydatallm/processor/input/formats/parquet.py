@@ -22,7 +22,6 @@ from airflow_provider_raydatallm.processor.input.formats.base import (
 )
 from airflow_provider_raydatallm.processor.input.formats.parquet_batches import RowGroups
 from airflow_provider_raydatallm.processor.input.formats.parquet_footer import (
-    Int96Unit,
     ParquetFooter,
     parse_footer,
     read_footer,
@@ -42,14 +41,14 @@ _MAX_MICROSECONDS = (2**63 - 1) // 1000
 
 
 class ParquetFormat(FileFormat):
-    _last: tuple[ParquetFooter, pa.Schema, Mapping[str, str]] | None = None
+    _last: tuple[ParquetFooter, tuple[str, ...], pa.Schema, Mapping[str, str]] | None = None
 
     def scan(self, file: InputFile) -> FileScan:
         try:
             with self.open(file, read_ahead=False) as (f, _):
                 footer = read_footer(f, file.size)
-                unit = self._find_int96_unit(file, f, footer)
-            schema, refused = self._types(footer if unit == "us" else parse_footer(footer.content, unit))
+                nanoseconds = self._find_nanoseconds(file, f, footer)
+            schema, refused = self._types(footer, nanoseconds)
             refused = {**refused, **_encrypted(footer)}
         except _ERRORS as e:
             raise read_error(file.path, e, _DAMAGED) from e
@@ -58,7 +57,7 @@ class ParquetFormat(FileFormat):
             rows = footer.file.metadata.row_group(group).num_rows
             ranges.append(RowRange(first_row=first, rows=rows, row_group=group))
             first += rows
-        return FileScan(schema, tuple(ranges), footer.digest, refused, unit)
+        return FileScan(schema, tuple(ranges), footer.digest, refused, nanoseconds)
 
     @contextlib.contextmanager
     def reader(self, file: PlannedFile) -> Iterator[RangeReader]:
@@ -67,13 +66,11 @@ class ParquetFormat(FileFormat):
                 footer = read_footer(f, file.size)
                 if footer.digest != file.digest:
                     raise changed_error(file.path)
-                if file.int96_unit == "ns":
-                    footer = parse_footer(footer.content, "ns")
-                schema, _ = self._types(footer)
+                schema, _ = self._types(footer, file.nanoseconds)
             except _ERRORS as e:
                 raise read_error(file.path, e, _DAMAGED) from e
             place = {name: i for i, name in enumerate(schema.names)}
-            groups = RowGroups(footer, f)
+            groups = RowGroups(footer, f, file.nanoseconds)
 
             def read(part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
                 assert part.row_group is not None
@@ -93,7 +90,7 @@ class ParquetFormat(FileFormat):
         leaf = leaf_paths(scan.schema).index(path)
         field = scan.schema.field(path[0])
         kind = dict(leaves(field.type, path[:1]))[path]
-        planned = PlannedFile(**vars(file), digest=scan.digest, int96_unit=scan.int96_unit)
+        planned = PlannedFile(**vars(file), digest=scan.digest, nanoseconds=scan.nanoseconds)
         found: list[ValueRange] = []
         try:
             with self.open(file, read_ahead=False) as (f, _):
@@ -111,14 +108,20 @@ class ParquetFormat(FileFormat):
             raise read_error(file.path, e, _DAMAGED) from e
         return ValueRange(min(r.low for r in found), max(r.high for r in found)) if found else None
 
-    def _types(self, footer: ParquetFooter) -> tuple[pa.Schema, Mapping[str, str]]:
+    def _types(
+        self, footer: ParquetFooter, nanoseconds: tuple[str, ...]
+    ) -> tuple[pa.Schema, Mapping[str, str]]:
         """The footer's types; the very objects of the file before for the same ones, as files mostly have."""
-        if self._last is not None and self._last[0].has_same_types(footer):
-            return self._last[1:]
+        last = self._last
+        if last is not None and last[1] == nanoseconds and last[0].has_same_types(footer):
+            return last[2:]
         schema, refused = footer.schema, footer.refused
         if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise pa.ArrowInvalid(f"two columns are named {twice[0]!r}: rename one")
-        self._last = footer, schema, refused
+        if nanoseconds:
+            fine = parse_footer(footer.content, "ns").schema
+            schema = pa.schema([fine.field(f.name) if f.name in nanoseconds else f for f in schema])
+        self._last = footer, nanoseconds, schema, refused
         return schema, refused
 
     def _with_valid_text(self, table: pa.Table) -> pa.Table:
@@ -126,28 +129,31 @@ class ParquetFormat(FileFormat):
             return table
         return pa.Table.from_arrays([replace_invalid(c) for c in table.itercolumns()], schema=table.schema)
 
-    def _find_int96_unit(self, file: InputFile, f: pa.NativeFile, footer: ParquetFooter) -> Int96Unit:
+    def _find_nanoseconds(self, file: InputFile, f: pa.NativeFile, footer: ParquetFooter) -> tuple[str, ...]:
         """Timestamps in the old format have days and nanoseconds: as nanoseconds in 64 bits those of distant
         years wrap, and as microseconds some lose digits. Their values tell.
 
-        :raises SliceError: when both would happen.
+        :returns: columns that are read in nanoseconds.
+        :raises SliceError: for a column in which both would happen.
         """
         names = [name for name, *_ in leaf_paths(footer.file.schema_arrow)]
         old = {n for n, leaf in zip(names, footer.leaves, strict=True) if leaf.physical_type == "INT96"}
-        has_digits, is_distant = "", ""
+        found = []
         for name in (name for name in dict.fromkeys(names) if name in old and self.options.wants(name)):
+            has_digits = is_distant = False
             for micros, nanos in _int96_values(f, footer, name):
-                lost = nanos - micros * 1000  # wraps as the nanoseconds do
-                has_digits = name if lost.any() else has_digits
-                is_distant = name if (np.abs(micros) > _MAX_MICROSECONDS).any() else is_distant
-        if has_digits and is_distant:
-            raise SliceError(
-                f"{file.path}: column {has_digits!r} holds timestamps of nanoseconds and {is_distant!r} some "
-                "of years before 1678 or after 2261, in the old INT96 format: no type keeps both. Write them "
-                "as another type, or leave the column out with columns=",
-                kind="input",
-            )
-        return "ns" if has_digits else "us"
+                # Both wrap as 64 bits do.
+                has_digits |= bool((nanos - micros * 1000).any())
+                is_distant |= bool((np.abs(micros) > _MAX_MICROSECONDS).any())
+            if has_digits and is_distant:
+                raise SliceError(
+                    f"{file.path}: column {name!r} holds timestamps of nanoseconds, and some of years before "
+                    "1678 or after 2261, in the old INT96 format: no type keeps both. Write them as another "
+                    "type, or leave the column out with columns=",
+                    kind="input",
+                )
+            found += [name] * has_digits
+        return tuple(found)
 
 
 def _encrypted(footer: ParquetFooter) -> dict[str, str]:
@@ -166,7 +172,7 @@ def _int96_values(
     f: pa.NativeFile, footer: ParquetFooter, name: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields a column's values in microseconds and nanoseconds."""
-    both = [RowGroups(one, f) for one in (footer, parse_footer(footer.content, "ns"))]
+    both = [RowGroups(footer, f), RowGroups(footer, f, [name])]
     paths = [path for path in leaf_paths(footer.file.schema_arrow) if path[0] == name]
     for group in range(footer.file.metadata.num_row_groups):
         tables = (one.read(group, [name]) for one in both)

@@ -15,7 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from airflow_provider_raydatallm.processor.input.formats.parquet_footer import ParquetFooter
+from airflow_provider_raydatallm.processor.input.formats.parquet_footer import (
+    Int96Unit,
+    ParquetFooter,
+    parse_footer,
+)
 from airflow_provider_raydatallm.processor.input.types.plain import leaves
 
 #: Rows of a table, at most; and its bytes, about: a column may hold files.
@@ -41,34 +45,49 @@ class _Leaf(NamedTuple):
 class RowGroups:
     """Reads row groups of one file, one after the other."""
 
-    def __init__(self, footer: ParquetFooter, file: pa.NativeFile) -> None:
+    def __init__(self, footer: ParquetFooter, file: pa.NativeFile, nanoseconds: Sequence[str] = ()) -> None:
+        """:param nanoseconds: columns whose timestamps in the old format (INT96) are read in that unit, and
+        not in microseconds: distant years wrap there."""
         self._footer = footer
         self._file = file
+        self._nanoseconds = frozenset(nanoseconds)
         self._leaves: dict[str, list[_Leaf]] = {}
         kinds = [(f.name, kind) for f in footer.file.schema_arrow for _, kind in leaves(f.type, ())]
         for number, (leaf, (name, kind)) in enumerate(zip(footer.leaves, kinds, strict=True)):
             is_text = bool(pt.is_string(kind) or pt.is_binary(kind))
             own = _Leaf(number, leaf.path, is_text, leaf.max_repetition_level > 0)
             self._leaves.setdefault(name, []).append(own)
-        self._opened: dict[tuple[str, ...], pq.ParquetFile] = {}
+        self._opened: dict[tuple[Int96Unit, tuple[str, ...]], pq.ParquetFile] = {}
 
     def read(self, group: int, names: Sequence[str]) -> Iterator[pa.Table]:
         """Yields the rows of some columns, which may be dictionaries still.
 
         :raises pa.ArrowInvalid: when not all of them can be read.
         """
+        if not names:  # of a file without columns, pyarrow reads no rows
+            yield _without_columns(self._footer.file.metadata.row_group(group).num_rows)
+            return
         rows, dictionaries = self._plan(group, names)
-        if dictionaries not in self._opened:
-            self._opened[dictionaries] = self._footer.open(self._file, dictionaries)
-        batches = self._opened[dictionaries].iter_batches(rows, [group], list(names), use_threads=False)
+        by_unit: dict[Int96Unit, list[str]] = {}
+        for name in names:
+            by_unit.setdefault("ns" if name in self._nanoseconds else "us", []).append(name)
+        opened = [(self._open(unit, dictionaries), own) for unit, own in by_unit.items()]
+        batches = [file.iter_batches(rows, [group], own, use_threads=False) for file, own in opened]
         missing_rows = self._footer.file.metadata.row_group(group).num_rows
-        for batch in batches:
+        for parts in _in_step(batches):
+            columns = {n: part.column(n) for part, (_, own) in zip(parts, opened, strict=True) for n in own}
             # A column's own name may hold dots, which Parquet also uses for nested fields.
-            table = pa.Table.from_batches([batch]).select(names)
+            table = pa.table([columns[name] for name in names], names=list(names))
             missing_rows -= table.num_rows
             yield from _pieces(table) if dictionaries else (table,)
         if missing_rows:  # pyarrow reads no row of some nested columns, without an error
             raise pa.ArrowInvalid(f"{missing_rows} rows are missing")
+
+    def _open(self, unit: Int96Unit, dictionaries: tuple[str, ...]) -> pq.ParquetFile:
+        if (unit, dictionaries) not in self._opened:
+            footer = self._footer if unit == "us" else parse_footer(self._footer.content, unit)
+            self._opened[unit, dictionaries] = footer.open(self._file, dictionaries)
+        return self._opened[unit, dictionaries]
 
     def find_unreadable(self, group: int, names: Sequence[str]) -> str | None:
         """Returns the first column that cannot be read by itself."""
@@ -96,6 +115,24 @@ class RowGroups:
         if len(pure) < len(texts):
             batch = min(batch, _MIXED_ROWS)
         return max(1, batch), pure
+
+
+def _in_step(streams: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[list[pa.RecordBatch]]:
+    """Yields batches of the same rows, until one of the streams ends."""
+    batches: list[pa.RecordBatch | None] = [None for _ in streams]
+    while True:
+        batches = [next(s, None) if b is None else b for s, b in zip(streams, batches, strict=True)]
+        present = [batch for batch in batches if batch is not None]
+        if len(present) < len(streams):
+            return
+        rows = min(batch.num_rows for batch in present)
+        yield [batch.slice(0, rows) for batch in present]
+        batches = [batch.slice(rows) if batch.num_rows > rows else None for batch in present]
+
+
+def _without_columns(rows: int) -> pa.Table:
+    structs = pa.StructArray.from_arrays([], fields=[], mask=pa.nulls(rows, pa.bool_()).fill_null(False))
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(structs)])
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:

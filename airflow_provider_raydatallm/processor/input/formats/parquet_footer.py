@@ -126,7 +126,13 @@ class ParquetFooter:
         return [schema.column(i) for i in range(len(schema))]
 
     def has_same_types(self, other: ParquetFooter) -> bool:
-        return self._arrow_types == other._arrow_types and self.file.schema.equals(other.file.schema)
+        """Whether its columns are those of another file. Parquet's schemas are equal whatever nested columns
+        are named, and Arrow's whatever Parquet says beside."""
+        return (
+            self._arrow_types == other._arrow_types
+            and self.file.schema.equals(other.file.schema)
+            and self.file.schema_arrow.equals(other.file.schema_arrow)
+        )
 
     @cached_property
     def schema(self) -> pa.Schema:

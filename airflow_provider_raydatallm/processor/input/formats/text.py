@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import uuid
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.input.formats.base import (
@@ -24,7 +27,8 @@ from airflow_provider_raydatallm.processor.input.formats.base import (
 )
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
-from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath
+from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, leaves
+from airflow_provider_raydatallm.processor.input.types.values import values_at
 
 #: Bytes of text in a range: small enough to parse in memory, large enough that parsing dominates the cost.
 TEXT_RANGE_BYTES = 16 << 20
@@ -80,6 +84,10 @@ class TextFormat(FileFormat):
     def parse(self, block: bytes, header: Sequence[str], fields: pa.Schema) -> pa.Table:
         """Parses whole records into those of some fields that the file has."""
 
+    @abstractmethod
+    def parse_texts(self, block: bytes, header: Sequence[str]) -> pa.Table:
+        """Parses whole records into all their fields, as what they are without declared types."""
+
     def last_record_end(self, block: bytes) -> int:
         """Bytes of `block`, which starts with a record, up to the end of its last whole record, if any."""
         return block.rfind(b"\n") + 1
@@ -101,7 +109,7 @@ class TextFormat(FileFormat):
                 if not block:
                     continue
                 with self._errors(path, rows, block):
-                    added = types.add(self._valid(path, rows, block))
+                    added = types.add(self._valid(path, rows, block, header))
                 ranges.append(RowRange(rows, added, start=start, end=start + len(block)))
                 rows += added
         if ranges and (self.parsed_whole or self._get_codec(path)):
@@ -118,7 +126,8 @@ class TextFormat(FileFormat):
                 first_row = part.first_row
                 for block in self._blocks_of(file.path, raw, part):
                     with self._errors(file.path, first_row, block):
-                        table = self.parse(self._valid(file.path, first_row, block), file.header, fields)
+                        block = self._valid(file.path, first_row, block, file.header)
+                        table = self.parse(block, file.header, fields)
                     first_row += table.num_rows
                     check()
                     yield table
@@ -190,7 +199,7 @@ class TextFormat(FileFormat):
                 f"{path} is not written in {encoding}: {e}. Set source.encoding", kind="input"
             ) from e
 
-    def _valid(self, path: str, row: int, block: bytes) -> bytes:
+    def _valid(self, path: str, row: int, block: bytes, header: Sequence[str]) -> bytes:
         """The block, in valid UTF-8.
 
         :raises SliceError: when it is not, and nobody said to replace what is not.
@@ -204,11 +213,27 @@ class TextFormat(FileFormat):
                 return block.decode(errors="replace").encode()
             line = row + block.count(b"\n", 0, e.start) + 1
             raise SliceError(
-                f"{path}, in or before record {line:,}: {block[e.start : e.start + 4]!r} is not valid UTF-8: "
-                f"{_ENCODING}; source.on_invalid_text='replace' puts U+FFFD there",
+                f"{path}, in or before record {line:,}{self._name_column(block, e.start, header)}: "
+                f"{block[e.start : e.start + 4]!r} is not valid UTF-8: {_ENCODING}; "
+                "source.on_invalid_text='replace' puts U+FFFD there",
                 kind="input",
             ) from e
         return block
+
+    def _name_column(self, block: bytes, at: int, header: Sequence[str]) -> str:
+        """The column of a byte that is no UTF-8; "" where the rest does not tell."""
+        mark = uuid.uuid4().hex
+        rest = block[at:].decode(errors="replace").encode()
+        try:
+            table = self.parse_texts(block[:at] + mark.encode() + rest, header)
+        except (pa.ArrowException, SliceError):
+            return ""
+        for name, column in zip(table.column_names, table.itercolumns(), strict=True):
+            for path, kind in leaves(column.type, ()):
+                texts = values_at(column, path) if pt.is_string(kind) else iter(())
+                if any(pc.any(pc.match_substring(values, mark)).as_py() for values in texts):
+                    return f", column {name!r}"
+        return ""
 
     @contextlib.contextmanager
     def _errors(self, path: str, row: int, block: bytes) -> Iterator[None]:

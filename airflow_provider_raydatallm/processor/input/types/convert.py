@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.processor.input.types.plain import is_list, is_uuid
+from airflow_provider_raydatallm.processor.input.types.values import items_of
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:
@@ -82,19 +83,18 @@ def convert_parts(
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
     if pt.is_map(source) and pt.is_map(kind):
-        array = array.take(
-            pa.array(np.arange(len(array)))
-        )  # else null maps, and rows before a slice, have entries
+        # Else null maps, and rows before a slice, have entries.
+        array = array.take(pa.array(np.arange(len(array))))
         keys, values = convert_part(array.keys, kind.key_type), convert_part(array.items, kind.item_type)
         return pa.MapArray.from_arrays(_offsets(array, pa.int32()), keys, values, type=kind)
     if is_list(source) and pt.is_fixed_size_list(kind):
         values = convert_part(_items_of_equal_lists(array, kind.list_size), kind.value_type)
         return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=array.is_null())
     if is_list(source) and pt.is_list(kind):
-        values = convert_part(array.flatten(), kind.value_type)
+        values = convert_part(items_of(array), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(array, pa.int32()), values, type=kind)
     if is_list(source) and pt.is_large_list(kind):
-        values = convert_part(array.flatten(), kind.value_type)
+        values = convert_part(items_of(array), kind.value_type)
         return pa.LargeListArray.from_arrays(_offsets(array, pa.int64()), values, type=kind)
     raise pa.ArrowInvalid(f"{source} is not {kind}")
 
@@ -112,7 +112,7 @@ def _items_of_equal_lists(array: pa.Array, size: int) -> pa.Array:
         raise pa.ArrowInvalid(f"a list has {sizes[sizes != size][0]} items, and {size} were expected")
     first = (np.cumsum(is_valid) - is_valid) * size
     places = (first[:, None] + np.arange(size)).ravel()
-    return array.flatten().take(pa.array(places, mask=np.repeat(~is_valid, size)))
+    return items_of(array).take(pa.array(places, mask=np.repeat(~is_valid, size)))
 
 
 def _offsets(array: pa.Array, kind: pa.DataType) -> pa.Array:

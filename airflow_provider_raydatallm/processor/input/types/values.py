@@ -47,7 +47,16 @@ def values_of(array: pa.Array, step: str) -> pa.Array:
     if pt.is_map(kind):
         first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
         return (array.keys if step == KEYS else array.items).slice(first, end - first)
-    return array.flatten()
+    return items_of(array)
+
+
+def items_of(lists: pa.Array) -> pa.Array:
+    """`flatten()`, which fails for UUIDs at some depth, and is needed only for null lists that have items."""
+    if pt.is_fixed_size_list(lists.type):
+        return lists.flatten()
+    first, end = lists.offsets[0].as_py(), lists.offsets[-1].as_py()
+    has_all = pc.sum(pc.list_value_length(lists), min_count=0).as_py() == end - first
+    return lists.values.slice(first, end - first) if has_all else lists.flatten()
 
 
 def _unscaled(value: Decimal, scale: int) -> int:

@@ -37,7 +37,7 @@ def sample_token_lengths(
         raise SliceError(
             f"the model's tokenizer, which measures the rows, cannot be loaded: {e}", kind="model"
         ) from e
-    read_requests = RequestReader(plan, builder, carry_row=False)
+    read_requests = RequestReader(plan, builder, carry_row=False, is_sample=True)
     tokens: list[int] = []
     for index, spans in rows:
         for requests, _ in read_requests(index, spans):

@@ -11,6 +11,7 @@ T = TypeVar("T")
 
 
 def in_own_process(function: Callable[..., T], *args: Any) -> T:
-    """For what needs torch: what loads a tokenizer without it hides it from transformers for good."""
+    """For what may end the process, and for what needs torch: what loads a tokenizer without it hides it from
+    transformers for good."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *args).result()

@@ -54,7 +54,7 @@ def test_version_that_its_folder_does_not_show_yet_is_not_there(job: SliceJob) -
 def test_storage_that_is_away_is_waited_for_and_a_wrong_table_is_not(
     job: SliceJob, caplog: pytest.LogCaptureFixture
 ) -> None:
-    elsewhere = str(Path(job.slice_path).with_name("elsewhere"))
+    elsewhere = f"{job.output_path}.elsewhere"
     run_in_process(job.model_copy(update={"metadata_path": elsewhere}))
     commits = Path(elsewhere) / Path(job.slice_path).name / "commits"
     other = job.slice_path.replace("/out/", "/other/")

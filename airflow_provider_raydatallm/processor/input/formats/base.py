@@ -220,7 +220,7 @@ class _WholeReads(io.RawIOBase):
         start = self._raw.tell()
         left = self._file.size - start
         wanted = left if size < 0 else min(size, left)
-        data: bytes = self._raw.read(wanted) if wanted > 0 else b""
+        data = self._read(wanted) if wanted > 0 else b""
         if len(data) != max(wanted, 0):
             raise SliceError(
                 f"{self._file.path} could not be read: of the {wanted:,} bytes from byte {start:,} on, "
@@ -228,6 +228,14 @@ class _WholeReads(io.RawIOBase):
                 kind="transient",
             )
         return data
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return bytes(self._raw.read(size))
+        except (OSError, SliceError):
+            raise
+        except Exception as e:  # clients of stores have errors of their own
+            raise OSError(errno.EIO, reason(e)) from e
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return self._raw.seek(offset, whence)

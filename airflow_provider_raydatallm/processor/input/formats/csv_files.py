@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -59,7 +60,7 @@ class CsvFormat(TextFormat):
             ) from e
         if not names:
             raise SliceError(f"{path}: the header names no column", kind="input")
-        if duplicates := sorted({n for n in names if names.count(n) > 1}):
+        if duplicates := sorted(name for name, count in Counter(names).items() if count > 1):
             raise SliceError(
                 f"{path}: the header names {', '.join(map(repr, duplicates))} twice", kind="input"
             )

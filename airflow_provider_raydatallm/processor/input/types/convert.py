@@ -17,6 +17,8 @@ import pyarrow.types as pt
 from airflow_provider_raydatallm.processor.input.types.plain import is_list, is_uuid
 from airflow_provider_raydatallm.processor.input.types.values import items_of
 
+_MAX_INT_DIGITS = 20
+
 
 def empty_table(schema: pa.Schema) -> pa.Table:
     """`schema.empty_table()`, which fails for UUIDs within lists."""
@@ -62,6 +64,9 @@ def convert_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return convert_parts(array, kind, convert_array)
     if is_uuid(kind) and not isinstance(source, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, array.cast(pa.binary(16)))
+    if pt.is_integer(source) and pt.is_decimal(kind):
+        # Arrow wants room for all digits of the type; a decimal's own ones are looked at.
+        array = array.cast(pa.decimal256(min(_MAX_INT_DIGITS + kind.scale, 76), kind.scale))
     return array.cast(kind)
 
 

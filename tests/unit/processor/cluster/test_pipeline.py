@@ -12,6 +12,9 @@ from tests.support.in_process import job_of
 
 
 class Nowhere(RowWriter):
+    def begin_task(self, task: str) -> bool:
+        return False
+
     def _receive(self, *rows: Any) -> None:
         pass
 

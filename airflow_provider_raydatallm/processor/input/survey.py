@@ -100,9 +100,10 @@ class Survey:
         """What a file lacks is null there, and no request may read that."""
         files = [one for one in self.files if one.rows]
         columns = [set(one.columns) for one in files]
+        held = {name for one in self.files for name in one.columns}  # the others are folders' or declared
         for name in self.base.source_schema.names:
             lacking = [i for i, own in enumerate(columns) if name not in own]
-            if not lacking or len(lacking) == len(columns):
+            if not lacking or name not in held:
                 continue
             path = files[lacking[0]].file.path
             where = f"{len(lacking):,} of {len(columns):,} files, such as {path}"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.slice_paths import check_folders_above
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.listing import folder_column
@@ -36,6 +37,8 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
             f"the answer column {taken[0]!r} is also the slice folder's: {_rename(job)}",
             kind="input",
         )
+    for table in (job.paths.of_table.table, job.paths.of_table.quarantine):
+        check_folders_above(table, [*plan.columns, *names])
     reserved = {f.name for f in QUARANTINE_FIELDS}
     if taken := [n for n in plan.columns if n in reserved]:
         raise SliceError(

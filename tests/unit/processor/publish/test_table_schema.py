@@ -41,6 +41,19 @@ def test_input_column_that_the_quarantine_needs_is_refused(job: SliceJob, tmp_pa
     check(changed(job, columns=["name"]))
 
 
+def test_folder_above_the_table_never_hides_a_column(job: SliceJob, tmp_path: Path) -> None:
+    for above in (
+        changed(job, output_path=f"{tmp_path}/NAME=b/out"),
+        changed(job, quarantine_path=f"{tmp_path}/name=b/bad"),
+        changed(job, output_path=f"{tmp_path}/answer=b/out"),
+    ):
+        cluster = InProcess()
+        with pytest.raises(SliceError, match=r"lies below the folder '\w+=b': many readers would show"):
+            run_in_process(above, cluster)
+        assert cluster.answered == 0
+    assert run_in_process(changed(job, output_path=f"{tmp_path}/names=b/out")).counts.succeeded == 2
+
+
 def test_refused_column_costs_nothing_and_columns_is_the_cure(job: SliceJob, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"name": "a", "meta": {}}\n')
     other = changed(job, input_path=str(tmp_path / "in.jsonl"))

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayQueueTimeoutError
+from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMInputError, RayQueueTimeoutError
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
+from tests.support.deadly_files import deadly_environment, write_deadly_file
 from tests.support.engine_processes import processes
 from tests.support.marks import long
 from tests.support.paths import ROOT
@@ -103,6 +104,16 @@ def test_fragment_writer_that_is_paused_ends_the_job_and_says_so(
         str(error),
     )
     wait_for(lambda: not writer.is_running())
+
+
+@pytest.mark.parametrize("blocks", [None, long(2)])  # in the slice's process, and in those of Ray Data
+def test_file_that_ends_its_readers_is_named(
+    ask: Ask, asked: dict[str, Any], tmp_path: Path, blocks: int | None
+) -> None:
+    write_deadly_file(tmp_path / "c.parquet")
+    environment = deadly_environment(tmp_path / "site", signal.SIGSEGV)
+    with pytest.raises(RayLLMInputError, match=r"c\.parquet: reading its rows 1 to 13 ended two processes"):
+        ask(**asked, blocks=blocks, runtime_env={"env_vars": environment})
 
 
 _ASK = """

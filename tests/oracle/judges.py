@@ -109,15 +109,11 @@ def _arrow_columns(path: str) -> Columns:
 
 def _finer(us: Cell, ns: Cell) -> Cell:
     """The instant in nanoseconds, where that did not overflow, at any depth."""
-    if isinstance(us, tuple) and isinstance(ns, tuple) and us[:1] == ns[:1]:
-        if us[0] in ("local", "instant"):
-            return ns if 0 <= ns[1] - us[1] < 1000 else us
-        if us[0] in ("list", "map", "struct") and len(us[1]) == len(ns[1]):
-            finer = (_finer(a, b) for a, b in zip(us[1], ns[1], strict=True))
-            return (us[0], type(us[1])(finer))
-        if len(us) == len(ns) == 2 and isinstance(us[0], (str, tuple)):  # a field, or a pair of a map
-            return tuple(_finer(a, b) for a, b in zip(us, ns, strict=True))
-    return us
+    if not isinstance(us, (tuple, list)) or not isinstance(ns, (tuple, list)) or len(us) != len(ns):
+        return us
+    if us[:1] == ns[:1] and us[:1] in (("local",), ("instant",)):
+        return ns if 0 <= ns[1] - us[1] < 1000 else us
+    return type(us)(_finer(a, b) for a, b in zip(us, ns, strict=True))
 
 
 def columns_of(table: pa.Table, like: pa.Schema | None = None) -> Columns:

@@ -26,8 +26,7 @@ class SliceFilter:
     def mask(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         if _is_date(values.type):
             # Whole seconds: %S would print the fraction of finer units.
-            seconds = self._in_timezone(pc.floor_temporal(values, unit="second"))
-            text = pc.strftime(seconds, format=self.format)
+            text = pc.strftime(self._in_timezone(_floor_to_seconds(values)), format=self.format)
         elif pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
             text = values  # of a row whose bytes are no text, only that is known: it is another key
         else:
@@ -44,14 +43,23 @@ class SliceFilter:
 
     def _in_timezone(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         if getattr(values.type, "tz", None) is not None:
-            return values.cast(pa.timestamp("s", tz=self.timezone), safe=False)
-        values = values.cast(pa.timestamp("s"), safe=False)
+            return values.cast(pa.timestamp("s", tz=self.timezone))
         # A time without a zone is taken as the slice's; it matters only to a format with a zone.
         return pc.assume_timezone(values, self.timezone, ambiguous="earliest", nonexistent="earliest")
 
 
 def _is_date(column_type: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(column_type) or pa.types.is_date(column_type))
+
+
+def _floor_to_seconds(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Unlike `floor_temporal`, at the ends of a unit's range, too."""
+    if not pa.types.is_timestamp(values.type):
+        return values.cast(pa.timestamp("s"))
+    kind = pa.timestamp("s", tz=values.type.tz)
+    seconds = values.cast(kind, safe=False)  # towards 1970
+    is_later = pc.greater(seconds.cast(values.type), values)
+    return pc.subtract(seconds.cast(pa.int64()), is_later.cast(pa.int64())).cast(kind)
 
 
 def _check_format(slice_format: str) -> None:

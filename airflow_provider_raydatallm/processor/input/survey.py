@@ -102,7 +102,9 @@ class Survey:
         columns = [set(one.columns) for one in files]
         held = {name for one in self.files for name in one.columns}  # the others are folders' or declared
         for name in self.base.source_schema.names:
-            lacking = [i for i, own in enumerate(columns) if name not in own]
+            lacking = [
+                i for i, own in enumerate(columns) if name not in own and name not in files[i].scan.absent
+            ]
             if not lacking or name not in held:
                 continue
             path = files[lacking[0]].file.path

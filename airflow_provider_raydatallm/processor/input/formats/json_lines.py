@@ -83,8 +83,8 @@ class _JsonTypes(ColumnTypes):
 
     def __init__(self, name: str, declared: Mapping[str, pa.DataType]) -> None:
         self.name = name
-        self._declared = declared
-        self._types: dict[ColumnPath, pa.DataType] | None = None
+        self._unresolved = dict(declared)
+        self._types: dict[ColumnPath, pa.DataType] = {}
         self._schema = pa.schema([])
         self._fields = 0
         self._ranges: dict[ColumnPath, ValueRange] = {}
@@ -92,7 +92,8 @@ class _JsonTypes(ColumnTypes):
 
     @property
     def absent(self) -> frozenset[str]:
-        return frozenset(self._absent)
+        undecided = {parse_path(text, ())[0] for text in self._unresolved}
+        return frozenset({*self._absent, *self._unresolved, *undecided})
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -105,10 +106,7 @@ class _JsonTypes(ColumnTypes):
 
     def add(self, block: bytes) -> int:
         _check_lines(block)
-        if self._types is None:
-            columns = _first_keys(block)
-            self._types = {parse_path(text, columns): kind for text, kind in self._declared.items()}
-            self._absent = {name for name, *_ in self._types}
+        self._resolve(block)
         self._absent -= {name for name in self._absent if _has_key(block, name)}
         rows = 0
         for piece, is_rest in self._pieces(block):
@@ -117,6 +115,18 @@ class _JsonTypes(ColumnTypes):
             except pa.ArrowInvalid as e:
                 raise pa.ArrowInvalid(_counted_from(rows, str(e))) from e
         return rows
+
+    def _resolve(self, block: bytes) -> None:
+        """A declared text with dots is a column's name or a path: records say which."""
+        for text, kind in list(self._unresolved.items()):
+            path = parse_path(text, ())
+            if len(path) > 1 and _has_column(block, text):
+                path = (text,)
+            elif len(path) > 1 and not _has_column(block, path[0]):
+                continue
+            self._types[path] = kind
+            self._absent.add(path[0])
+            del self._unresolved[text]
 
     def _pieces(self, block: bytes) -> Iterator[tuple[bytes, bool]]:
         """Yields small pieces while they add fields, larger ones where they add few; then the rest, and
@@ -295,11 +305,18 @@ def _has_key(block: bytes, name: str) -> bool:
     return any(json.dumps(name, ensure_ascii=is_ascii).encode() in block for is_ascii in (False, True))
 
 
-def _first_keys(block: bytes) -> list[str]:
-    try:
-        return list(json.loads(block.lstrip().partition(b"\n")[0]))
-    except (ValueError, RecursionError):
-        return []  # parsing says what is wrong
+def _has_column(block: bytes, name: str) -> bool:
+    """Whether a record has such a key, and not only an object or a text within one."""
+    for is_ascii in {True, name.isascii()}:
+        key, start = json.dumps(name, ensure_ascii=is_ascii).encode(), 0
+        while (found := block.find(key, start)) >= 0:
+            start = block.find(b"\n", found) + 1 or len(block)
+            try:
+                if name in json.loads(block[block.rfind(b"\n", 0, found) + 1 : start]):
+                    return True
+            except (ValueError, RecursionError):
+                return False  # parsing says what is wrong
+    return False
 
 
 def _reaches(column: pa.ChunkedArray, path: ColumnPath, limit: int) -> bool:

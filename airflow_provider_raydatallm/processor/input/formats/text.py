@@ -190,6 +190,8 @@ class TextFormat(FileFormat):
 
     def _to_utf8(self, path: str, data: bytes) -> bytes:
         encoding = self.options.encoding
+        if encoding == "utf-8":  # which is checked with the columns' names at hand
+            return data
         try:
             return data.decode(
                 encoding, "replace" if self.options.replaces_invalid_text else "strict"

@@ -97,6 +97,13 @@ def test_slice_of_a_distant_day_has_its_rows_in_the_old_timestamp_format(a_slice
     assert a_slice.values(slice_column="t", slice_key="3000-01-01") == [1]
 
 
+def test_slice_of_the_first_day_that_nanoseconds_reach_has_its_rows(a_slice: Slice) -> None:
+    times = pa.array([-(2**63) + 1, -1, 0, 2**63 - 1], pa.timestamp("ns"))
+    a_slice.file({"x": [1, 2, 3, 4], "t": times})
+    for key, values in {"1677-09-21": [1], "1969-12-31": [2], "1970-01-01": [3], "2262-04-11": [4]}.items():
+        assert a_slice.values(slice_column="t", slice_key=key) == values
+
+
 @pytest.mark.parametrize(("one", "other"), [("us", "ns"), ("s", "us")])
 @pytest.mark.parametrize("wrap", [lambda v, k: (v, k), lambda v, k: ({"a": v}, pa.struct([("a", k)]))])
 def test_durations_of_several_units_are_the_same_durations(
@@ -372,6 +379,37 @@ def test_text_file_that_is_not_utf8_is_refused_with_the_column_replaced_or_decod
     a_slice.refuse(rf"{name}, in or before record .*, column 'x'.*source.encoding.*on_invalid_text")
     assert a_slice.values(on_invalid_text="replace") == ["ok", "\ufffd"]
     assert a_slice.values(encoding="latin-1", on_config_change="recompute") == ["ok", "é"]
+
+
+def test_text_of_a_csv_with_escapes_that_is_not_utf8_is_refused_with_the_column(a_slice: Slice) -> None:
+    (a_slice.folder / "0.csv").write_bytes(b"y,x\na,ok\nb,\xe9\n")
+    a_slice.refuse(r"0\.csv, in or before record 2, column 'x'.*", csv_options={"escape_char": "\\"})
+
+
+@pytest.mark.parametrize("files", [
+    ('{"x": 1, "a.b": 1}', '{"x": 2}', '{"x": 3, "note": "a.b"}'),
+    ('{"x": 1}', '{"x": 2}\n{"x": 3, "a.b": 1}'),
+    ('{"x": 1, "c": {"a.b": 5}}', '{"x": 3, "a.b": 1, "a": {"b": 7}}'),
+])  # fmt: skip
+def test_declared_name_with_dots_is_the_column_of_that_name_where_there_is_one(
+    a_slice: Slice, files: tuple[str, ...]
+) -> None:
+    a_slice.lines(*files)
+    table = a_slice.publish(column_types={"a.b": "decimal(5, 1)"}, prompt="{x}")
+    assert table.column("a.b").type == pa.decimal128(5, 1)
+    assert table.column("a.b").drop_null().to_pylist() == [Decimal(1)]
+
+
+def test_declared_path_may_be_missing_in_files_and_first_records(a_slice: Slice) -> None:
+    a_slice.lines('{"x": 1}\n{"x": 2, "a": {"b": 1}}', '{"x": 3}', '{"x": 4, "a": {}}')
+    table = a_slice.publish(column_types={"a.b": "decimal(5, 1)"})
+    assert table.column("a").to_pylist() == [None, {"b": Decimal(1)}, None, {"b": None}]
+
+
+def test_column_of_the_prompt_that_only_files_without_rows_have_is_missing(a_slice: Slice) -> None:
+    a_slice.file({"y": [1]})
+    a_slice.file({"x": pa.array([], pa.int64())})
+    a_slice.refuse("column 'x', which the request or the slice needs, is missing in 1 of 1 files")
 
 
 def test_prompts_have_all_digits_of_a_time_of_day(a_slice: Slice) -> None:

@@ -52,11 +52,15 @@ def values_of(array: pa.Array, step: str) -> pa.Array:
 
 def items_of(lists: pa.Array) -> pa.Array:
     """`flatten()`, which fails for UUIDs at some depth, and is needed only for null lists that have items."""
+    if lists.null_count == len(lists):
+        return lists.values.slice(0, 0)
     if pt.is_fixed_size_list(lists.type):
         return lists.flatten()
     first, end = lists.offsets[0].as_py(), lists.offsets[-1].as_py()
-    has_all = pc.sum(pc.list_value_length(lists), min_count=0).as_py() == end - first
-    return lists.values.slice(first, end - first) if has_all else lists.flatten()
+    count = pc.sum(pc.list_value_length(lists), min_count=0).as_py()
+    if count == end - first:
+        return lists.values.slice(first, count)
+    return lists.flatten() if count else lists.values.slice(0, 0)
 
 
 def _unscaled(value: Decimal, scale: int) -> int:

@@ -305,7 +305,10 @@ def test_polars_and_pandas_types_that_arrow_lacks_are_refused_with_the_way_out(a
     a_slice.refuse(r"0\.parquet: column 'x' .*periods.*columns=")
 
 
-@pytest.mark.parametrize("expression", ["uuid()", "[uuid()]", "{'u': uuid()}", "map([uuid()], [uuid()])"])
+@pytest.mark.parametrize("expression", [
+    "uuid()", "[uuid()]", "{'u': uuid()}", "map([uuid()], [uuid()])",
+    "case when range = 1 then [{'t': 'a', 'u': uuid()}] end", "if(range > 9, [{'t': 'a', 'u': uuid()}], null)",
+])  # fmt: skip
 def test_uuids_stay_uuids_at_every_depth(a_slice: Slice, expression: str) -> None:
     source = f"{a_slice.folder}/0.parquet"
     duckdb.sql(f"copy (select {expression} as x from range(3)) to '{source}' (format parquet)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -13,16 +14,20 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
+import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
 from airflow_provider_raydatallm.processor.input.formats.text import ColumnTypes, TextFormat
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
+from airflow_provider_raydatallm.processor.input.types.lossless import holds_integer
 from airflow_provider_raydatallm.processor.input.types.plain import plain_schema
+from airflow_provider_raydatallm.processor.input.types.values import rows_beyond_exact_integers
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_HEADER_BYTES = 1 << 20
 _ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
+_INTEGER = re.compile(r"[+-]?\d+")
 #: The first line that spreadsheets write to name the delimiter.
 _SEPARATOR = re.compile(rb'\s*"?sep=(.)"?\r?\n', re.IGNORECASE)
 
@@ -53,6 +58,8 @@ class CsvFormat(TextFormat):
                 escapechar=options.escape_char,
             )
             names = tuple(next(lines, []))
+            if next(lines, None) is not None:
+                raise ValueError("a CR alone ends its line")
         except (ValueError, csv.Error) as e:
             raise SliceError(
                 f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends; {_ENCODING}",
@@ -147,7 +154,34 @@ class _CsvTypes(ColumnTypes):
 
     def add(self, block: bytes) -> int:
         types = self._format.declared(self._header)
-        return int(self._format.read_table(block, self._header, self._header, types).num_rows)
+        table = self._format.read_table(block, self._header, self._header, types)
+        self._check_floats(block, table)
+        return int(table.num_rows)
+
+    def _check_floats(self, block: bytes, table: pa.Table) -> None:
+        """:raises pa.ArrowInvalid: for an integer, or a size, that its float does not hold."""
+        large = {
+            field.name: rows
+            for field in table.schema
+            if pt.is_floating(field.type) and len(rows := rows_beyond_exact_integers(table[field.name]))
+        }
+        if not large:
+            return
+        texts = self._format.read_table(
+            block, self._header, list(large), pa.schema([(name, pa.string()) for name in large])
+        )
+        for name, rows in large.items():
+            values = table[name].take(rows)
+            for row, text, value in zip(rows.to_pylist(), texts[name].take(rows), values, strict=True):
+                number = text.as_py().strip()
+                is_held = "inf" in number.lower() if math.isinf(value.as_py()) else (
+                    not _INTEGER.fullmatch(number) or holds_integer(value.type, int(number))
+                )  # fmt: skip
+                if not is_held:
+                    raise pa.ArrowInvalid(
+                        f"Row #{row + 1}: column {name!r}: {number} is none of {value.type}: declare it as "
+                        "another type, such as decimal128(38, 3)"
+                    )
 
     def schema(self) -> pa.Schema:
         return plain_schema(self._format.declared(self._header))

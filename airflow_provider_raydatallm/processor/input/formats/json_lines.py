@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as pa_json
 import pyarrow.types as pt
 
@@ -26,7 +25,11 @@ from airflow_provider_raydatallm.processor.input.types.declared import (
     parse_path,
     with_declared,
 )
-from airflow_provider_raydatallm.processor.input.types.lossless import EXACT_INTS, ValueRange
+from airflow_provider_raydatallm.processor.input.types.lossless import (
+    EXACT_INTS,
+    ValueRange,
+    holds_integer,
+)
 from airflow_provider_raydatallm.processor.input.types.plain import (
     ITEMS,
     ColumnPath,
@@ -36,7 +39,11 @@ from airflow_provider_raydatallm.processor.input.types.plain import (
     replace_parts,
 )
 from airflow_provider_raydatallm.processor.input.types.unify import unify_schemas
-from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
+from airflow_provider_raydatallm.processor.input.types.values import (
+    range_of,
+    rows_beyond_exact_integers,
+    values_at,
+)
 
 #: Levels of a value.
 MAX_DEPTH = 32
@@ -155,6 +162,7 @@ class _JsonTypes(ColumnTypes):
         found = plain_schema(pa.schema([(f.name, _without_dates(f.type)) for f in table.schema]))
         wide = {path: pa.uint64() for path in self._wide_integers(piece, table, found, types)}
         typed = plain_schema(with_declared(found, {**wide, **types}))
+        self._check_floats(piece, table, types)
         if wide or types:
             table = conform(_parse_naming(piece, {**wide, **types}, typed), typed, {})
         for path, kind in leaves(pa.struct(list(typed)), ()):
@@ -167,6 +175,19 @@ class _JsonTypes(ColumnTypes):
         self._fields = _check_width(self._schema)
         return int(table.num_rows)
 
+    def _check_floats(self, piece: bytes, table: pa.Table, types: Mapping[ColumnPath, pa.DataType]) -> None:
+        """:raises pa.ArrowInvalid: for an integer that its declared float does not hold."""
+        for path, kind in types.items():
+            if not pt.is_floating(kind) or not _reaches(table.column(path[0]), path[1:]):
+                continue
+            for record in _records_with_integers(piece, len(str(EXACT_INTS[kind.bit_width]))):
+                for number in _numbers_at(record, path):
+                    if isinstance(number, int) and not holds_integer(kind, number):
+                        raise pa.ArrowInvalid(
+                            f"field {path_text(path)!r}: {number} is none of {kind}: declare it as another "
+                            "type, such as decimal128(38, 3)"
+                        )
+
     def _wide_integers(
         self, piece: bytes, table: pa.Table, found: pa.Schema, types: Mapping[ColumnPath, pa.DataType]
     ) -> list[ColumnPath]:
@@ -177,14 +198,12 @@ class _JsonTypes(ColumnTypes):
         paths = [
             path
             for path, kind in leaves(pa.struct(list(found)), ())
-            if path not in types
-            and pt.is_floating(kind)
-            and _reaches(table.column(path[0]), path[1:], _EXACT)
+            if path not in types and pt.is_floating(kind) and _reaches(table.column(path[0]), path[1:])
         ]
         if not paths:
             return []
         wide: dict[ColumnPath, int] = {}
-        for record in _records_with_long_integers(piece):
+        for record in _records_with_integers(piece, len(str(_EXACT))):
             for path in paths:
                 numbers = (v for v in _numbers_at(record, path) if isinstance(v, int) and abs(v) > _EXACT)
                 if (number := next(numbers, None)) is not None:
@@ -319,18 +338,20 @@ def _has_column(block: bytes, name: str) -> bool:
     return False
 
 
-def _reaches(column: pa.ChunkedArray, path: ColumnPath, limit: int) -> bool:
-    largest = (pc.max(pc.abs(values)).as_py() for values in values_at(column, path))
-    return any(value is not None and value >= limit for value in largest)
+def _reaches(column: pa.ChunkedArray, path: ColumnPath) -> bool:
+    """Whether floats are so large that they hold not each integer."""
+    return any(len(rows_beyond_exact_integers(values)) for values in values_at(column, path))
 
 
-def _records_with_long_integers(block: bytes) -> Iterator[Any]:
-    """Yields the records in whose lines are integers that a float may not hold, perhaps within a text."""
+def _records_with_integers(block: bytes, digits: int) -> Iterator[Any]:
+    """Yields the records in whose lines are integers of so many digits, perhaps within a text."""
     data = np.frombuffer(block, np.uint8)
     is_digit = (data - ord("0")) < 10
     runs = is_digit
-    for step in (1, 2, 4, 8):
-        runs = runs[:-step] & runs[step:]
+    size = 1
+    while size < digits:  # each step finds runs of up to twice the length
+        step = min(size, digits - size)
+        runs, size = runs[:-step] & runs[step:], size + step
     starts = np.flatnonzero(runs)
     before = np.where(starts > 0, data[starts - 1], ord(" "))
     starts = starts[(before != ord(".")) & ((before - ord("0")) >= 10)]

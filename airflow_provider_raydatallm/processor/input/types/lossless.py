@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -52,6 +54,12 @@ def held_values(source: pa.DataType, target: pa.DataType, *, floats_count: bool 
     if kind_of(source) == kind_of(target) and hasattr(source, "unit"):
         return _counts_held(source, target)
     return False
+
+
+def holds_integer(kind: pa.DataType, value: int) -> bool:
+    """Whether an integer is the same as a float of a type."""
+    held = float(np.array(float(value), kind.to_pandas_dtype())) if abs(value) < 10**300 else math.inf
+    return math.isfinite(held) and int(held) == value
 
 
 def kind_of(kind: pa.DataType) -> str:

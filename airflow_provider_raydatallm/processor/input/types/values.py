@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
+from airflow_provider_raydatallm.processor.input.types.lossless import EXACT_INTS, ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import KEYS, ColumnPath
 
 
@@ -37,6 +37,12 @@ def range_of(values: pa.Array) -> ValueRange | None:
     if pt.is_decimal(kind):
         return ValueRange(_unscaled(low, kind.scale), _unscaled(high, kind.scale))
     return ValueRange(low, high)
+
+
+def rows_beyond_exact_integers(floats: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Returns where floats are so large that they hold not each integer."""
+    limit = pa.scalar(float(EXACT_INTS[floats.type.bit_width]), floats.type)
+    return pc.indices_nonzero(pc.greater_equal(pc.abs(floats), limit))
 
 
 def values_of(array: pa.Array, step: str) -> pa.Array:

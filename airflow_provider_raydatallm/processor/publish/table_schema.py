@@ -15,7 +15,7 @@ from airflow_provider_raydatallm.processor.columns import QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.types.convert import empty_table
-from airflow_provider_raydatallm.processor.input.types.plain import plain_type
+from airflow_provider_raydatallm.processor.input.types.plain import children, plain_type
 
 #: How published files are written.
 WRITE_OPTIONS = {"compression": "zstd"}
@@ -77,6 +77,8 @@ def _rename(job: SliceJob) -> str:
 def _find_problem(kind: pa.DataType) -> str | None:
     """Writes and reads a column of a type as publishing does: rows taken from tables, which are put
     together."""
+    if _has_empty_lists(kind):  # Arrow divides by their size
+        return "such a column cannot be published (lists of no items have no values)"
     schema = pa.schema([("x", kind)])
     values = pa.nulls(2, kind)
     if pa.types.is_fixed_size_list(kind):  # some versions of pyarrow read no null of it from Parquet
@@ -92,3 +94,9 @@ def _find_problem(kind: pa.DataType) -> str | None:
         return f"such a column cannot be published ({str(e).strip()[:200]})"
     expected = plain_type(kind)
     return None if stored == expected or plain_type(stored) == expected else f"Parquet would make it {stored}"
+
+
+def _has_empty_lists(kind: pa.DataType) -> bool:
+    if pa.types.is_fixed_size_list(kind) and kind.list_size == 0:
+        return True
+    return any(_has_empty_lists(part) for _, part in children(kind))

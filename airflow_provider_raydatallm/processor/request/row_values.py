@@ -9,7 +9,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.processor.input.types.convert import convert_parts
-from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, replace_parts
+from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, leaves, replace_parts
+from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
+
+#: By the unit of a time of day.
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
 def read_rows(table: pa.Table) -> tuple[list[dict[str, Any]], dict[int, str]]:
@@ -17,27 +21,27 @@ def read_rows(table: pa.Table) -> tuple[list[dict[str, Any]], dict[int, str]]:
     if not table.num_columns:
         return [{} for _ in range(table.num_rows)], {}
     table = _with_readable_times(table)
-    try:
-        return table.to_pylist(), {}
-    except Exception:  # a cell of one row, mostly
-        columns: list[list[Any]] = []
-        unreadable: dict[int, str] = {}
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            values, problems = _read_cells(column)
-            columns.append(values)
-            for i, problem in problems.items():
-                unreadable.setdefault(i, f"column {name!r} holds a value that Python cannot read: {problem}")
-        return [
-            dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)
-        ], unreadable
+    columns: list[list[Any]] = []
+    unreadable: dict[int, str] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        values, problems = _read_cells(column)
+        columns.append(values)
+        for i, problem in problems.items():
+            unreadable.setdefault(i, f"column {name!r} holds a value that Python cannot read: {problem}")
+    return [
+        dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)
+    ], unreadable
 
 
-def _read_cells(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception]]:
+def _read_cells(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception | str]]:
+    problems: dict[int, Exception | str] = {}
+    if _has_late_time(column):
+        rows = range(len(column))
+        problems = dict.fromkeys((i for i in rows if _has_late_time(column[i : i + 1])), "a time of 24:00:00")
     try:
-        return column.to_pylist(), {}
+        return column.to_pylist(), problems
     except Exception:
         values: list[Any] = []
-        problems: dict[int, Exception] = {}
         for i, cell in enumerate(column):
             value = None
             try:
@@ -46,6 +50,16 @@ def _read_cells(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception
                 problems[i] = e
             values.append(value)
         return values, problems
+
+
+def _has_late_time(column: pa.ChunkedArray) -> bool:
+    """Whether there is a time of day that Python takes for one of the next day."""
+    return any(
+        (found := range_of(values)) is not None and found.high >= _DAY[kind.unit]
+        for path, kind in leaves(column.type, ())
+        if pt.is_time(kind)
+        for values in values_at(column, path)
+    )
 
 
 def _with_readable_times(table: pa.Table) -> pa.Table:

@@ -447,3 +447,20 @@ def test_prompts_have_all_digits_of_a_time_of_day(a_slice: Slice) -> None:
     assert a_slice.publish(prompt="{x}").column("answer").to_pylist() == [
         "00:00:00.000000001", "12:00:00.123456789", "12:00:00.12", "00:00:00",
     ]  # fmt: skip
+
+
+def test_lists_of_no_items_are_refused(a_slice: Slice) -> None:
+    a_slice.file({"x": ["a"], "y": pa.array([[]], pa.list_(pa.int64(), 0))})
+    a_slice.refuse(r"0\.parquet: column 'y' is .*lists of no items.*columns=")
+
+
+def test_row_with_a_time_of_24_hours_is_not_asked_with_another_time(a_slice: Slice) -> None:
+    duckdb.sql(
+        "copy (select [t] as x from (values (time '24:00:00'), ('23:59:59'), (null)) as _(t)) "
+        f"to '{a_slice.folder}/0.parquet'"
+    )
+    table = a_slice.publish(max_quarantine_fraction=0.5)
+    assert len(table) == 2
+    assert "23:59:59" in table.column("answer")[0].as_py()
+    [failed] = pq.read_table(a_slice.job.paths.quarantine, partitioning=None).to_pylist()
+    assert failed["__error"] == "column 'x' holds a value that Python cannot read: a time of 24:00:00"

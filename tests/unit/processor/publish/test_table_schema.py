@@ -69,6 +69,7 @@ def test_refused_column_costs_nothing_and_columns_is_the_cure(job: SliceJob, tmp
     pa.dense_union([pa.field("a", pa.int8())]), pa.sparse_union([pa.field("a", pa.int8())]),
     pa.list_(pa.struct([])), pa.struct([("a", pa.struct([]))]), pa.decimal128(5, -2),
     pa.list_(pa.dense_union([pa.field("a", pa.int8())])), pa.string_view(), pa.list_(pa.binary_view()),
+    pa.struct([("a", pa.list_(pa.int8(), 0))]),
 ], ids=str)  # fmt: skip
 def test_answer_of_a_type_that_cannot_be_published_is_refused(job: SliceJob, kind: pa.DataType) -> None:
     with pytest.raises(SliceError, match=r"answer column 'answer' is .*return another type from postprocess"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,8 +165,11 @@ def _verdict(files: Sequence[Written], asked: str | None) -> tuple[Must, str]:
     :param asked: the column that the prompt shows.
     """
     names = dict.fromkeys(name for file in files for name in file.columns)
-    cells = (cell for file in files for column in file.columns.values() for cell in column)
-    if any(map(_has_invalid_text, cells)):
+
+    def cells() -> Iterator[Cell]:
+        return (cell for file in files for column in file.columns.values() for cell in column)
+
+    if any(map(_has_invalid_text, cells())):
         return "refuse", "a text is not UTF-8"
     odd = (kind for file in files for kind in (file.views["duckdb"].types or {}).values())
     if found := next((name for kind in odd for name in _REFUSED if name in kind), None):
@@ -178,6 +181,8 @@ def _verdict(files: Sequence[Written], asked: str | None) -> tuple[Must, str]:
     parts = (
         [(file.types[name], file.columns[name]) for file in files if name in file.columns] for name in names
     )
+    if any(has_int96(file.path) for file in files) and any(map(_is_beyond_nanoseconds, cells())):
+        return "either", "Parquet's type, of nanoseconds, says nothing of these times"
     if all(map(_reads_all, files)) and all(map(rules.surely_fit, parts)):
         return "publish", "types are equal, or fit"
     return "either", "no rule says so"
@@ -226,6 +231,12 @@ def _has_invalid_text(value: Cell) -> bool:
     if value[0] == "map":
         return any(_has_invalid_text(v) for pair in value[1] for v in pair)
     return value[0] == "list" and any(map(_has_invalid_text, value[1]))
+
+
+def _is_beyond_nanoseconds(value: Cell) -> bool:
+    if isinstance(value, tuple) and value[:1] in (("local",), ("instant",)):
+        return abs(value[1]) >= 2**63
+    return isinstance(value, (tuple, list)) and any(map(_is_beyond_nanoseconds, value))
 
 
 def _family(kind: pa.DataType) -> str:

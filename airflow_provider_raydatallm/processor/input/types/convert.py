@@ -59,6 +59,8 @@ def convert_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pt.is_null(source) or (pt.is_null(kind) and array.null_count == len(array)):
         return pa.nulls(len(array), kind)
     if pt.is_dictionary(source):
+        if not len(array.dictionary):  # Arrow decodes nulls of no values for some arrays only
+            return pa.nulls(len(array), kind)
         return convert_array(array.dictionary_decode(), kind)
     if pt.is_nested(source) and pt.is_nested(kind):
         return convert_parts(array, kind, convert_array)

@@ -464,3 +464,10 @@ def test_row_with_a_time_of_24_hours_is_not_asked_with_another_time(a_slice: Sli
     assert "23:59:59" in table.column("answer")[0].as_py()
     [failed] = pq.read_table(a_slice.job.paths.quarantine, partitioning=None).to_pylist()
     assert failed["__error"] == "column 'x' holds a value that Python cannot read: a time of 24:00:00"
+
+
+def test_null_struct_with_texts_is_null(a_slice: Slice) -> None:
+    required = pa.field("t", pa.string(), nullable=False)
+    kind = pa.struct([("a", pa.struct([required, ("b", pa.list_(pa.string(), 2))]))])
+    a_slice.file({"x": [1], "y": pa.array([{"a": None}], kind)})
+    assert a_slice.publish().column("y").to_pylist() == [{"a": None}]

@@ -28,9 +28,7 @@ def read_rows(table: pa.Table) -> tuple[list[dict[str, Any]], dict[int, str]]:
         columns.append(values)
         for i, problem in problems.items():
             unreadable.setdefault(i, f"column {name!r} holds a value that Python cannot read: {problem}")
-    return [
-        dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)
-    ], unreadable
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)], unreadable
 
 
 def _read_cells(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, Exception | str]]:

@@ -116,6 +116,7 @@ class ParquetFooter:
             pre_buffer=True,
             coerce_int96_timestamp_unit=self.int96_unit,
             read_dictionary=list(dictionaries) or None,
+            page_checksum_verification=True,
             **_OPTIONS,
         )
 

@@ -42,7 +42,14 @@ def conform(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) ->
         elif (value := constants.get(field.name)) is None:
             columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
         else:
-            columns.append(pa.chunked_array([pa.repeat(pa.scalar(value, field.type), table.num_rows)]))
+            try:
+                constant = pa.scalar(value, field.type)
+            except (pa.ArrowException, TypeError, ValueError) as e:
+                raise pa.ArrowInvalid(
+                    f"column {field.name!r} is {value!r} by its Hive folder, and {field.type} in files, "
+                    "which does not hold that text: write all files to such folders, or none"
+                ) from e
+            columns.append(pa.chunked_array([pa.repeat(constant, table.num_rows)]))
     return pa.Table.from_arrays(columns, schema=schema) if columns else table.select([])
 
 

@@ -114,6 +114,8 @@ class CsvCase(Case):
         names = {name for header in headers for name in header}
         if self.bad:
             must, why = "refuse", f"bytes are not {encoding}"
+        elif any(map(self._has_integers_beyond_floats, self.files)):
+            must, why = "refuse", "a float does not hold an integer"
         elif any(a - b and b - a for a in headers for b in headers):
             must, why = "refuse", HEADERS
         elif len({name.casefold() for name in names}) < len(names):
@@ -124,6 +126,13 @@ class CsvCase(Case):
             concat(known), rows, {}, must, why, type_problem=lambda name, kind: "",
             features=[*features, "depth 0"],
         )  # fmt: skip
+
+    def _has_integers_beyond_floats(self, file: CsvFile) -> bool:
+        texts = (text for name, column in file.columns.items() for text, _ in column if self._is_float(name))
+        return any(text.lstrip("+-").isdigit() and int(text) != float(text) for text in texts)
+
+    def _is_float(self, name: str) -> bool:
+        return str(self.types.get(name)).startswith("float")
 
     def _text(self, file: CsvFile) -> str:
         rows = [[text for text, _ in row] for row in zip(*file.columns.values(), strict=True)]

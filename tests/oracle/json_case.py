@@ -131,6 +131,8 @@ class JsonCase(Case):
         elif not self.types and all(map(_surely_fit, values.values())):
             must, why = "publish", "values of each field are of one type, or fit"
         columns = concat(known)
+        if must == "publish" and any(str(kind).startswith("float") for kind in self.types.values()):
+            must, why = "either", "a declared float may not hold an integer"
         if must != "refuse" and any(WRONG in column for column in columns.values()):
             must, why = "refuse", "a value is not of its type in column_types"
         return Truth(

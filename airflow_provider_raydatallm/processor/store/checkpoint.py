@@ -97,7 +97,7 @@ class CheckpointState:
 
     @property
     def invalid(self) -> Fragments:
-        """The invalid answers that count, of which rows are told: not those of the version before."""
+        """The invalid answers that this version counts; those carried over counted in the one before it."""
         invalid = self._counted(self.ledger.invalid)
         return invalid.filter(~invalid.carried)
 

@@ -471,3 +471,19 @@ def test_null_struct_with_texts_is_null(a_slice: Slice) -> None:
     kind = pa.struct([("a", pa.struct([required, ("b", pa.list_(pa.string(), 2))]))])
     a_slice.file({"x": [1], "y": pa.array([{"a": None}], kind)})
     assert a_slice.publish().column("y").to_pylist() == [{"a": None}]
+
+
+def test_bit_that_flipped_in_a_page_with_a_checksum_is_no_value(a_slice: Slice) -> None:
+    a_slice.file({"x": list(range(100))}, compression="none", use_dictionary=False, write_page_checksum=True)
+    [path] = a_slice.folder.iterdir()
+    content = bytearray(path.read_bytes())
+    content[content.index((50).to_bytes(8, "little")) + 3] ^= 4
+    path.write_bytes(content)
+    a_slice.refuse(r"0\.parquet, row group 0, column 'x': .*CRC")
+
+
+def test_folder_whose_value_the_files_type_does_not_hold_is_refused_with_the_column(a_slice: Slice) -> None:
+    a_slice.file({"x": [1], "c": [5]})
+    (a_slice.folder / "c=a").mkdir()
+    pq.write_table(pa.table({"x": [2]}), a_slice.folder / "c=a" / "1.parquet")
+    a_slice.refuse(r"c=a/1\.parquet.*column 'c' is 'a' by its Hive folder, and int64")

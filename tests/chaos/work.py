@@ -198,7 +198,6 @@ def _audit_kept(s: Slice) -> list[str]:
 
 def sabotage(what: str) -> None:
     """Break the product in this process, to see that the audit notices."""
-    from airflow_provider_raydatallm.processor.publish import parts
     from airflow_provider_raydatallm.processor.store import checkpoint, fragment_reader
 
     if what == "nothing is fenced":
@@ -208,13 +207,13 @@ def sabotage(what: str) -> None:
         reconcile._newest_number = lambda folders: shown[-1]
         reconcile.Shown.is_right = property(lambda self: self.has_success and not self.missing)
     elif what == "answers of the wrong place":
-        window = fragment_reader.FragmentReader.window
+        between = fragment_reader.FragmentReader.between
 
-        def shifted(self: Any, index: int, start: int, stop: int) -> Any:
-            offsets, table = window(self, index, start, stop)
-            return offsets, table.take(pa.array(list(reversed(range(table.num_rows)))))
+        def shifted(self: Any, first: int, end: int, *, every: bool = False) -> Any:
+            positions, table = between(self, first, end, every=every)
+            return positions, table.take(pa.array(list(reversed(range(table.num_rows)))))
 
-        fragment_reader.FragmentReader.window = parts.FragmentReader.window = shifted
+        fragment_reader.FragmentReader.between = shifted
     elif what == "short is good enough":
         checkpoint.CheckpointState.is_finished = property(lambda self: True)
     else:

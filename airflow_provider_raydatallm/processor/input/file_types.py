@@ -1,10 +1,11 @@
-"""The types of a slice's files: grouped by file, unified, and with the values that decide between types."""
+"""The types of a slice's files and of the Hive folders above them: grouped, unified, and with the values that
+decide between types."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from airflow_provider_raydatallm.processor.input.types.plain import (
     type_at,
 )
 from airflow_provider_raydatallm.processor.input.types.unify import unify_schemas
+from airflow_provider_raydatallm.processor.input.types.values import range_of
 
 #: Kinds of numbers, one of which may be declared as another.
 _NUMBERS = {"integer", "float", "decimal"}
@@ -31,6 +33,14 @@ _NUMBERS = {"integer", "float", "decimal"}
 class ScannedFile(NamedTuple):
     file: InputFile
     scan: FileScan
+
+    @classmethod
+    def of(cls, file: InputFile, scan: FileScan) -> ScannedFile:
+        """A declared column that the file may lack is its folder's, where that gives one."""
+        if scan.absent and (given := scan.absent & {name for name, _ in file.partition}):
+            own = pa.schema([field for field in scan.schema if field.name not in given])
+            scan = replace(scan, schema=own, absent=scan.absent - given)
+        return cls(file, scan)
 
     @property
     def rows(self) -> int:
@@ -64,13 +74,35 @@ class FileGroup:
 
 
 @dataclass(frozen=True)
+class FolderColumn:
+    """A column that Hive folders give to files that have none of its name.
+
+    :ivar path: of one of these files.
+    :ivar values: of all folders.
+    """
+
+    path: str
+    schema: pa.Schema
+    values: pa.Array
+
+    floats_count = False
+
+    @property
+    def name(self) -> str:
+        return f"the folder of {self.path}"
+
+    def value_range(self, path: ColumnPath) -> ValueRange | None:
+        return range_of(self.values)
+
+
+@dataclass(frozen=True)
 class FileTypes:
-    """The types that all files of a slice have together.
+    """The types that all files of a slice have together, and their folders.
 
     :ivar schema: the wanted columns of all.
     """
 
-    groups: Sequence[FileGroup]
+    groups: Sequence[FileGroup | FolderColumn]
     schema: pa.Schema
 
     name = "the slice"
@@ -90,14 +122,18 @@ class FileTypes:
 
 
 def unify_files(
-    reader: FileFormat, files: Sequence[ScannedFile], declared: Mapping[ColumnPath, pa.DataType]
+    reader: FileFormat,
+    files: Sequence[ScannedFile],
+    declared: Mapping[ColumnPath, pa.DataType],
+    own_column: str | None,
 ) -> FileTypes:
-    """Unifies the wanted columns of files.
+    """Unifies the wanted columns of files and their folders.
 
     :param declared: types that the files' own ones give way to.
+    :param own_column: of folders, that the rows do not get.
     :raises SliceError: when no type holds the values of a column.
     """
-    groups = []
+    groups: list[FileGroup | FolderColumn] = []
     for members in _by_types(files):
         scan = members[0].scan
         own = pa.schema([field for field in scan.schema if reader.options.wants(field.name)])
@@ -105,6 +141,8 @@ def unify_files(
         schema = plain_schema(with_declared(own, declared))
         _check_declared(members[0].file.path, own, declared)
         groups.append(FileGroup(reader, schema, members))
+    folders = _folder_values(files, lambda name: name != own_column and reader.options.wants(name))
+    groups.extend(_folder_column(name, paths, declared) for name, paths in folders.items())
     schema = unify_schemas([(group.schema, group) for group in groups])
     _check_cases(groups, pa.struct(list(schema)), ())
     return FileTypes(groups, schema)
@@ -121,6 +159,47 @@ def _by_types(files: Sequence[ScannedFile]) -> list[list[ScannedFile]]:
     return list(groups.values())
 
 
+def _folder_values(
+    files: Sequence[ScannedFile], is_wanted: Callable[[str], bool]
+) -> dict[str, dict[str | None, str]]:
+    """The values of each column that folders give, and a file of each value.
+
+    :raises SliceError: for folders that give a file two values.
+    """
+    columns: dict[str, dict[str | None, str]] = defaultdict(dict)
+    for file, scan in files:
+        given = dict(file.partition)
+        for name, value in file.partition:
+            if not is_wanted(name) or scan.schema.get_field_index(name) >= 0:
+                continue
+            if given[name] != value:
+                raise SliceError(
+                    f"{file.path} lies in the folders {name}={value} and {name}={given[name]}: rename one, "
+                    f"or leave the column {name!r} out with columns=",
+                    kind="input",
+                )
+            columns[name].setdefault(value, file.path)
+    return columns
+
+
+def _folder_column(
+    name: str, paths: Mapping[str | None, str], declared: Mapping[ColumnPath, pa.DataType]
+) -> FolderColumn:
+    """:param paths: of a file of each value."""
+    kind = declared.get((name,), pa.string())
+    values = []
+    for value, path in paths.items():
+        try:
+            values.append(pa.scalar(value, pa.string()).cast(kind))
+        except pa.ArrowException as e:
+            raise SliceError(
+                f"source.column_types makes column {name!r} {kind}, and {path} lies in the folder "
+                f"{name}={value}: {e}",
+                kind="input",
+            ) from e
+    return FolderColumn(next(iter(paths.values())), pa.schema([(name, kind)]), pa.array(values, kind))
+
+
 def _check_width(path: str, own: pa.Schema) -> None:
     if (fields := sum(1 for field in own for _ in leaves(field.type, ()))) > MAX_FIELDS:
         raise SliceError(
@@ -130,7 +209,7 @@ def _check_width(path: str, own: pa.Schema) -> None:
         )
 
 
-def _check_cases(groups: Sequence[FileGroup], kind: pa.DataType, path: ColumnPath) -> None:
+def _check_cases(groups: Sequence[FileGroup | FolderColumn], kind: pa.DataType, path: ColumnPath) -> None:
     """Many readers do not tell names apart that differ in case only, also of a struct's fields.
 
     :raises SliceError: naming both, and files that have them.
@@ -151,7 +230,7 @@ def _check_cases(groups: Sequence[FileGroup], kind: pa.DataType, path: ColumnPat
         _check_cases(groups, part, (*path, step))
 
 
-def _holder(groups: Sequence[FileGroup], path: ColumnPath) -> str:
+def _holder(groups: Sequence[FileGroup | FolderColumn], path: ColumnPath) -> str:
     return next(group.name for group in groups if type_at(group.schema, path) is not None)
 
 

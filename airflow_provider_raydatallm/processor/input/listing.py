@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import METADATA
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.disk import disk_version
@@ -185,6 +186,14 @@ def _select_files(tree: Tree, rules: _Rules) -> list[Entry]:
 
 
 def _input_file(path: str, facts: Facts, folders: Sequence[str]) -> InputFile:
+    """:raises SliceError: for a path that is not UTF-8, or a Hive folder that escapes what is not."""
+    try:
+        path.encode()
+        for folder in folders:
+            unquote(folder if "=" in folder else "", errors="strict")
+    except UnicodeError as e:
+        shown = path.encode(errors="backslashreplace").decode()
+        raise SliceError(f"{shown}: the name is not UTF-8 ({e}): rename it", kind="input") from e
     if isinstance(facts, os.stat_result):
         file = describe_disk_file(path, facts)
     else:

@@ -153,18 +153,14 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
     check_folders(job, listed)
     # Reading a footer is mostly waiting; text is parsed as a whole, one file after another.
     with ThreadPoolExecutor(STORAGE_THREADS if fmt == "parquet" else 1) as pool:
-        files = [ScannedFile(*one) for one in zip(listed, pool.map(reader.scan, listed), strict=True)]
+        files = [ScannedFile.of(*one) for one in zip(listed, pool.map(reader.scan, listed), strict=True)]
     reader.check_headers([(one.file.path, one.scan.schema.names) for one in files])
     _check_columns(files)
     _check_refused(files, options)
     all_columns = list(dict.fromkeys(name for one in files for name in one.columns))
-    types = unify_files(reader, files, _declared(options, files, all_columns))
     own_column = folder_column(job.slice_path)
-    folders = dict.fromkeys(name for file in listed for name, _ in file.partition if name != own_column)
-    folder_fields = [
-        pa.field(n, pa.string()) for n in folders if n not in types.schema.names and options.wants(n)
-    ]
-    columns = _select_columns([*types.schema, *folder_fields], all_columns, job)
+    types = unify_files(reader, files, _declared(options, files, all_columns), own_column)
+    columns = _select_columns(types.schema, all_columns, job)
     _check_slice_folder(columns, own_column)
     if not files:
         known = replace(known, bound=frozenset(known.schema.names))
@@ -173,7 +169,7 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
     unknown = [
         pa.field(name, pa.null())
         for name in known.schema.names
-        if name in known.bound and name not in types.schema.names and name not in folders
+        if name in known.bound and name not in types.schema.names
     ]
     return Survey(
         job,
@@ -182,7 +178,7 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
             url=job.resolved_input_path,
             format=fmt,
             options=options,
-            source_schema=pa.schema([*types.schema, *folder_fields, *unknown]),
+            source_schema=pa.schema([*types.schema, *unknown]),
             schema=published_types(columns, known, types),
             units=(),
             input_hash=listing.hash,
@@ -284,8 +280,10 @@ def _declared(
     """
     declared = {parse_path(text, columns): plain_type(kind) for text, kind in options.types.items()}
     nowhere = {path: kind for path, kind in declared.items() if files}
-    for _, scan in files:
-        found = pa.schema([field for field in scan.schema if field.name not in scan.absent])
+    for file, scan in files:
+        own = [field for field in scan.schema if field.name not in scan.absent]
+        folders = [pa.field(name, pa.string()) for name, _ in file.partition if name in options.types]
+        found = pa.schema([*own, *folders])
         nowhere = {path: nowhere[path] for path in undeclared(nowhere, found)}
     if nowhere:
         unknown = [path_text(path) for path in nowhere]
@@ -296,9 +294,9 @@ def _declared(
     return declared
 
 
-def _select_columns(fields: Sequence[pa.Field], columns: Sequence[str], job: SliceJob) -> pa.Schema:
+def _select_columns(fields: pa.Schema, columns: Sequence[str], job: SliceJob) -> pa.Schema:
     if job.columns is None or not columns:
-        return pa.schema(fields)
+        return fields
     if missing := [c for c in job.columns if c not in columns]:
         raise SliceError(
             f"columns names {missing}, which the input does not have. Columns: {list(columns)}", kind="input"

@@ -27,6 +27,8 @@ from airflow_provider_raydatallm.processor.input.types.values import rows_beyond
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_HEADER_BYTES = 1 << 20
 _ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
+#: How the parser names a column.
+_COLUMN = re.compile(r"In CSV column #(\d+): ")
 _INTEGER = re.compile(r"[+-]?\d+")
 #: The first line that spreadsheets write to name the delimiter.
 _SEPARATOR = re.compile(rb'\s*"?sep=(.)"?\r?\n', re.IGNORECASE)
@@ -130,21 +132,43 @@ class CsvFormat(TextFormat):
         return f": {_ENCODING}" if "invalid UTF8" in problem else ""
 
     def last_record_end(self, block: bytes) -> int:
-        quote = self.options.csv.quote_char.encode()
-        if quote not in block:
+        if self.options.csv.quote_char.encode() not in block:
             return super().last_record_end(block)
-        data = np.frombuffer(block, np.uint8)
-        quotes = np.flatnonzero(data == quote[0])
-        opening, delimiter = quotes[::2], ord(self.options.csv.delimiter)
-        before = data[opening[opening > 0] - 1]
-        if np.isin(before, (delimiter, ord("\n"), ord("\r"), quote[0])).all():
-            # A newline ends a record when an even number of quotes stands before it. The sum may wrap; its
-            # parity does not.
-            is_quoted = np.cumsum(data == quote[0], dtype=np.uint8) & 1
-        else:
-            is_quoted = _find_quoted(data, quotes, delimiter)
-        ends = np.flatnonzero((data == ord("\n")) & (is_quoted == 0))
+        ends = np.flatnonzero((np.frombuffer(block, np.uint8) == ord("\n")) & ~self._is_quoted(block))
         return int(ends[-1]) + 1 if ends.size else 0
+
+    def check_line_ends(self, block: bytes) -> None:
+        """:raises pa.ArrowInvalid: for a CR that stands alone outside of quotes. Arrow ends a line there;
+        writers that end lines with LF mean a value's character."""
+        if block.count(b"\r") == block.count(b"\r\n"):
+            return
+        plain = block
+        if self.options.csv.escape_char is not None:
+            escaped = re.escape(self.options.csv.escape_char.encode()) + b"."
+            plain = re.sub(escaped, b"..", block, flags=re.DOTALL)
+        data = np.frombuffer(plain, np.uint8)
+        is_quoted, is_newline = self._is_quoted(plain), data == ord("\n")
+        alone = np.flatnonzero((data == ord("\r")) & ~is_quoted & ~np.append(is_newline[1:], False))
+        if alone.size:
+            at = int(alone[0])
+            row = int((is_newline & ~is_quoted)[:at].sum()) + 1
+            around = block[max(at - 20, 0) : at + 20]
+            raise pa.ArrowInvalid(
+                f"Row #{row}: a CR without an LF stands outside of quotes, in {around!r}: write the value in "
+                "quotes, and end lines with LF or CRLF"
+            )
+
+    def _is_quoted(self, block: bytes) -> np.ndarray:
+        """Which bytes are within quotes. `block` begins with a record."""
+        quote, delimiter = ord(self.options.csv.quote_char), ord(self.options.csv.delimiter)
+        data = np.frombuffer(block, np.uint8)
+        quotes = np.flatnonzero(data == quote)
+        opening = quotes[::2]
+        before = data[opening[opening > 0] - 1]
+        if np.isin(before, (delimiter, ord("\n"), ord("\r"), quote)).all():
+            # An even number of quotes before a byte leaves it outside. The sum may wrap; its parity does not.
+            return (np.cumsum(data == quote, dtype=np.uint8) & 1).astype(bool)
+        return _find_quoted(data, quotes, delimiter)
 
 
 class _CsvTypes(ColumnTypes):
@@ -153,10 +177,17 @@ class _CsvTypes(ColumnTypes):
         self._header = header
 
     def add(self, block: bytes) -> int:
+        self._format.check_line_ends(block)
         types = self._format.declared(self._header)
-        table = self._format.read_table(block, self._header, self._header, types)
+        try:
+            table = self._format.read_table(block, self._header, self._header, types)
+        except pa.ArrowInvalid as e:
+            raise pa.ArrowInvalid(_COLUMN.sub(self._name_column, str(e))) from e
         self._check_floats(block, table)
         return int(table.num_rows)
+
+    def _name_column(self, match: re.Match[str]) -> str:
+        return f"column {self._header[int(match[1])]!r}: "
 
     def _check_floats(self, block: bytes, table: pa.Table) -> None:
         """:raises pa.ArrowInvalid: for an integer, or a size, that its float does not hold."""
@@ -202,7 +233,7 @@ def _find_quoted(data: np.ndarray, quotes: np.ndarray, delimiter: int) -> np.nda
             is_open = False
             edges[at] -= 1
         i += 1
-    return np.cumsum(edges[:-1], dtype=np.int8)
+    return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
 
 
 def _first_record_end(block: bytes, options: CsvOptions) -> int:

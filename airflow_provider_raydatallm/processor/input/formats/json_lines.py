@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pa_json
 import pyarrow.types as pt
 
@@ -80,6 +81,8 @@ class JsonLinesFormat(TextFormat):
             return ": a field has values of one type; give the others another name, or write all as text"
         if block.lstrip().startswith(b"["):
             return ": the file is a JSON array; write its objects one a line (jq -c '.[]' does)"
+        if "twice" in problem or "surrogate" in problem or "too big" in problem:
+            return ""
         return ": each line holds one object" if "JSON parse error" in problem else ""
 
 
@@ -176,10 +179,14 @@ class _JsonTypes(ColumnTypes):
         return int(table.num_rows)
 
     def _check_floats(self, piece: bytes, table: pa.Table, types: Mapping[ColumnPath, pa.DataType]) -> None:
-        """:raises pa.ArrowInvalid: for an integer that its declared float does not hold."""
+        """:raises pa.ArrowInvalid: for an integer, or a size, that its declared float does not hold."""
         for path, kind in types.items():
             if not pt.is_floating(kind) or not _reaches(table.column(path[0]), path[1:]):
                 continue
+            if any(
+                pc.any(pc.is_inf(values)).as_py() for values in values_at(table.column(path[0]), path[1:])
+            ):
+                raise pa.ArrowInvalid(f"field {path_text(path)!r} has a number that is too large for {kind}")
             for record in _records_with_integers(piece, len(str(EXACT_INTS[kind.bit_width]))):
                 for number in _numbers_at(record, path):
                     if isinstance(number, int) and not holds_integer(kind, number):

@@ -52,6 +52,8 @@ class ParquetFormat(FileFormat):
             refused = {**refused, **_encrypted(footer)}
         except _ERRORS as e:
             raise read_error(file.path, e, _DAMAGED) from e
+        if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
+            raise SliceError(f"{file.path}: two columns are named {twice[0]!r}: rename one", kind="input")
         ranges, first = [], 0
         for group in range(footer.file.metadata.num_row_groups):
             rows = footer.file.metadata.row_group(group).num_rows
@@ -116,8 +118,6 @@ class ParquetFormat(FileFormat):
         if last is not None and last[1] == nanoseconds and last[0].has_same_types(footer):
             return last[2:]
         schema, refused = footer.schema, footer.refused
-        if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
-            raise pa.ArrowInvalid(f"two columns are named {twice[0]!r}: rename one")
         if nanoseconds:
             fine = parse_footer(footer.content, "ns").schema
             schema = pa.schema([fine.field(f.name) if f.name in nanoseconds else f for f in schema])

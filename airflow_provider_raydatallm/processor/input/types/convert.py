@@ -7,7 +7,6 @@ fields go by name, and those that it lacks are null.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +24,10 @@ def empty_table(schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
-def conform(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) -> pa.Table:
+def conform(table: pa.Table, schema: pa.Schema, constants: Mapping[str, str | None]) -> pa.Table:
     """Gives a table exactly the fields of `schema`.
 
-    :param constants: values of columns that the table lacks; others are null.
+    :param constants: texts of columns that the table lacks; others are null.
     :raises pa.ArrowInvalid: naming the column, for a value that its new type does not hold.
     """
     own = {name: table.column(i) for i, name in enumerate(table.column_names)}
@@ -39,16 +38,10 @@ def conform(table: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) ->
                 columns.append(convert(own[field.name], field.type))
             except pa.ArrowException as e:
                 raise pa.ArrowInvalid(f"column {field.name!r}: {e}") from e
-        elif (value := constants.get(field.name)) is None:
+        elif (value := constants.get(field.name)) is None or pt.is_null(field.type):
             columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
         else:
-            try:
-                constant = pa.scalar(value, field.type)
-            except (pa.ArrowException, TypeError, ValueError) as e:
-                raise pa.ArrowInvalid(
-                    f"column {field.name!r} is {value!r} by its Hive folder, and {field.type} in files, "
-                    "which does not hold that text: write all files to such folders, or none"
-                ) from e
+            constant = pa.scalar(value).cast(field.type)
             columns.append(pa.chunked_array([pa.repeat(constant, table.num_rows)]))
     return pa.Table.from_arrays(columns, schema=schema) if columns else table.select([])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -47,6 +48,11 @@ class Slice:
     def lines(self, *files: str) -> None:
         for number, text in enumerate(files):
             (self.folder / f"{number}.jsonl").write_text(text)
+
+    def texts(self, files: dict[str, bytes]) -> None:
+        for name, content in files.items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_bytes(content)
 
     def publish(self, **given: Any) -> pa.Table:
         self.job = changed(self.job, **given)
@@ -225,7 +231,7 @@ def test_json_integers_of_64_bits_are_kept(a_slice: Slice, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "number"), [
-    ("float64", "9007199254740993"), ("float32", "-16777217"), ("float64", "1e400"),
+    ("float64", "9007199254740993"), ("float32", "-16777217"), ("float64", "1e400"), ("float32", "-1e39"),
 ])  # fmt: skip
 @pytest.mark.parametrize(("name", "content"), [
     ("0.csv", "y,x\n1,0.5\n2,{}\n"), ("0.jsonl", '{{"x":0.5}}\n{{"x":{}}}\n'),
@@ -482,8 +488,77 @@ def test_bit_that_flipped_in_a_page_with_a_checksum_is_no_value(a_slice: Slice) 
     a_slice.refuse(r"0\.parquet, row group 0, column 'x': .*CRC")
 
 
-def test_folder_whose_value_the_files_type_does_not_hold_is_refused_with_the_column(a_slice: Slice) -> None:
-    a_slice.file({"x": [1], "c": [5]})
-    (a_slice.folder / "c=a").mkdir()
-    pq.write_table(pa.table({"x": [2]}), a_slice.folder / "c=a" / "1.parquet")
-    a_slice.refuse(r"c=a/1\.parquet.*column 'c' is 'a' by its Hive folder, and int64")
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_A = b"x\na\n"
+_FOLDERS: dict[str, tuple[dict[str, bytes], str]] = {
+    "text beside a file's integers": (
+        {"c=a/1.jsonl": b'{"x":"a"}', "0.jsonl": b'{"x":"a","c":5}'},
+        r"0\.jsonl: column 'c' is int64, and string in the folder of .*c=a/1\.jsonl",
+    ),
+    "names that differ in case": (
+        {"C=1/0.csv": _A, "c=2/0.csv": _A}, r"C=1/0\.csv has a column 'C' and .*c=2/0\.csv 'c'",
+    ),
+    "a column's name in another case": ({"X=1/0.csv": _A}, r"has a column 'x' and .*X=1/0\.csv 'X'"),
+    "two values": ({"c=1/c=2/0.csv": _A}, r"c=2/0\.csv lies in the folders c=1 and c=2"),
+    "bytes that are no text": ({"c=%FF/0.csv": _A}, r"c=%FF/0\.csv: the name is not UTF-8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "match"), _FOLDERS.values(), ids=_FOLDERS)
+def test_folders_that_give_rows_no_one_value_are_refused(
+    a_slice: Slice, files: dict[str, bytes], match: str
+) -> None:
+    a_slice.texts(files)
+    a_slice.refuse(match)
+
+
+@pytest.mark.parametrize("files", [
+    {"0.jsonl": b'{"x":"a","c":5}', "c=01/1.jsonl": b'{"x":"b"}', f"c={_NULL}/2.jsonl": b'{"x":"c"}'},
+    {"0.csv": b"x,c\na,5\n", "c=01/1.csv": b"x\nb\n", f"c={_NULL}/2.csv": b"x\nc\n"},
+])  # fmt: skip
+def test_type_that_is_declared_for_a_folders_column_is_its_values(
+    a_slice: Slice, files: dict[str, bytes]
+) -> None:
+    a_slice.texts(files)
+    table = a_slice.publish(column_types={"c": "int64"}, prompt="{x} {c}")
+    assert table.schema.field("c").type == pa.int64()
+    assert dict(zip(*table.select(["x", "c"]).to_pydict().values(), strict=True)) == {
+        "a": 5,
+        "b": 1,
+        "c": None,
+    }
+
+
+def test_folder_that_is_not_of_its_declared_type_is_refused(a_slice: Slice) -> None:
+    a_slice.texts({"c=1/0.csv": _A, "c=b/0.csv": _A})
+    a_slice.refuse(
+        r"makes column 'c' int64, and .*c=b/0\.csv lies in the folder c=b", column_types={"c": "int64"}
+    )
+
+
+def test_file_name_that_is_not_utf8_is_refused(a_slice: Slice) -> None:
+    with open(os.fsencode(a_slice.folder) + b"/\xff.csv", "wb") as file:
+        file.write(_A)
+    a_slice.refuse(r"udcff\.csv: the name is not UTF-8")
+
+
+@pytest.mark.parametrize(("rows", "options"), [
+    (["p", "a\rb"], {}),
+    (['"p ""q""\r\n"', "\ra"], {}),
+    (["p\\\r", 'q\\"', "a\rb"], {"csv_options": {"escape_char": "\\"}}),
+])  # fmt: skip
+def test_carriage_return_alone_ends_no_csv_line(
+    a_slice: Slice, rows: list[str], options: dict[str, Any]
+) -> None:
+    a_slice.texts({"0.csv": "\n".join(["x", "o", *rows, "z"]).encode()})
+    a_slice.refuse(rf"0\.csv, record {len(rows) + 1}: .*a CR without an LF", **options)
+
+
+def test_carriage_returns_in_quotes_are_kept(a_slice: Slice) -> None:
+    a_slice.texts({"0.csv": b'x\r\n"a\rb"\r\n"\r"\r\nq\r\n'})
+    assert a_slice.values() == ["a\rb", "\r", "q"]
+
+
+def test_csv_value_that_is_not_of_its_declared_type_is_refused_with_its_column(a_slice: Slice) -> None:
+    a_slice.texts({"0.csv": b"a,x\n1,1\n2,z\n"})
+    a_slice.refuse(r"0\.csv, record 2: column 'x': .*int64.*'z'", column_types={"x": "int64"}, columns=["x"])

@@ -135,6 +135,8 @@ def _leaf(array: pa.Array, like: pa.DataType | None) -> tuple[Any, list[Any]]:
         storage = pa.int32() if pt.is_time32(kind) else pa.int64()
         factor = NS[kind.unit]
         return (lambda v: ("time", v * factor)), array.view(storage).to_pylist()
+    if like == pa.duration("s") and kind == pa.duration("ms"):
+        return (lambda _: UNKNOWN), array.to_pylist()  # Polars has no seconds, and multiplies without a check
     if pt.is_timestamp(kind) or pt.is_duration(kind):
         factor = NS[kind.unit]
         name = "duration" if pt.is_duration(kind) else "local" if kind.tz is None else "instant"
@@ -151,6 +153,15 @@ def _leaf(array: pa.Array, like: pa.DataType | None) -> tuple[Any, list[Any]]:
 _BYTES_OF = {
     pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view(),
 }  # fmt: skip
+
+
+def as_local(value: Cell) -> Cell:
+    """The value without the zones of its instants."""
+    if not isinstance(value, tuple):
+        return value
+    if value[0] == "instant":
+        return ("local", value[1])
+    return tuple(map(as_local, value))
 
 
 def _text(value: bytes) -> Cell:

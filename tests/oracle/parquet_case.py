@@ -15,7 +15,7 @@ import pyarrow.types as pt
 from tests.oracle import rules
 from tests.oracle.arrays import build
 from tests.oracle.case import LACKING, Case, Must, Truth, concat
-from tests.oracle.cells import Cell, cell
+from tests.oracle.cells import Cell, as_local, cell
 from tests.oracle.dice import Dice
 from tests.oracle.drift import drift_field
 from tests.oracle.judges import Columns, View, depth_of, has_int96, leaf_types, read_parquet
@@ -155,8 +155,16 @@ def _write(file: ParquetFile, path: str, features: list[str]) -> Written:
         features.append("writer int96")
         seen = views["pyarrow"].columns or {}
         instants = [f.name for f in schema if any(map(pt.is_timestamp, leaf_types(f.type)))]
-        other = {**columns, **{name: seen[name] for name in instants if name in seen}}
+        other = {
+            **columns,
+            **{name: _without_zones(columns[name], seen.get(name, []), file.rows) for name in instants},
+        }
     return Written(path, file.rows, columns, other, views, {f.name: f.type for f in schema})
+
+
+def _without_zones(column: Sequence[Cell], seen: Sequence[Cell], rows: int) -> Sequence[Cell]:
+    """The values as pyarrow sees them, which takes INT96 for local times, where it reads them all."""
+    return seen if len(seen) == rows else [as_local(value) for value in column]
 
 
 def _verdict(files: Sequence[Written], asked: str | None) -> tuple[Must, str]:

@@ -13,6 +13,7 @@ PARTS = (
     "publish_cost",
     "ledger_scale",
     "plan_scale",
+    "input_scale",
     "checkpoint_cost",
     "slice_cost",
     "dedup_cost",

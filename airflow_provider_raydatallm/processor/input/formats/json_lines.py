@@ -117,7 +117,7 @@ class _JsonTypes(ColumnTypes):
     def add(self, block: bytes) -> int:
         _check_lines(block)
         self._resolve(block)
-        self._absent -= {name for name in self._absent if _has_key(block, name)}
+        self._absent -= {name for name in self._absent if _has_column(block, name)}
         rows = 0
         for piece, is_rest in self._pieces(block):
             try:
@@ -325,10 +325,6 @@ def _depth(line: bytes) -> int:
     structure = np.frombuffer(_STRING.sub(b"", line.translate(None, _TEXT)), np.uint8)
     steps = np.isin(structure, list(b"{[")).astype(np.int64) - np.isin(structure, list(b"}]"))
     return int(np.cumsum(steps).max(initial=0))
-
-
-def _has_key(block: bytes, name: str) -> bool:
-    return any(json.dumps(name, ensure_ascii=is_ascii).encode() in block for is_ascii in (False, True))
 
 
 def _has_column(block: bytes, name: str) -> bool:

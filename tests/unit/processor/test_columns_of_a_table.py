@@ -162,6 +162,9 @@ def test_two_first_slices_that_run_at_once_agree_or_one_is_refused(table: Table)
     with pytest.raises(SliceError, match="column 'y' is int64, and string in the table"):
         table.run(1, racing)
     assert table.read("y") == ["text"]
+    again = InProcess()
+    table.run(1, again, columns=["x"])
+    assert (again.answered, table.read("y")) == (0, [None, "text"])
 
 
 def _once(call: Callable[[pa.Table], None]) -> Callable[[pa.Table], None]:

@@ -159,7 +159,7 @@ def as_local(value: Cell) -> Cell:
     """The value without the zones of its instants."""
     if not isinstance(value, tuple):
         return value
-    if value[0] == "instant":
+    if value[:1] == ("instant",):
         return ("local", value[1])
     return tuple(map(as_local, value))
 

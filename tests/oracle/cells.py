@@ -157,11 +157,16 @@ _BYTES_OF = {
 
 def as_local(value: Cell) -> Cell:
     """The value without the zones of its instants."""
-    if not isinstance(value, tuple):
-        return value
-    if value[:1] == ("instant",):
-        return ("local", value[1])
-    return tuple(map(as_local, value))
+    match value:
+        case ("instant", ns):
+            return ("local", ns)
+        case ("list", values):
+            return ("list", tuple(map(as_local, values)))
+        case ("struct", fields):
+            return struct({name: as_local(v) for name, v in fields})
+        case ("map", pairs):
+            return ("map", tuple((as_local(k), as_local(v)) for k, v in pairs))
+    return value
 
 
 def _text(value: bytes) -> Cell:

@@ -242,9 +242,16 @@ def _has_invalid_text(value: Cell) -> bool:
 
 
 def _is_beyond_nanoseconds(value: Cell) -> bool:
-    if isinstance(value, tuple) and value[:1] in (("local",), ("instant",)):
-        return abs(value[1]) >= 2**63
-    return isinstance(value, (tuple, list)) and any(map(_is_beyond_nanoseconds, value))
+    match value:
+        case ("local" | "instant", int(ns)):
+            return abs(ns) >= 2**63
+        case ("list", values):
+            return any(map(_is_beyond_nanoseconds, values))
+        case ("struct", fields):
+            return any(_is_beyond_nanoseconds(v) for _, v in fields)
+        case ("map", pairs):
+            return any(_is_beyond_nanoseconds(v) for pair in pairs for v in pair)
+    return False
 
 
 def _family(kind: pa.DataType) -> str:

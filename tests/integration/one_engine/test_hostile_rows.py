@@ -53,6 +53,8 @@ def ask(row):
             sampling["no_such_parameter"] = 1
         case "cut":
             sampling["max_tokens"] = 2
+        case "invalid":
+            sampling["temperature"] = 0
     prompt = f"What industry is this company in: {row['company']}"
     # Longer ones are cut by the end of an engine's step, and go on in its next one.
     return {"prompt": "Think. " * (row["n"] % 2 * 25) + prompt, "sampling_params": sampling}

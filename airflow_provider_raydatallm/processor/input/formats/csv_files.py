@@ -18,13 +18,12 @@ import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
-from airflow_provider_raydatallm.processor.input.formats.text import ColumnTypes, TextFormat
+from airflow_provider_raydatallm.processor.input.formats.text import BYTE_ORDER_MARK, ColumnTypes, TextFormat
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
 from airflow_provider_raydatallm.processor.input.types.lossless import holds_integer
 from airflow_provider_raydatallm.processor.input.types.plain import plain_schema
 from airflow_provider_raydatallm.processor.input.types.values import rows_beyond_exact_integers
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_HEADER_BYTES = 1 << 20
 _ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
 #: How the parser names a column.
@@ -100,7 +99,7 @@ class CsvFormat(TextFormat):
         self, block: bytes, header: Sequence[str], names: Sequence[str], types: pa.Schema
     ) -> pa.Table:
         csv_options = self.options.csv
-        if block.startswith(_BYTE_ORDER_MARK):  # a value begins with it, and Arrow would skip it
+        if block.startswith(BYTE_ORDER_MARK):  # a value begins with it, and Arrow would skip it
             block = b"\n" + block
         return pa_csv.read_csv(
             pa.BufferReader(block),

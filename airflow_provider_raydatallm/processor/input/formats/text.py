@@ -35,6 +35,7 @@ TEXT_RANGE_BYTES = 16 << 20
 #: A longer record counts as an unbalanced quote.
 MAX_RECORD_BYTES = 256 << 20
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Codecs by file suffix.
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
@@ -94,7 +95,7 @@ class TextFormat(FileFormat):
 
     def read_header(self, block: bytes, path: str) -> tuple[tuple[str, ...], int]:
         """Column names at the start of the file, and the bytes before its first record."""
-        return (), 3 if block.startswith(b"\xef\xbb\xbf") else 0
+        return (), len(BYTE_ORDER_MARK) if block.startswith(BYTE_ORDER_MARK) else 0
 
     def scan(self, file: InputFile) -> FileScan:
         path = file.path
@@ -168,7 +169,7 @@ class TextFormat(FileFormat):
                 return
             while chunk := stream.read(TEXT_RANGE_BYTES):
                 block = rest + chunk
-                end = self.last_record_end(block)
+                end = self._records_end(block, start)
                 if not end and len(block) > MAX_RECORD_BYTES:
                     raise SliceError(
                         f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} "
@@ -181,12 +182,18 @@ class TextFormat(FileFormat):
         except (pa.ArrowException, OSError, EOFError) as e:
             raise read_error(path, e, f", after byte {start:,}: is it truncated?") from e
         if rest:
-            if self.last_record_end(rest + b"\n") != len(rest) + 1:
+            if self._records_end(rest + b"\n", start) != len(rest) + 1:
                 raise SliceError(
                     f"{path}: a quote after byte {start:,} is never closed; is the file truncated?",
                     kind="input",
                 )
             yield start, rest
+
+    def _records_end(self, block: bytes, start: int) -> int:
+        """`last_record_end` of a block that begins at a byte of the file."""
+        skip = len(BYTE_ORDER_MARK) if start == 0 and block.startswith(BYTE_ORDER_MARK) else 0
+        end = self.last_record_end(block[skip:])
+        return skip + end if end else 0
 
     def _to_utf8(self, path: str, data: bytes) -> bytes:
         encoding = self.options.encoding

@@ -562,3 +562,10 @@ def test_carriage_returns_in_quotes_are_kept(a_slice: Slice) -> None:
 def test_csv_value_that_is_not_of_its_declared_type_is_refused_with_its_column(a_slice: Slice) -> None:
     a_slice.texts({"0.csv": b"a,x\n1,1\n2,z\n"})
     a_slice.refuse(r"0\.csv, record 2: column 'x': .*int64.*'z'", column_types={"x": "int64"}, columns=["x"])
+
+
+@pytest.mark.parametrize("row", [b"1,a", b'"1","a"\r\n'])
+def test_csv_with_a_byte_order_mark_and_a_header_of_two_lines_is_read(a_slice: Slice, row: bytes) -> None:
+    header = b'\xef\xbb\xbf"new\nline","x"'
+    a_slice.texts({"0.csv": header + b"\r\n" + row, "1.csv": header})
+    assert a_slice.publish().select(["new\nline", "x"]).to_pylist() == [{"new\nline": "1", "x": "a"}]

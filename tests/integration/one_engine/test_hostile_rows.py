@@ -38,6 +38,8 @@ IN_CODE = (
 _CODE = """
 def ask(row):
     sampling = {"temperature": 0.5, "seed": row["n"], "max_tokens": 40}
+    # Longer ones are cut by the end of an engine's step, and go on in its next one.
+    before = "Think. " * (row["n"] % 2 * 25)
     match row["kind"]:
         case "preprocess raises":
             1 / 0
@@ -54,10 +56,9 @@ def ask(row):
         case "cut":
             sampling["max_tokens"] = 2
         case "invalid":
-            sampling["temperature"] = 0
+            sampling["temperature"], before = 0, ""
     prompt = f"What industry is this company in: {row['company']}"
-    # Longer ones are cut by the end of an engine's step, and go on in its next one.
-    return {"prompt": "Think. " * (row["n"] % 2 * 25) + prompt, "sampling_params": sampling}
+    return {"prompt": before + prompt, "sampling_params": sampling}
 
 def shape(row):
     match row["kind"]:

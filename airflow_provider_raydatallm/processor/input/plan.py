@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -138,10 +138,12 @@ class Plan:
             "source_schema": schema_to_json(self.source_schema),
             "schema": schema_to_json(self.schema),
             "slice_filter": asdict(self.slice_filter) if self.slice_filter else None,
-            "input_files": [astuple(replace(f, header=())) for f in files],
+            "input_files": [
+                [f.path, f.size, f.version, f.partition, f.digest, f.nanoseconds, f.key] for f in files
+            ],
             "headers": headers,
             "header_of": [header_index[f.header] for f in files],
-            "units": [[file_index[u.file], u.rows, *astuple(u.range)] for u in self.units],
+            "units": [[file_index[u.file], u.rows, *vars(u.range).values()] for u in self.units],
         }
 
     @classmethod
@@ -174,7 +176,7 @@ class Plan:
                 nanoseconds=tuple(nanoseconds),
                 key=key,
             )
-            for (path, size, version, partition, _, digest, nanoseconds, key), header in zip(
+            for (path, size, version, partition, digest, nanoseconds, key), header in zip(
                 value["input_files"], value["header_of"], strict=True
             )
         ]

@@ -14,7 +14,12 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.input.formats.base import MAX_FIELDS, FileFormat, FileScan
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 from airflow_provider_raydatallm.processor.input.types.declared import with_declared
-from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange, kind_of, rescaled
+from airflow_provider_raydatallm.processor.input.types.lossless import (
+    ValueRange,
+    holds_number,
+    kind_of,
+    rescaled,
+)
 from airflow_provider_raydatallm.processor.input.types.plain import (
     ColumnPath,
     children,
@@ -191,6 +196,8 @@ def _folder_column(
     for value, path in paths.items():
         try:
             values.append(pa.scalar(value, pa.string()).cast(kind))
+            if value is not None and pa.types.is_floating(kind) and not holds_number(kind, value):
+                raise pa.ArrowInvalid(f"{value} is none of {kind}")
         except pa.ArrowException as e:
             raise SliceError(
                 f"source.column_types makes column {name!r} {kind}, and {path} lies in the folder "

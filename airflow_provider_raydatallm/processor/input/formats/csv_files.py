@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
 from airflow_provider_raydatallm.processor.input.formats.text import BYTE_ORDER_MARK, ColumnTypes, TextFormat
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
-from airflow_provider_raydatallm.processor.input.types.lossless import holds_integer
+from airflow_provider_raydatallm.processor.input.types.lossless import holds_number
 from airflow_provider_raydatallm.processor.input.types.plain import plain_schema
 from airflow_provider_raydatallm.processor.input.types.values import rows_beyond_exact_integers
 
@@ -28,7 +27,6 @@ _MAX_HEADER_BYTES = 1 << 20
 _ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
 #: How the parser names a column.
 _COLUMN = re.compile(r"In CSV column #(\d+): ")
-_INTEGER = re.compile(r"[+-]?\d+")
 #: The first line that spreadsheets write to name the delimiter.
 _SEPARATOR = re.compile(rb'\s*"?sep=(.)"?\r?\n', re.IGNORECASE)
 
@@ -201,15 +199,11 @@ class _CsvTypes(ColumnTypes):
             block, self._header, list(large), pa.schema([(name, pa.string()) for name in large])
         )
         for name, rows in large.items():
-            values = table[name].take(rows)
-            for row, text, value in zip(rows.to_pylist(), texts[name].take(rows), values, strict=True):
-                number = text.as_py().strip()
-                is_held = "inf" in number.lower() if math.isinf(value.as_py()) else (
-                    not _INTEGER.fullmatch(number) or holds_integer(value.type, int(number))
-                )  # fmt: skip
-                if not is_held:
+            kind = table.schema.field(name).type
+            for row, text in zip(rows.to_pylist(), texts[name].take(rows).to_pylist(), strict=True):
+                if not holds_number(kind, text.strip()):
                     raise pa.ArrowInvalid(
-                        f"Row #{row + 1}: column {name!r}: {number} is none of {value.type}: declare it as "
+                        f"Row #{row + 1}: column {name!r}: {text.strip()} is none of {kind}: declare it as "
                         "another type, such as decimal128(38, 3)"
                     )
 

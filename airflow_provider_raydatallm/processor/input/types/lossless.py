@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from airflow_provider_raydatallm.processor.input.types.plain import is_uuid
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64 = 2**63
+_INTEGER = re.compile(r"[+-]?\d+")
 #: Integers up to here are exact as floats of so many bits.
 EXACT_INTS = {16: 2**11, 32: 2**24, 64: 2**53}
 
@@ -60,6 +62,14 @@ def holds_integer(kind: pa.DataType, value: int) -> bool:
     """Whether an integer is the same as a float of a type."""
     held = float(np.array(float(value), kind.to_pandas_dtype())) if abs(value) < 10**300 else math.inf
     return math.isfinite(held) and int(held) == value
+
+
+def holds_number(kind: pa.DataType, text: str) -> bool:
+    """Whether a number that a text writes may be a float of a type: an integer must be the same, and others
+    no larger than the type's."""
+    if _INTEGER.fullmatch(text):
+        return holds_integer(kind, int(text))
+    return "inf" in text.lower() or not math.isinf(pa.scalar(text).cast(kind).as_py())
 
 
 def kind_of(kind: pa.DataType) -> str:

@@ -529,11 +529,19 @@ def test_type_that_is_declared_for_a_folders_column_is_its_values(
     }
 
 
-def test_folder_that_is_not_of_its_declared_type_is_refused(a_slice: Slice) -> None:
-    a_slice.texts({"c=1/0.csv": _A, "c=b/0.csv": _A})
-    a_slice.refuse(
-        r"makes column 'c' int64, and .*c=b/0\.csv lies in the folder c=b", column_types={"c": "int64"}
-    )
+@pytest.mark.parametrize(
+    ("value", "kind"), [("b", "int64"), ("9007199254740993", "float64"), ("1e39", "float32")]
+)
+def test_folder_that_is_not_of_its_declared_type_is_refused(a_slice: Slice, value: str, kind: str) -> None:
+    a_slice.texts({"c=1/0.csv": _A, f"c={value}/0.csv": _A})
+    match = rf"makes column 'c' .*, and .*c={value}/0\.csv lies in the folder c={value}"
+    a_slice.refuse(match, column_types={"c": kind})
+
+
+@pytest.mark.parametrize("text", ['{"x":"c"}', '{"x":{"c":1}}'])
+def test_declared_json_column_that_stands_only_in_other_values_is_told(a_slice: Slice, text: str) -> None:
+    a_slice.lines(text + "\n")
+    a_slice.refuse("column_types names .'c'., which the input does not have", column_types={"c": "int64"})
 
 
 def test_file_name_that_is_not_utf8_is_refused(a_slice: Slice) -> None:
@@ -569,3 +577,24 @@ def test_csv_with_a_byte_order_mark_and_a_header_of_two_lines_is_read(a_slice: S
     header = b'\xef\xbb\xbf"new\nline","x"'
     a_slice.texts({"0.csv": header + b"\r\n" + row, "1.csv": header})
     assert a_slice.publish().select(["new\nline", "x"]).to_pylist() == [{"new\nline": "1", "x": "a"}]
+
+
+def test_folders_column_that_is_left_out_is_null_where_the_table_has_it(tmp_path: Path) -> None:
+    first, second = Slice(tmp_path), tmp_path / "other"
+    first.texts({"c=1/0.csv": _A})
+    first.publish()
+    (second / "c=1").mkdir(parents=True)
+    (second / "c=1/0.csv").write_bytes(_A)
+    first.publish(input_path=f"{second}/", slice_key="2026-02-01", columns=["x"])
+    assert pq.read_table(first.job.slice_path, partitioning=None).column("c").to_pylist() == [None]
+
+
+def test_folders_value_that_the_tables_type_does_not_hold_is_refused(a_slice: Slice) -> None:
+    a_slice.file({"x": ["a"], "c": pa.array([1], pa.int8())})
+    a_slice.publish()
+    folder = a_slice.folder.parent / "other" / "c=300"
+    folder.mkdir(parents=True)
+    (folder / "0.csv").write_bytes(_A)
+    a_slice.cluster = InProcess()
+    given = {"input_path": f"{folder.parent}/", "slice_key": "2026-02-01", "column_types": {"c": "int64"}}
+    a_slice.refuse("column 'c' is int64, and int8 in the table", **given)

@@ -567,6 +567,11 @@ def test_carriage_returns_in_quotes_are_kept(a_slice: Slice) -> None:
     assert a_slice.values() == ["a\rb", "\r", "q"]
 
 
+def test_escaped_carriage_returns_and_those_behind_an_escaped_quote_are_kept(a_slice: Slice) -> None:
+    a_slice.texts({"0.csv": b'x,o\np\\\rq,1\n"a\\"b\r",2\n'})
+    assert a_slice.values(csv_options={"escape_char": "\\"}) == ["p\rq", 'a"b\r']
+
+
 def test_csv_value_that_is_not_of_its_declared_type_is_refused_with_its_column(a_slice: Slice) -> None:
     a_slice.texts({"0.csv": b"a,x\n1,1\n2,z\n"})
     a_slice.refuse(r"0\.csv, record 2: column 'x': .*int64.*'z'", column_types={"x": "int64"}, columns=["x"])

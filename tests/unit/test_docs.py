@@ -52,6 +52,18 @@ def test_page_of_guarantees_names_a_test_for_each() -> None:
     assert all("`tests/" in line for line in rows)
 
 
+@pytest.mark.parametrize("name", ["what-happens.md", "security.md"])
+def test_every_promise_of_a_page_has_its_test_beside_it(name: str) -> None:
+    """Promises stand in tables, whose last column names tests; lists are for what is not covered alone."""
+    covered = (ROOT / "docs" / name).read_text(encoding="utf-8").split("## What is not covered")[0]
+    promises = [
+        line for line in covered.splitlines() if re.match(r"\| (?!(?:who|what|event|part|promise) \|)", line)
+    ]
+    assert len(promises) > 30
+    assert [line for line in promises if not re.search(r"`tests?[/_][^|]*\|$", line)] == []
+    assert re.findall(r"^(?:- |\* |\d+\. ).*", covered, re.M) == []
+
+
 def test_page_of_events_names_every_test_of_events() -> None:
     page = (ROOT / "docs" / "what-happens.md").read_text(encoding="utf-8")
     files = ("test_events.py", "test_held_submissions.py")

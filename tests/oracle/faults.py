@@ -21,6 +21,7 @@ import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from airflow_provider_raydatallm.processor.input.formats.text import TextFormat
 from tests.oracle.cells import is_text
 
 _WIDE = Context(prec=160)
@@ -220,28 +221,22 @@ def _last_row_group_skipped() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _csv_read_leniently() -> Iterator[None]:
-    """Bytes that are not UTF-8 become a replacement character."""
-    read = pa_csv.read_csv
+def _text_read_leniently() -> AbstractContextManager[None]:
+    """Bytes that are not UTF-8 become a replacement character, before Arrow could see them."""
 
-    def lenient(source: Any, *args: Any, **kwargs: Any) -> pa.Table:
-        text = source.read().decode(errors="replace").encode() if hasattr(source, "read") else source
-        options = kwargs.get("read_options")
-        if options is not None:
-            options.block_size = len(text) + 1
-        return read(pa.BufferReader(text), *args, **kwargs)
+    def lenient(self: TextFormat, path: str, row: int, block: bytes, header: Any) -> bytes:
+        return block.decode(errors="replace").encode()
 
-    with mock.patch.object(pa_csv, "read_csv", lenient):
-        yield
+    return mock.patch.object(TextFormat, "_valid", lenient)
 
 
-_PUBLISHED_SHORT = "rows|kind|paid"
+#: The reader notices by itself: then good tables are refused.
+_REFUSED = "refused|unnamed"
 FAULTS = [
     Fault("durations in another unit", _damages(
         pt.is_duration, _as_numbers(lambda n: pc.divide(n, 1000)), written=True
     )),
-    Fault("INT96 read in nanoseconds", _int96_in_nanoseconds),
+    Fault("INT96 read in nanoseconds", _int96_in_nanoseconds, found_as=_REFUSED),
     Fault("int64 by way of float64", _damages(lambda t: t == pa.int64(), _rounded_to_float)),
     Fault("decimals by way of float64", _damages(pt.is_decimal, _decimal_as_float)),
     Fault("zone dropped", _damages(lambda t: pt.is_timestamp(t) and t.tz is not None, _local_instants)),
@@ -253,10 +248,10 @@ FAULTS = [
     Fault("empty list turned to null", _damages(_is_list, _empty_is_null)),
     Fault("list offsets shifted", _damages(_is_list, _offsets_shifted)),
     Fault("minus zero turned to zero", _damages(pt.is_floating, lambda a: pc.add(a, pa.scalar(0, a.type)))),
-    Fault("last row group skipped", _last_row_group_skipped, found_as=_PUBLISHED_SHORT),
+    Fault("last row group skipped", _last_row_group_skipped, found_as=_REFUSED),
     Fault("rows in another order", lambda: _rows_taken(lambda n: list(range(n))[::-1])),
     Fault("a row read for all others", lambda: _rows_taken(lambda n: [0] * n)),
-    Fault("invalid text replaced", _csv_read_leniently, "csv", within=600, found_as="accepted"),
+    Fault("invalid text replaced", _text_read_leniently, "csv", within=600, found_as="accepted"),
     Fault("texts trimmed", _damages(is_text, pc.utf8_trim_whitespace), "csv"),
     Fault("NA read as null", _damages(is_text, lambda a: pc.if_else(pc.equal(a, "NA"), None, a)), "csv"),
     Fault(

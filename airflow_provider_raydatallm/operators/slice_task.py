@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
@@ -41,6 +40,7 @@ from airflow_provider_raydatallm.task.outcome import build_result, error_of
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
 from airflow_provider_raydatallm.task.queue.places import QueuePlace, raise_error_of
 from airflow_provider_raydatallm.task.slice_entry import write_entry
+from airflow_provider_raydatallm.task.text_templates import TextTemplates
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,7 +56,7 @@ _STOP_SECONDS = 4.0
 _CREDENTIALS_SECONDS = 60.0
 
 
-class SliceTask(SliceLineage, BaseOperator):
+class SliceTask(SliceLineage, TextTemplates):
     """Base of operators whose subclass says what the job is, and how to wait for it."""
 
     operator_extra_links = (RayJobLink(), SlicePageLink(), OutputLink())

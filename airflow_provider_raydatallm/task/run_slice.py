@@ -18,11 +18,14 @@ def slice_of_run(context: Context, slice_key: str | None, slice_format: str | No
     :param slice_key: the task's argument, rendered.
     :raises RayLLMInputError: when the run has none; see `resolve_slice_key`.
     """
-    dag, run = context["dag"], context["dag_run"]
+    dag, run, partition = context["dag"], context["dag_run"], partition_key(context)
     return resolve_slice_key(
         slice_key=slice_key,
-        partition_key=partition_key(context),
-        param=chosen_slice(run.run_type, run.conf, context["params"], dag.params),
+        partition_key=partition,
+        # Of a task that has a key of its own, a conf for its neighbours is none of its business.
+        param=chosen_slice(run.run_type, run.conf, context["params"], dag.params)
+        if slice_key is None and partition is None
+        else None,
         data_interval_start=context.get("data_interval_start"),
         logical_date=context.get("logical_date"),
         partitioned=arguments.makes_partitioned_runs(dag.timetable),

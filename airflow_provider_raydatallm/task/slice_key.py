@@ -92,7 +92,8 @@ def resolve_slice_key(
             "no slice key: this run has no partition key, data interval or logical date, and neither "
             "slice_key nor the Param 'slice' names one. Trigger the DAG with a logical date, or with a Param "
             "'slice' (params={'slice': Param('', type='string')} gives its form a field for it): "
-            '"Materialize" of an asset asks for no date'
+            '"Materialize" of an asset asks for no date, and asset events give none: map the task over '
+            "triggering_slices() for those"
         )
     local = instant.astimezone(timezone) if timezone is not None else instant
     return SliceKey(_validate(local.strftime(slice_format), f"source.slice_format {slice_format!r}"), instant)

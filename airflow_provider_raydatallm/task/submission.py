@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 from urllib.parse import SplitResult, urlsplit
 
 import pydantic
@@ -50,6 +53,20 @@ _NEEDED_BY_OTHERS: Mapping[str, tuple[str, Any]] = {
 _FIELDS_OF_TASKS = frozenset({"on_too_long", "max_invalid_fraction"}).union(
     *(t.fields for t in TASKS.values())
 )
+
+
+def _is_collection(annotation: Any) -> bool:
+    """Whether the values of a field are lists, dicts or groups, and never text."""
+    if get_origin(annotation) in (Union, UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+        return any(map(_is_collection, kinds)) and str not in kinds
+    if get_origin(annotation) is Annotated:
+        return _is_collection(get_args(annotation)[0])
+    kind = get_origin(annotation) or annotation
+    return isinstance(kind, type) and issubclass(kind, (dict, list, tuple, pydantic.BaseModel))
+
+
+_COLLECTIONS = frozenset(n for n, field in SliceJob.model_fields.items() if _is_collection(field.annotation))
 
 
 def job_arguments(operator: Any) -> dict[str, Any]:
@@ -111,6 +128,7 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     fields |= {name: to_url(fields[name]) for name in (*ADDRESSES, "adapter_path") if name in fields}
     if isinstance(paths := fields.get("adapter_paths"), Mapping):
         fields["adapter_paths"] = {name: to_url(path) for name, path in paths.items()}
+    fields |= {name: _parse_rendered(fields[name]) for name in _COLLECTIONS & fields.keys()}
     for name in ("max_rows", "trial"):  # a form's, which may be empty
         if str(fields.get(name)).strip() in ("", "None"):
             fields.pop(name, None)
@@ -121,6 +139,18 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name in _PATHS and isinstance(value, str):
             check_absolute(label(name), value)
     return {name: v for name, v in fields.items() if v is not None or name == "engine_idle_timeout"}
+
+
+def _parse_rendered(value: Any) -> Any:
+    """Returns the list or the dict that a template has written as text, as Python or JSON does."""
+    if not isinstance(value, str) or value.strip()[:1] not in tuple("[({"):
+        return value
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return value
 
 
 def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:

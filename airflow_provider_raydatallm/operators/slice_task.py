@@ -214,7 +214,8 @@ class SliceTask(SliceLineage, BaseOperator):
         hook = RayHook(job.ray_conn_id)
         job = replace(job, url=hook.job_url(job.submission_id))
         own_xcom.push(context["ti"], RayJobLink.xcom_key, job.url)
-        if self.deferrable and not self._killed:
+        has_ended = job.submission_id == tracker.ended_job
+        if self.deferrable and not self._killed and not has_ended:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
             self._stop_if_marked(job, tracker.task)

@@ -80,6 +80,8 @@ class JobTracker:
         self._record = record or JobRecord.from_json(stored)
         #: Whether the store names no job, but holds something.
         self._is_unreadable = self._record is None and stored is not None
+        #: Id of a job that had ended when `find_job` found it.
+        self.ended_job: str | None = None
 
     @cached_property
     def submission(self) -> JobSubmission:
@@ -191,6 +193,7 @@ class JobTracker:
             return is_same
         if not is_same:
             return False
+        self.ended_job = job_id
         watch = JobWatch(record.nonce)
         watch.read_log_end(hook.call(jobs_api.read_log_tail(job_id, info, 200)))
         if not watch.has_outcome:  # its log may have gone with its node: then the waiter asks the store

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -163,8 +164,9 @@ def _find_job(submission_id: str) -> Flow[httpx.Response | None]:
 
 @dataclass(frozen=True)
 class LiveJobs:
-    """Metadata of the jobs that have not ended, and the seconds that the cluster took to list them: it reads
-    all jobs that it ever ran. `refusal`: why nobody may list them, although the cluster is there."""
+    """Metadata of the jobs that have not ended, oldest first, and the seconds that the cluster took to list
+    them: it reads all jobs that it ever ran. `refusal`: why nobody may list them, although the cluster is
+    there."""
 
     metadata: list[dict[str, str]]
     seconds: float
@@ -181,16 +183,17 @@ def list_live_jobs() -> Flow[LiveJobs]:
     try:
         response = yield from _send(HttpRequest("GET", path, read_timeout=60))
         listed = _json(response, "jobs")["data"]["result"]["result"]
-        jobs = [(job.get("status"), job.get("metadata") or {}) for job in listed]
+        jobs = [(job.get("status"), job.get("start_time") or 0, job.get("metadata") or {}) for job in listed]
     except RayUnreachableError as e:
         # A proxy may let nothing pass but the Jobs API, which lists ended jobs too, or only what submits.
         if (yield from _ask_once(HttpRequest("GET", "/api/version", read_timeout=10))) is None:
             raise
         try:
-            jobs = [(job.status, job.metadata) for job in (yield from list_jobs())]
+            jobs = [(job.status, job.started_at or 0, job.metadata) for job in (yield from list_jobs())]
         except RayUnreachableError:
             jobs, refusal = [], str(e)
-    metadata = [metadata for status, metadata in jobs if status not in TERMINAL]
+    jobs.sort(key=itemgetter(1))
+    metadata = [metadata for status, _, metadata in jobs if status not in TERMINAL]
     return LiveJobs(metadata, time.monotonic() - began, refusal)
 
 

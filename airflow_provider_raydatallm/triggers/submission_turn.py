@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 from airflow_provider_raydatallm.task.queue.line import wait_in_line
-from airflow_provider_raydatallm.task.queue.places import QUEUE_ERRORS, QueuePlace, to_event
+from airflow_provider_raydatallm.task.queue.places import QUEUE_ERRORS, QueuePlace, error_event
 from airflow_provider_raydatallm.triggers.ray_job import refuse_another_machine
 from airflow_provider_raydatallm.triggers.task_trigger import TaskTrigger
 
 
 class SubmissionTurnTrigger(TaskTrigger):
-    """Fires once, when it is the task's turn to submit its job, or it waited for too long. The event holds
-    the place, and the error if there is one (`task.queue.places.to_event`).
+    """Fires once, when it is the task's turn to submit its job (`task.queue.places.Turn`), or with the error
+    that ended the waiting (`task.queue.places.error_event`).
 
     Whatever becomes of the task or the triggerer, there is nothing to stop: no job was submitted.
 
@@ -29,11 +29,10 @@ class SubmissionTurnTrigger(TaskTrigger):
 
     async def wait(self) -> dict[str, Any]:
         place = QueuePlace.from_kwargs(self.place)
-        error: BaseException | None = None
+        if place is None:  # of another version of the provider: its task comes anew
+            return {}
         try:
-            if place is not None:
-                await asyncio.to_thread(refuse_another_machine, place.ray_conn_id, place.local_head)
-                await wait_in_line(place, self.log)
+            await asyncio.to_thread(refuse_another_machine, place.ray_conn_id, place.local_head)
+            return (await wait_in_line(place, self.log)).to_event()
         except QUEUE_ERRORS as e:
-            error = e
-        return {"place": self.place, **to_event(error)}
+            return error_event(e)

@@ -17,9 +17,8 @@ EARLIEST_EVENT_SECONDS = 10.0
 
 
 class TaskTrigger(BaseTrigger):
-    """Fires once, and never in a deferral's first ten seconds, whatever it waits for. Errors wait, too; what a
-    person does to the task does not.
-    """
+    """Fires once, and not in a deferral's first ten seconds, whatever it waits for, nor does it fail in them.
+    What ends the task from outside ends it at once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, replace
 from multiprocessing import get_context
-from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +40,7 @@ from airflow_provider_raydatallm.task.queue.places import (
 from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
 from tests.support.fake_cluster import FakeCluster, Log
 from tests.support.marks import long
+from tests.support.own_process import in_own_process
 
 LIMIT = 3
 
@@ -136,66 +135,74 @@ def test_waiting_job_of_whatever_metadata_stops_no_submission(cluster: FakeClust
     assert run(enter(place()))
 
 
-class Machine:
-    """Tasks in processes of their own, of which each that gets a place submits a job and ends."""
+async def submit(place: QueuePlace, **kind: bool) -> bool:
+    with contextlib.closing(SubmissionGate(place, Log())) as gate:
+        if not await gate.enter(**kind):
+            return False
+        job: dict[str, Any] = {"entrypoint": "x", "runtime_env": {}, "metadata": {PHASE: WAITING}}
+        await RayHook().acall(jobs_api.submit(submission_id=place.task, **job))
+        return True
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
 
-    def start(self, task: int, all_there: Barrier, **kind: bool) -> BaseProcess:
-        process = get_context("fork").Process(target=self._run, args=(task, all_there, kind))
-        process.start()
-        return process
+@pytest.mark.parametrize("has_turn", [False, True])
+def test_tasks_of_one_machine_take_the_places_that_there_are(cluster: FakeCluster, has_turn: bool) -> None:
+    cluster.has_room = False
 
-    def _run(self, task: int, all_there: Barrier, kind: dict[str, bool]) -> None:
-        tempfile.tempdir = str(self.folder)
-        all_there.wait()
-        sys.exit(0 if run(self._submit(place(f"t{task}"), **kind)) else 1)
+    async def all_at_once() -> list[bool]:
+        tasks = range(LIMIT + 5)
+        return await asyncio.gather(*(submit(place(f"t{i}"), has_turn=has_turn, holds=False) for i in tasks))
 
-    async def _submit(self, place: QueuePlace, **kind: bool) -> bool:
-        with contextlib.closing(SubmissionGate(place, Log())) as gate:
-            if await gate.enter(**kind):
-                metadata, env = {PHASE: WAITING}, dict[str, Any]()
-                submitting = jobs_api.submit(
-                    submission_id=place.task, entrypoint="x", runtime_env=env, metadata=metadata
-                )
-                await RayHook().acall(submitting)
-                return True
-        return False
+    assert sum(run(all_at_once())) == len(cluster.jobs) == LIMIT
+
+
+def test_tasks_that_hold_share_a_look(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.jobs = jobs([WAITING] * LIMIT)
+    monkeypatch.setattr(submission_queue, "_LOOK_SECONDS", 60.0)
+
+    async def all_at_once() -> list[Any]:
+        held = (enter(place(queue_timeout=0.5), holds=True) for _ in range(4))
+        return await asyncio.gather(*held, return_exceptions=True)
+
+    assert {type(e) for e in run(all_at_once())} == {RayQueueTimeoutError}
+    assert looks(cluster) == 1
 
 
 @pytest.mark.parametrize(
-    ("machines", "tasks", "kind"),
-    [
-        (1, 20, {"has_turn": False, "holds": False}),
-        (3, 24, {"has_turn": False, "holds": False}),
-        (3, 12, {"has_turn": True, "holds": False}),
-        long(1, 200, {"has_turn": False, "holds": False}),
-        long(4, 200, {"has_turn": False, "holds": False}),
-    ],
+    ("machines", "tasks", "has_turn"),
+    [(3, 24, False), long(3, 24, True), long(1, 200, False), long(4, 200, False)],
 )
-def test_tasks_that_start_at_once_take_the_places_that_there_are_and_one_more_a_machine(
+def test_processes_that_start_at_once_take_the_places_that_there_are_and_one_more_a_machine(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machines: int, tasks: int,
-    kind: dict[str, bool],
+    has_turn: bool,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("AIRFLOW__RAY_LLM__MAX_WAITING_JOBS", "8")
-    monkeypatch.setattr(submission_queue, "_LOOK_SECONDS", 60.0)
-    monkeypatch.setattr(submission_gate, "_LOCK_SECONDS", 0.1)
-    assert run(enter(place()))  # the processes inherit what a first task imports
-    cluster.calls.clear()
     cluster.has_room = False
-    hosts = [Machine(tmp_path / f"m{i}") for i in range(machines)]
-    all_there = get_context("fork").Barrier(tasks)
-    processes = [hosts[i % machines].start(i, all_there, **kind) for i in range(tasks)]
-    for process in processes:
-        process.join(60)
-    submitted = [process.exitcode for process in processes].count(0)
+    # Not forked from this process, whose threads may hold locks.
+    submitted = in_own_process(start_at_once, tmp_path, machines, tasks, has_turn)
     assert submitted == len(cluster.jobs) == cluster.most_waiting
     assert 8 <= submitted <= 8 + machines - 1
+
+
+def start_at_once(folder: Path, machines: int, tasks: int, has_turn: bool) -> int:
+    """Returns how many of as many processes submitted a job."""
+    tempfile.tempdir = str(folder)
+    run(enter(place()))  # the processes inherit what a first task imports
+    fork = get_context("fork")
+    all_there = fork.Barrier(tasks)
+
+    def task(number: int) -> None:
+        tempfile.tempdir = str(folder / f"machine-{number % machines}")
+        Path(tempfile.tempdir).mkdir(exist_ok=True)
+        all_there.wait()
+        sys.exit(0 if run(submit(place(f"t{number}"), has_turn=has_turn, holds=False)) else 1)
+
+    processes = [fork.Process(target=task, args=(i,)) for i in range(tasks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
     assert {process.exitcode for process in processes} == {0, 1}
-    if not kind["has_turn"]:  # those that find no place share a look
-        assert looks(cluster) <= submitted + machines
+    return [process.exitcode for process in processes].count(0)
 
 
 def test_task_that_holds_on_its_worker_goes_on_when_there_is_a_place_and_says_what_it_waits_for(

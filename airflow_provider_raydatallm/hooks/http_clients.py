@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.auth import TokenAuth
 from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT_S, RaySettings
+from airflow_provider_raydatallm.hooks.status_poller import StatusPoller
 from airflow_provider_raydatallm.hooks.tls_errors import pem_fault
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class SharedClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._client = httpx.AsyncClient(**client_options(settings), limits=limits)
         self._slots = asyncio.Semaphore(_MAX_REQUESTS)
+        self.statuses = StatusPoller()
 
     @classmethod
     def for_settings(cls, settings: RaySettings) -> SharedClient:

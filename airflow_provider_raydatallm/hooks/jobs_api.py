@@ -145,7 +145,15 @@ def get_status(submission_id: str) -> Flow[JobInfo | None]:
     response = yield from _find_job(submission_id)
     if response is None:
         return None
-    info = _json(response, "job")
+    return _job_info(_json(response, "job"))
+
+
+def list_statuses() -> Flow[dict[str, JobInfo]]:
+    """Returns what `get_status` does, of every submitted job that the cluster still knows, by id."""
+    return {job["submission_id"]: _job_info(job) for job in (yield from _submitted_jobs())}
+
+
+def _job_info(info: Mapping[str, Any]) -> JobInfo:
     return JobInfo(
         status=str(info.get("status", "")),
         message=str(info.get("message") or ""),
@@ -214,8 +222,6 @@ class ListedJob:
 
 def list_jobs() -> Flow[list[ListedJob]]:
     """Returns all jobs that were submitted to the cluster and that it still knows, ended ones too."""
-    path = "/api/jobs/"
-    response = yield from _send(HttpRequest("GET", path, read_timeout=60))
     return [
         ListedJob(
             str(job["submission_id"]),
@@ -223,9 +229,14 @@ def list_jobs() -> Flow[list[ListedJob]]:
             job.get("metadata") or {},
             _seconds(job.get("start_time")),
         )
-        for job in _json(response, path, list)
-        if job.get("submission_id")
+        for job in (yield from _submitted_jobs())
     ]
+
+
+def _submitted_jobs() -> Flow[list[dict[str, Any]]]:
+    path = "/api/jobs/"
+    response = yield from _send(HttpRequest("GET", path, read_timeout=60))
+    return [job for job in _json(response, path, list) if job.get("submission_id")]
 
 
 def read_log_tail(submission_id: str, info: JobInfo, lines: int) -> Flow[str]:

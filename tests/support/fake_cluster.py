@@ -33,7 +33,7 @@ class FakeCluster(ThreadingHTTPServer):
     instead. `refused`: beginnings of paths that a proxy refuses. `token`: the only valid one. `log`: every
     job's lines. `cut`: whether a log stream ends after them. `jobs`: those that were submitted here, as the
     cluster lists them. `has_room`: whether a job that is submitted does not wait. `most_waiting`: jobs at
-    once. `list_seconds`: that a list of all jobs takes."""
+    once. `lists`: whether it lists all jobs, and `list_seconds` that this takes."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -50,7 +50,7 @@ class FakeCluster(ThreadingHTTPServer):
         self.jobs: list[dict[str, Any]] = []
         self.has_room = True
         self.most_waiting = 0
-        self.list_seconds = 0.0
+        self.lists, self.list_seconds = True, 0.0
         self.calls: list[tuple[float, str]] = []
         self.beats: list[str] = []
 
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps({"data": {"result": {"result": server.jobs}}}))
         elif self.path == "/api/jobs/":
             time.sleep(server.list_seconds)
-            self._answer(200, json.dumps(server.jobs))
+            self._answer(200, json.dumps(server.jobs)) if server.lists else self._answer(403, "denied")
         elif "/logs/stream" in self.path:
             self.send_response(200)
             self.end_headers()

@@ -377,7 +377,7 @@ def test_key_of_an_endpoint_is_lent_for_its_host_only(monkeypatch: pytest.Monkey
     monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
     assert lent("https://llm.example.com:8443/v1")
     monkeypatch.setenv("AIRFLOW_CONN_LLM", "http://:sk-sesame@[fd00::5]:8000")
-    assert lent("http://[fd00::5]:8000/v1")
+    assert lent("https://[fd00::5]:8000/v1")
     connection.pop("host")
     monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
     with pytest.raises(RayLLMInputError, match="is for the host None"):

@@ -6,6 +6,7 @@ write instead.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Mapping
@@ -285,6 +286,17 @@ def _parse_url(
     return parts
 
 
+def with_brackets(host: str) -> str:
+    """Returns a host, with or without a scheme, as an address has it: an IPv6 one in brackets, which Airflow
+    removes from a connection that is written as a URI."""
+    scheme, separator, name = host.rpartition("://")
+    try:
+        ipaddress.IPv6Address(name)
+    except ValueError:
+        return host
+    return f"{scheme}{separator}[{name}]"
+
+
 def _address(label: str, connection: Connection) -> str:
     host = (connection.host or "").strip()
     if not host:
@@ -296,9 +308,10 @@ def _address(label: str, connection: Connection) -> str:
         return host
     if "://" not in host:
         host = f"{connection.schema or 'http'}://{host}"
+    host = with_brackets(host)
     if host.startswith("ray://"):
         shown = without_credentials(host)
-        name = re.match(r"[\w.-]+", shown.removeprefix("ray://"))
+        name = re.match(r"\[[\w:.%]+\]|[\w.-]+", shown.removeprefix("ray://"))
         raise RayConnectionError(
             f"{label}: host {shown!r} is a Ray Client address: write the Jobs address, such as "
             f"http://{name[0] if name else 'ray-head'}:8265"

@@ -17,6 +17,8 @@ from weakref import WeakKeyDictionary
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.auth import TokenAuth
 from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT_S, RaySettings
+from airflow_provider_raydatallm.hooks.status_poller import StatusPoller
+from airflow_provider_raydatallm.hooks.tls_errors import pem_fault
 
 if TYPE_CHECKING:
     import httpx
@@ -35,6 +37,7 @@ class SharedClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._client = httpx.AsyncClient(**client_options(settings), limits=limits)
         self._slots = asyncio.Semaphore(_MAX_REQUESTS)
+        self.statuses = StatusPoller()
 
     @classmethod
     def for_settings(cls, settings: RaySettings) -> SharedClient:
@@ -93,10 +96,7 @@ def _tls_context(settings: RaySettings) -> bool | ssl.SSLContext:
         try:
             context = ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as e:
-            raise RayConnectionError(
-                f"{settings.label}: ca_file {ca_file!r} cannot be used ({e}): set it to a PEM file of "
-                "certificates that every Airflow worker can read"
-            ) from e
+            raise _cannot_be_used(settings.label, {"ca_file": ca_file}, e) from e
     else:
         context = httpx.create_ssl_context(verify=settings.verify, trust_env=settings.use_environment)
     if settings.client_cert:
@@ -104,10 +104,19 @@ def _tls_context(settings: RaySettings) -> bool | ssl.SSLContext:
             # A dummy password makes a key that needs one an error instead of a prompt on the terminal.
             context.load_cert_chain(settings.client_cert, settings.client_key, password="none")
         except (OSError, ssl.SSLError) as e:
-            raise RayConnectionError(
-                f"{settings.label}: client_cert {settings.client_cert!r}"
-                + (f" with client_key {settings.client_key!r}" if settings.client_key else "")
-                + f" cannot be used ({e}): set a PEM certificate and its key, without a passphrase, "
-                "that every Airflow worker can read"
-            ) from e
+            files = {"client_cert": settings.client_cert, "client_key": settings.client_key}
+            raise _cannot_be_used(settings.label, files, e) from e
     return context
+
+
+def _cannot_be_used(label: str, files: dict[str, str | None], error: Exception) -> RayConnectionError:
+    """Returns the error that names the file that is wrong, or all of them where only OpenSSL knows."""
+    set_files = {name: path for name, path in files.items() if path}
+    for name, path in set_files.items():
+        if fault := pem_fault(path, "PRIVATE KEY" if name == "client_key" else "CERTIFICATE"):
+            return RayConnectionError(f"{label}: {name} {path!r} cannot be used: {fault}")
+    named = " with ".join(f"{name} {path!r}" for name, path in set_files.items())
+    return RayConnectionError(
+        f"{label}: {named} cannot be used: OpenSSL refuses the content ({error}). A key must belong to its "
+        "certificate and have no passphrase"
+    )

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -144,7 +145,15 @@ def get_status(submission_id: str) -> Flow[JobInfo | None]:
     response = yield from _find_job(submission_id)
     if response is None:
         return None
-    info = _json(response, "job")
+    return _job_info(_json(response, "job"))
+
+
+def list_statuses() -> Flow[dict[str, JobInfo]]:
+    """Returns what `get_status` does, of every submitted job that the cluster still knows, by id."""
+    return {job["submission_id"]: _job_info(job) for job in (yield from _submitted_jobs())}
+
+
+def _job_info(info: Mapping[str, Any]) -> JobInfo:
     return JobInfo(
         status=str(info.get("status", "")),
         message=str(info.get("message") or ""),
@@ -163,8 +172,9 @@ def _find_job(submission_id: str) -> Flow[httpx.Response | None]:
 
 @dataclass(frozen=True)
 class LiveJobs:
-    """Metadata of the jobs that have not ended, and the seconds that the cluster took to list them: it reads
-    all jobs that it ever ran. `refusal`: why nobody may list them, although the cluster is there."""
+    """Metadata of the jobs that have not ended, oldest first, and the seconds that the cluster took to list
+    them: it reads all jobs that it ever ran. `refusal`: why nobody may list them, although the cluster is
+    there."""
 
     metadata: list[dict[str, str]]
     seconds: float
@@ -181,16 +191,17 @@ def list_live_jobs() -> Flow[LiveJobs]:
     try:
         response = yield from _send(HttpRequest("GET", path, read_timeout=60))
         listed = _json(response, "jobs")["data"]["result"]["result"]
-        jobs = [(job.get("status"), job.get("metadata") or {}) for job in listed]
+        jobs = [(job.get("status"), job.get("start_time") or 0, job.get("metadata") or {}) for job in listed]
     except RayUnreachableError as e:
         # A proxy may let nothing pass but the Jobs API, which lists ended jobs too, or only what submits.
         if (yield from _ask_once(HttpRequest("GET", "/api/version", read_timeout=10))) is None:
             raise
         try:
-            jobs = [(job.status, job.metadata) for job in (yield from list_jobs())]
+            jobs = [(job.status, job.started_at or 0, job.metadata) for job in (yield from list_jobs())]
         except RayUnreachableError:
             jobs, refusal = [], str(e)
-    metadata = [metadata for status, metadata in jobs if status not in TERMINAL]
+    jobs.sort(key=itemgetter(1))
+    metadata = [metadata for status, _, metadata in jobs if status not in TERMINAL]
     return LiveJobs(metadata, time.monotonic() - began, refusal)
 
 
@@ -211,8 +222,6 @@ class ListedJob:
 
 def list_jobs() -> Flow[list[ListedJob]]:
     """Returns all jobs that were submitted to the cluster and that it still knows, ended ones too."""
-    path = "/api/jobs/"
-    response = yield from _send(HttpRequest("GET", path, read_timeout=60))
     return [
         ListedJob(
             str(job["submission_id"]),
@@ -220,9 +229,14 @@ def list_jobs() -> Flow[list[ListedJob]]:
             job.get("metadata") or {},
             _seconds(job.get("start_time")),
         )
-        for job in _json(response, path, list)
-        if job.get("submission_id")
+        for job in (yield from _submitted_jobs())
     ]
+
+
+def _submitted_jobs() -> Flow[list[dict[str, Any]]]:
+    path = "/api/jobs/"
+    response = yield from _send(HttpRequest("GET", path, read_timeout=60))
+    return [job for job in _json(response, path, list) if job.get("submission_id")]
 
 
 def read_log_tail(submission_id: str, info: JobInfo, lines: int) -> Flow[str]:

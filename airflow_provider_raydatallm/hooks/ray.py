@@ -21,7 +21,7 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its _
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT_S, RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import SharedClient, client_options
-from airflow_provider_raydatallm.hooks.jobs_api import Backoff, Flow, HttpRequest
+from airflow_provider_raydatallm.hooks.jobs_api import Backoff, Flow, HttpRequest, JobInfo
 
 if TYPE_CHECKING:
     import httpx
@@ -103,6 +103,12 @@ class RayHook(BaseHook):
                 response = await client.request(**_request_arguments(step))
             except httpx.TransportError as e:
                 response = e
+
+    async def aget_status(self, submission_id: str) -> JobInfo | None:
+        """Returns None when the cluster has no job of that id. Shares its calls with all that ask with the
+        same settings in this event loop."""
+        statuses = (await self._aclient()).statuses
+        return await statuses.get(submission_id, self.acall)
 
     @contextlib.asynccontextmanager
     async def astream(self, request: HttpRequest) -> AsyncIterator[httpx.Response]:

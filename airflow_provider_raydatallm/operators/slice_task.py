@@ -38,7 +38,7 @@ from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.waiter import JobRef, wait_for_job
 from airflow_provider_raydatallm.task.outcome import build_result, error_of
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
-from airflow_provider_raydatallm.task.queue.places import QueuePlace, raise_error_of
+from airflow_provider_raydatallm.task.queue.places import Turn, raise_error_of
 from airflow_provider_raydatallm.task.slice_entry import write_entry
 from airflow_provider_raydatallm.task.text_templates import TextTemplates
 
@@ -97,9 +97,9 @@ class SliceTask(SliceLineage, TextTemplates):
         """
         # The place comes in the event: `dag.test()` drops what a task keeps for its resume.
         raise_error_of(event)
-        return self._find_or_submit(context, QueuePlace.from_kwargs(event.get("place")))
+        return self._find_or_submit(context, Turn.from_event(event))
 
-    def _find_or_submit(self, context: Context, place: QueuePlace | None = None) -> dict[str, Any]:
+    def _find_or_submit(self, context: Context, turn: Turn | None = None) -> dict[str, Any]:
         with self._start_attempt(context) as tracker:
             job = tracker.submission.job
             self._name_mapped_task(context, job)
@@ -110,11 +110,11 @@ class SliceTask(SliceLineage, TextTemplates):
             if (result := tracker.lost_result()) is not None:
                 self.log.info("An earlier try finished the slice, and ended before Airflow knew")
                 return self._finish(context, job, result)
-            if (running_job := tracker.find_job(may_list=place is None)) is not None:
+            if (running_job := tracker.find_job(may_list=turn is None)) is not None:
                 return self._wait(context, tracker, running_job)
             if (report := submission.read_finished_report(tracker.submission)) is not None:
                 return self._succeed(context, tracker, job, None, report)
-            return self._submit(context, tracker, place)
+            return self._submit(context, tracker, turn)
 
     def execute_complete(
         self,
@@ -187,15 +187,14 @@ class SliceTask(SliceLineage, TextTemplates):
             label = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
             cast("dict[str, Any]", context).update(label)
 
-    def _submit(
-        self, context: Context, tracker: JobTracker, place: QueuePlace | None = None
-    ) -> dict[str, Any]:
+    def _submit(self, context: Context, tracker: JobTracker, turn: Turn | None = None) -> dict[str, Any]:
         """Submits the job once few others wait for room on the cluster, and waits for it.
 
-        :param place: of a task that has waited for that in the triggerer.
+        :param turn: of a task that has waited for that in the triggerer.
         """
-        has_turn = place is not None
-        place = place or tracker.queue_place(tracker.submission.job.queue_timeout)
+        has_turn = turn is not None
+        turn = turn or Turn(tracker.queue_place(tracker.submission.job.queue_timeout))
+        place = turn.place
         defers = self.deferrable and not self._killed
         with contextlib.closing(SubmissionGate(place, self.log)) as gate:
             if not _run_async(self._unless_killed(gate.enter(has_turn=has_turn, holds=not defers))):
@@ -205,7 +204,7 @@ class SliceTask(SliceLineage, TextTemplates):
                 self.defer(trigger=SubmissionTurnTrigger(asdict(place)), method_name="execute_in_turn")
             if gate.held_s > _CREDENTIALS_SECONDS:
                 tracker.renew_submission()
-            job = tracker.submit(place.waited_s)
+            job = tracker.submit(turn)
         return self._wait(context, tracker, job)
 
     def _wait(self, context: Context, tracker: JobTracker, job: JobRef) -> dict[str, Any]:
@@ -214,7 +213,8 @@ class SliceTask(SliceLineage, TextTemplates):
         hook = RayHook(job.ray_conn_id)
         job = replace(job, url=hook.job_url(job.submission_id))
         own_xcom.push(context["ti"], RayJobLink.xcom_key, job.url)
-        if self.deferrable and not self._killed:
+        has_ended = job.submission_id == tracker.ended_job
+        if self.deferrable and not self._killed and not has_ended:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
             self._stop_if_marked(job, tracker.task)

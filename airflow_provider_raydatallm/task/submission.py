@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES, MAY_H
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS
 from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.hooks.connection import with_brackets
 from airflow_provider_raydatallm.hooks.masking import mask
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
@@ -219,7 +220,7 @@ def _check_key_belongs_to(connection: Any, endpoint: SplitResult) -> None:
     """:raises RayLLMInputError: so that whoever sets engine.url cannot have the key sent to a host of their
     own, or to another port where the connection names one.
     """
-    host = connection.host or ""
+    host = with_brackets(connection.host or "")
     place = urlsplit(host if "://" in host else f"//{host}")
     port = connection.port or place.port
     if (place.hostname, port or _port(endpoint)) != (endpoint.hostname, _port(endpoint)):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
-
-from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.task.airflow_features import HAS_TRIGGER_ON_KILL
 from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job.verdict import ClusterUnreachable, TimedOut, Verdict, to_event
 from airflow_provider_raydatallm.task.job.waiter import JobRef, wait_for_job
+from airflow_provider_raydatallm.triggers.task_trigger import TaskTrigger
 
 #: A triggerer's first call to Airflow can be slow: it loads the API.
 _STOP_SECONDS = 60.0
@@ -20,7 +18,7 @@ _STOP_SECONDS = 60.0
 _stopping: set[asyncio.Task[None]] = set()
 
 
-class RayJobTrigger(BaseTrigger):
+class RayJobTrigger(TaskTrigger):
     """Fires once, with the verdict on the job (`task.job.verdict.to_event`).
 
     Stops the job when a user clears or marks the task, or deletes its run. When a triggerer dies or hands its
@@ -31,7 +29,7 @@ class RayJobTrigger(BaseTrigger):
     """
 
     def __init__(self, job: dict[str, Any], cancel_on_kill: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.job = job
         self.cancel_on_kill = cancel_on_kill
 
@@ -39,7 +37,7 @@ class RayJobTrigger(BaseTrigger):
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {"job": self.job, "cancel_on_kill": self.cancel_on_kill}
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def wait(self) -> dict[str, Any]:
         job = JobRef(**self.job)
         verdict: Verdict
         try:
@@ -56,7 +54,7 @@ class RayJobTrigger(BaseTrigger):
                 raise
         if isinstance(verdict, TimedOut):
             await self._stop(deferred=False)
-        yield TriggerEvent(to_event(verdict))  # type: ignore[no-untyped-call]
+        return to_event(verdict)
 
     async def on_kill(self) -> None:
         # A triggerer that was thought dead calls this too, when it learns that another one has its triggers.

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
 from airflow_provider_raydatallm.task.wanted_slice import WantedSlice
+from airflow_provider_raydatallm.triggers.task_trigger import TaskTrigger
 
 
-class SlicePublishedTrigger(BaseTrigger):
+class SlicePublishedTrigger(TaskTrigger):
     """Fires once, with the report as the event; or with `{"error": ...}` where waiting is in vain.
 
     :param wanted: a `WantedSlice` as a dict.
@@ -20,19 +17,20 @@ class SlicePublishedTrigger(BaseTrigger):
     """
 
     def __init__(self, wanted: dict[str, Any], poke_interval: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.wanted, self.poke_interval = WantedSlice(**wanted), poke_interval
+        super().__init__()
+        self.wanted, self.poke_interval = wanted, poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"wanted": asdict(self.wanted), "poke_interval": self.poke_interval}
+        arguments = {"wanted": self.wanted, "poke_interval": self.poke_interval}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def wait(self) -> dict[str, Any]:
+        wanted = WantedSlice(**self.wanted)
         event: dict[str, Any] | None = None
         while event is None:
             await asyncio.sleep(self.poke_interval)
             try:
-                event = await asyncio.to_thread(self.wanted.look, self.log)
+                event = await asyncio.to_thread(wanted.look, self.log)
             except Exception as e:
                 event = {"error": f"{type(e).__name__}: {e}"}
-        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+        return event

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from airflow_provider_raydatallm.contract.job.phase import ADMITTED, PHASE
+from airflow_provider_raydatallm.contract.job.phase import ADMITTED, PHASE, WAITING
 from tests.support.serving import serving
 
 
@@ -32,9 +32,11 @@ class FakeCluster(ThreadingHTTPServer):
     """`status`: of a job that is not among `jobs`; None: unknown. `http`: the status code of every response
     instead. `refused`: beginnings of paths that a proxy refuses. `token`: the only valid one. `log`: every
     job's lines. `cut`: whether a log stream ends after them. `jobs`: those that were submitted here, as the
-    cluster lists them."""
+    cluster lists them. `has_room`: whether a job that is submitted does not wait. `most_waiting`: jobs at
+    once. `lists`: whether it lists all jobs, and `list_seconds` that this takes."""
 
     daemon_threads = True
+    request_queue_size = 256
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -46,6 +48,9 @@ class FakeCluster(ThreadingHTTPServer):
         self.log: list[str] = []
         self.cut = False
         self.jobs: list[dict[str, Any]] = []
+        self.has_room = True
+        self.most_waiting = 0
+        self.lists, self.list_seconds = True, 0.0
         self.calls: list[tuple[float, str]] = []
         self.beats: list[str] = []
 
@@ -84,7 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path.startswith("/api/v0/jobs?"):
             self._answer(200, json.dumps({"data": {"result": {"result": server.jobs}}}))
         elif self.path == "/api/jobs/":
-            self._answer(200, json.dumps(server.jobs))
+            time.sleep(server.list_seconds)
+            self._answer(200, json.dumps(server.jobs)) if server.lists else self._answer(403, "denied")
         elif "/logs/stream" in self.path:
             self.send_response(200)
             self.end_headers()
@@ -114,9 +120,13 @@ class _Handler(BaseHTTPRequestHandler):
         server.calls.append((time.monotonic(), f"POST {self.path}"))
         if self.path == "/api/jobs/":
             sent = json.loads(body)
-            metadata = sent["metadata"] | ({PHASE: ADMITTED} if PHASE in sent["metadata"] else {})
+            metadata = sent["metadata"]
+            if PHASE in metadata and server.has_room:
+                metadata = metadata | {PHASE: ADMITTED}
             start_time = len(server.jobs) + 1
             server.jobs.append({**sent, "metadata": metadata, "status": "RUNNING", "start_time": start_time})
+            waiting = sum((job["metadata"] or {}).get(PHASE) == WAITING for job in server.jobs)
+            server.most_waiting = max(server.most_waiting, waiting)
         elif (job := server.job(self.path.split("/")[-2])) is not None:
             job["status"] = "STOPPED"
         self._answer(200, json.dumps({"stopped": True}))

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.job.phase import BEHIND
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -30,7 +31,7 @@ from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY, TaskAttempt
 from airflow_provider_raydatallm.task.job.record import STATE_KEY, JobRecord, find_listed_job
 from airflow_provider_raydatallm.task.job.verdict import Finished, JobWatch
 from airflow_provider_raydatallm.task.job.waiter import JobRef, TaskLog, heartbeat_key
-from airflow_provider_raydatallm.task.queue.places import QueuePlace, task_key
+from airflow_provider_raydatallm.task.queue.places import QueuePlace, Turn, task_key
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -80,6 +81,8 @@ class JobTracker:
         self._record = record or JobRecord.from_json(stored)
         #: Whether the store names no job, but holds something.
         self._is_unreadable = self._record is None and stored is not None
+        #: Id of a job that had ended when `find_job` found it.
+        self.ended_job: str | None = None
 
     @cached_property
     def submission(self) -> JobSubmission:
@@ -191,6 +194,7 @@ class JobTracker:
             return is_same
         if not is_same:
             return False
+        self.ended_job = job_id
         watch = JobWatch(record.nonce)
         watch.read_log_end(hook.call(jobs_api.read_log_tail(job_id, info, 200)))
         if not watch.has_outcome:  # its log may have gone with its node: then the waiter asks the store
@@ -208,9 +212,9 @@ class JobTracker:
         """Builds it again before it is sent: credentials that were lent for it may end meanwhile."""
         self.__dict__.pop("submission", None)
 
-    def submit(self, waited_s: float = 0) -> JobRef:
+    def submit(self, turn: Turn | None = None) -> JobRef:
         """
-        :param waited_s: seconds of queue_timeout that have passed.
+        :param turn: of a task that has waited for it.
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before any job starts.
         :raises RayLLMJobError: when a newer attempt of the task has a job.
         """
@@ -240,12 +244,14 @@ class JobTracker:
         if orphan_timeout is not None:
             arguments += ["--heartbeat-key", key, "--orphan-timeout", f"{orphan_timeout:g}"]
             arguments += ["--commit-alone"] if self._commits_alone else []
-        if waited_s >= 1:
-            arguments += ["--waited", f"{waited_s:.0f}"]
+        if turn is not None and turn.place.waited_s >= 1:
+            arguments += ["--waited", f"{turn.place.waited_s:.0f}"]
         if self.submission.finish_by is not None:
             arguments += ["--finish-by", f"{self.submission.finish_by:.0f}"]
 
         metadata = {**self.submission.metadata, **record.to_metadata()}
+        if turn is not None and turn.behind:
+            metadata[BEHIND] = str(turn.behind)
         submission = replace(self.submission, metadata=metadata)
 
         def send() -> None:

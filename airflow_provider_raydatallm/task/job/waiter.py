@@ -159,7 +159,7 @@ class _Waiter:
     async def _check_job(self) -> Verdict | Wait:
         await self._send_heartbeat()
         ref, watch = self._ref, self._watch
-        info = await self._hook.acall(jobs_api.get_status(ref.submission_id))
+        info = await self._hook.aget_status(ref.submission_id)
         if info is None:
             return watch.decide(None)
         ended = info.status in jobs_api.TERMINAL

@@ -1,8 +1,9 @@
 """The gate through which the tasks of one machine submit their jobs to a cluster, one after another.
 
-Each task is a process of its own. A file that they share is their lock, which ends with its holder, and keeps
-the last look at the cluster's jobs, so that many tasks that wait cost the cluster no more looks than one.
-Machines do not know each other: tasks that start on several in the same second may each submit.
+Each task is a process of its own. A file that they share is their lock, which ends with its holder. Each
+submits only after a look at the cluster's jobs of its own: it has seen those of its machine, and misses no
+more than one of each other machine. The file keeps the last look for those that find no place in it, so that
+many tasks that wait cost the cluster no more looks than one.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayQueueTimeoutError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.job.waiter import TaskLog
 from airflow_provider_raydatallm.task.queue.places import (
     QueueLog,
     QueuePlace,
+    count_in_line,
     count_waiting,
+    jobs_text,
     max_waiting_jobs,
     seconds_between_looks,
 )
@@ -36,16 +39,24 @@ _LOCK_SECONDS, _TRY_SECONDS = 0.1, 1.0
 
 @dataclass(frozen=True)
 class _Look:
-    """What the machine's tasks know of the cluster: jobs that waited, by epoch seconds, with those that the
-    tasks have submitted since, and the seconds that it took to list them."""
+    """At the cluster's jobs: how many wait, the tasks in the line of a triggerer as far as they tell, when
+    (epoch seconds), and the seconds that it took to list them."""
 
     at: float = 0.0
     seconds: float = 0.0
     waiting: int = 0
+    in_line: int = 0
 
     @property
     def is_due(self) -> bool:
         return not 0 <= time.time() - self.at < seconds_between_looks(self.seconds)
+
+    def has_place(self, *, passes_line: bool) -> bool:
+        return self.waiting < max_waiting_jobs() and (passes_line or not self.in_line)
+
+    def __str__(self) -> str:
+        text = jobs_text(self.waiting)
+        return f"{text}; tasks in line for a place: {self.in_line}" if self.in_line else text
 
 
 class SubmissionGate:
@@ -68,25 +79,25 @@ class SubmissionGate:
         :param holds: whether to wait here; else this returns False where there is no place.
         :raises RayQueueTimeoutError, RayLLMJobError, RayConnectionError: as `line.wait_in_line`.
         """
-        places = max_waiting_jobs() if has_turn or holds else 1
         while True:
-            self._place.seconds_left()
+            self._place.seconds_left(self._log.waits_for)
             try:
                 await self._lock()
-                look = await self._look(places if has_turn else 0)
+                look = await self._look(has_turn=has_turn, passes_line=has_turn or holds)
                 self._last_contact = time.monotonic()
+            except RayQueueTimeoutError:
+                raise
             except (RayLLMJobError, RayConnectionError) as e:
                 self.close()
                 self._raise_if_away_for_long(e)
             else:
-                if look.waiting < places:
-                    self._write(_Look(look.at, look.seconds, look.waiting + 1))
+                if look.has_place(passes_line=has_turn or holds):
                     self.held_s = time.monotonic() - self._began
                     return True
                 self.close()
                 if not holds:
                     return False
-                self._log.waiting(look.waiting)
+                self._log.waiting(str(look))
             await asyncio.sleep(_TRY_SECONDS)
 
     def close(self) -> None:
@@ -109,17 +120,19 @@ class SubmissionGate:
         while True:
             with contextlib.suppress(BlockingIOError):
                 return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._place.seconds_left()
+            self._place.seconds_left(self._log.waits_for)
             await asyncio.sleep(_LOCK_SECONDS)
 
-    async def _look(self, expected_below: int) -> _Look:
-        look = self._read()
-        if look.is_due or 0 < expected_below <= look.waiting:  # who was called knows better
-            jobs = await self._hook.acall(jobs_api.list_live_jobs())
-            if jobs.refusal:
-                self._log.unlisted(jobs.refusal)
-            look = _Look(time.time(), jobs.seconds, count_waiting(jobs))
-            self._write(look)
+    async def _look(self, *, has_turn: bool, passes_line: bool) -> _Look:
+        last = self._read()
+        # Who was called knows better than an earlier look.
+        if not (has_turn or last.is_due or last.has_place(passes_line=passes_line)):
+            return last
+        jobs = await self._hook.acall(jobs_api.list_live_jobs())
+        if jobs.refusal:
+            self._log.unlisted(jobs.refusal)
+        look = _Look(time.time(), jobs.seconds, count_waiting(jobs), count_in_line(jobs))
+        self._write(look)
         return look
 
     def _read(self) -> _Look:

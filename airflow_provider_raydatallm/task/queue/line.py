@@ -1,7 +1,11 @@
 """The line of tasks whose submissions a triggerer holds: one per cluster, in the order in which they came.
 
-All of them share one look at the cluster's jobs. A task that is called submits its job a few seconds later,
+All of them share one look at the cluster's jobs. A task that is called submits its job some seconds later,
 on a worker, which checks again (`gate`): until then its place is kept.
+
+Airflow starts no task of a DAG that is paused, and tells no trigger of it. So the tasks of a DAG stand aside
+when one that was called does not come: they keep no places and their time does not run, but one after another
+is tried, until the DAG has a new job.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
@@ -18,14 +23,18 @@ from airflow_provider_raydatallm.task.job.waiter import TaskLog
 from airflow_provider_raydatallm.task.queue.places import (
     QueueLog,
     QueuePlace,
+    Turn,
     count_waiting,
+    dag_of,
+    jobs_text,
     max_waiting_jobs,
     seconds_between_looks,
     task_key,
 )
 
-#: Seconds for which a place is kept for a task that was called.
-_KEPT_SECONDS = 30.0
+#: Seconds for which a place is kept for a task that was called. Its trigger may be too young to fire for ten
+#: of them.
+_KEPT_SECONDS = 40.0
 
 
 class Line:
@@ -34,20 +43,39 @@ class Line:
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         self._called_at: dict[str, float] = {}
+        self._submitted: frozenset[str] = frozenset()
+        #: DAGs that stand aside.
+        self._absent: set[str] = set()
 
     def join(self, task: str, since: float) -> None:
         self._since[task] = since
+        self._absent.discard(dag_of(task))
         self._called_at.pop(task, None)  # it found its place taken
 
     def leave(self, task: str) -> None:
         self._since.pop(task, None)
 
-    def ahead(self, task: str) -> int | None:
-        """Returns how many tasks are before this one; None when it was called."""
-        if task not in self._since:
-            return None
+    def is_called(self, task: str) -> bool:
+        return task not in self._since
+
+    def stands_aside(self, task: str) -> bool:
+        return dag_of(task) in self._absent
+
+    def ahead(self, task: str) -> int:
+        """Returns how many tasks are called before this one."""
         mine = (self._since[task], task)
-        return sum((since, other) < mine for other, since in self._since.items())
+        return sum((since, other) < mine for other, since in self._present())
+
+    def behind(self, task: str) -> int:
+        """Returns how many tasks stand in line beside this one, which was called."""
+        return sum(other != task for other, _ in self._present())
+
+    @property
+    def places_kept(self) -> int:
+        return sum(not self.stands_aside(task) for task in self._called_at)
+
+    def _present(self) -> list[tuple[str, float]]:
+        return [(task, since) for task, since in self._since.items() if not self.stands_aside(task)]
 
     def call(self, places: int, waiting: int, submitted: Collection[str], now: float) -> None:
         """Calls as many tasks as there are free places.
@@ -55,13 +83,23 @@ class Line:
         :param waiting: jobs that wait for room on the cluster.
         :param submitted: tasks that have a job there.
         """
-        self._called_at = {
-            task: at
-            for task, at in self._called_at.items()
-            if task not in submitted and now - at < _KEPT_SECONDS
-        }
-        free = max(places - waiting - len(self._called_at), 0)
-        for _, task in sorted((since, task) for task, since in self._since.items())[:free]:
+        self._absent -= {dag_of(task) for task in set(submitted) - self._submitted}
+        self._submitted = frozenset(submitted)
+        late = {task for task, at in self._called_at.items() if now - at >= _KEPT_SECONDS}
+        self._absent |= {dag_of(task) for task in late - self._submitted}
+        for task in late | self._submitted:
+            self._called_at.pop(task, None)
+        free = places - waiting - self.places_kept
+        tried = {dag_of(task) for task in self._called_at}
+        for task in sorted(self._since, key=lambda task: (self._since[task], task)):
+            if free <= 0:
+                return
+            if self.stands_aside(task):
+                if dag_of(task) in tried:
+                    continue
+                tried.add(dag_of(task))
+            else:
+                free -= 1
             del self._since[task]
             self._called_at[task] = now
 
@@ -71,7 +109,8 @@ class _SharedLine:
 
     def __init__(self, ray_conn_id: str, local_head: str | None) -> None:
         self.line = Line()
-        self.waiting = 0
+        #: Jobs that wait for room on the cluster, at the last look; None before the first.
+        self.waiting: int | None = None
         self._hook = RayHook(ray_conn_id, local_head=local_head)
         self._next_look = -float("inf")
         self._looking: asyncio.Task[None] | None = None
@@ -99,16 +138,16 @@ class _SharedLine:
             raise
         finally:
             self._next_look = time.monotonic() + seconds_between_looks(seconds)
-        self.waiting = count_waiting(jobs)
+        self.waiting = waiting = count_waiting(jobs)
         submitted = {task_key(metadata) for metadata in jobs.metadata}
-        self.line.call(max_waiting_jobs(), self.waiting, submitted, time.monotonic())
+        self.line.call(max_waiting_jobs(), waiting, submitted, time.monotonic())
 
 
 _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], _SharedLine]]
 _lines = WeakKeyDictionary()
 
 
-async def wait_in_line(place: QueuePlace, log: TaskLog) -> None:
+async def wait_in_line(place: QueuePlace, log: TaskLog) -> Turn:
     """Returns when it is the task's turn to submit its job.
 
     :raises RayQueueTimeoutError, AirflowTaskTimeout: when it took too long.
@@ -121,17 +160,32 @@ async def wait_in_line(place: QueuePlace, log: TaskLog) -> None:
     line.join(place.task, place.since)
     try:
         while True:
+            began, stood_aside = time.time(), line.stands_aside(place.task)
             try:
-                await shared.look(place.seconds_left())
+                await shared.look(place.seconds_left(queue_log.waits_for))
                 last_contact = time.monotonic()
             except (RayLLMJobError, RayConnectionError) as e:
-                place.seconds_left()
+                place.seconds_left(queue_log.waits_for)
                 if time.monotonic() - last_contact > place.reconnect_timeout:
                     raise
                 queue_log.unreachable(e)
                 continue
-            if (ahead := line.ahead(place.task)) is None:
-                return
-            queue_log.waiting(shared.waiting, ahead)
+            if line.is_called(place.task):
+                return Turn(place, line.behind(place.task))
+            if stood_aside:
+                place = replace(place, since=place.since + time.time() - began)
+            if shared.waiting is not None:
+                queue_log.waiting(waits_for(place.task, line, shared.waiting))
     finally:
         line.leave(place.task)
+
+
+def waits_for(task: str, line: Line, waiting: int) -> str:
+    """Returns for people what a task waits for that was not called, while so many jobs wait."""
+    if line.stands_aside(task):
+        dag = dag_of(task)
+        return f"Airflow has started no task of DAG {dag!r} that was called: is it paused, or its pool full?"
+    text = jobs_text(waiting)
+    if kept := line.places_kept:
+        text += f"; tasks that were called and have not submitted yet: {kept}"
+    return f"{text}; tasks before this one: {line.ahead(task)}"

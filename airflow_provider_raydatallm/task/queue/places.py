@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_raydatallm.contract.job.phase import PHASE, WAITING
+from airflow_provider_raydatallm.contract.job.phase import BEHIND, PHASE, WAITING
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayLLMInputError,
@@ -63,21 +63,45 @@ class QueuePlace:
     def waited_s(self) -> float:
         return max(time.time() - self.since, 0.0)
 
-    def seconds_left(self) -> float:
+    def seconds_left(self, waits_for: str) -> float:
         """
+        :param waits_for: what, for people: "3 jobs wait for room on the cluster".
         :raises RayQueueTimeoutError, AirflowTaskTimeout: when there are none.
         """
         if self.deadline is not None and time.time() >= self.deadline:
             raise AirflowTaskTimeout("execution_timeout has passed while the task waited to submit its job")
         if self.waited_s >= self.queue_timeout:
             raise RayQueueTimeoutError(
-                f"there was no room on the cluster within limits.queue: waited {self.waited_s:,.0f} s to "
-                "submit the job, behind others that wait for room. Nothing was started, and finished rows "
-                "are kept. Raise limits.queue, add nodes, or lower the number of concurrent runs "
-                "(max_active_runs, a pool)"
+                f"the job could not be submitted within limits.queue: waited {self.waited_s:,.0f} s, and in "
+                f"the end {waits_for}. Nothing was started, and finished rows are kept. Raise limits.queue, "
+                "add nodes, or lower the number of concurrent runs (max_active_runs, a pool)"
             )
         left = self.queue_timeout - self.waited_s
         return left if self.deadline is None else min(left, self.deadline - time.time())
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a task is called with.
+
+    :param behind: tasks that stood behind it in line.
+    """
+
+    place: QueuePlace
+    behind: int = 0
+
+    @classmethod
+    def from_event(cls, event: Mapping[str, Any]) -> Turn | None:
+        """Returns None for what another version of the provider has kept: the task comes anew."""
+        place = QueuePlace.from_kwargs(event.get("place"))
+        if place is None:
+            return None
+        # What has passed since is not the cluster's: the DAG may be paused, or have no slot for its task.
+        waited_s = float(event.get("waited_s", place.waited_s))
+        return cls(replace(place, since=time.time() - waited_s), int(event.get("behind", 0)))
+
+    def to_event(self) -> dict[str, Any]:
+        return {"place": asdict(self.place), "waited_s": self.place.waited_s, "behind": self.behind}
 
 
 def max_waiting_jobs() -> int:
@@ -89,8 +113,25 @@ def task_key(metadata: Mapping[str, str]) -> str:
     return "/".join(str(metadata.get(name, "")) for name in ("dag_id", "run_id", "task_id", "map_index"))
 
 
+def dag_of(task: str) -> str:
+    """:param task: its `task_key`."""
+    return task.partition("/")[0]
+
+
 def count_waiting(jobs: LiveJobs) -> int:
     return sum(metadata.get(PHASE) == WAITING for metadata in jobs.metadata)
+
+
+def count_in_line(jobs: LiveJobs) -> int:
+    """Returns how many tasks stood in line when the newest of the jobs that wait was submitted: a line forms,
+    and ends, only while jobs wait."""
+    waiting = [metadata for metadata in jobs.metadata if metadata.get(PHASE) == WAITING]
+    behind = waiting[-1].get(BEHIND, "0") if waiting else "0"
+    return int(behind) if behind.isdecimal() else 0
+
+
+def jobs_text(waiting: int) -> str:
+    return f"{waiting} jobs wait for room on the cluster (max_waiting_jobs is {max_waiting_jobs()})"
 
 
 def seconds_between_looks(last_look_s: float) -> float:
@@ -103,18 +144,17 @@ class QueueLog:
 
     def __init__(self, log: TaskLog) -> None:
         self._log = log
+        #: What it waits for now.
+        self.waits_for = "the task waited for a look at the cluster's jobs"
         self._last_text = ""
         self._last_time = self._last_warning = -float("inf")
 
-    def waiting(self, waiting: int, ahead: int | None = None) -> None:
-        """:param ahead: tasks that wait for longer, as far as this process knows."""
-        text = f"{waiting} jobs wait for room on the cluster (max_waiting_jobs is {max_waiting_jobs()})"
-        if ahead is not None:
-            text += f"; tasks before this one: {ahead}"
+    def waiting(self, waits_for: str) -> None:
+        self.waits_for = waits_for
         now = time.monotonic()
-        if text != self._last_text and now - self._last_time >= _LOG_SECONDS:
-            self._log.info("Waiting to submit the job: %s", text)
-            self._last_text, self._last_time = text, now
+        if waits_for != self._last_text and now - self._last_time >= _LOG_SECONDS:
+            self._log.info("Waiting to submit the job: %s", waits_for)
+            self._last_text, self._last_time = waits_for, now
 
     def unlisted(self, refusal: str) -> None:
         self._log.warning(
@@ -124,6 +164,7 @@ class QueueLog:
         )
 
     def unreachable(self, error: Exception) -> None:
+        self.waits_for = f"the cluster could not be asked for its jobs: {clean(str(error))}"
         if time.monotonic() - self._last_warning >= _WARNING_SECONDS:
             self._log.warning("Waiting for the cluster: %s", clean(str(error)))
             self._last_warning = time.monotonic()
@@ -139,9 +180,9 @@ _KINDS: tuple[type[BaseException], ...] = (
 )
 
 
-def to_event(error: BaseException | None) -> dict[str, Any]:
-    """Returns as JSON, which a trigger hands to its task, that it is its turn, or why it is not."""
-    return {} if error is None else {"error": type(error).__name__, "message": clean(str(error))}
+def error_event(error: BaseException) -> dict[str, Any]:
+    """Returns as JSON, which a trigger hands to its task, why it does not get its turn."""
+    return {"error": type(error).__name__, "message": clean(str(error))}
 
 
 def raise_error_of(event: Mapping[str, Any]) -> None:

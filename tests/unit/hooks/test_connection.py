@@ -22,6 +22,9 @@ from tests.support.ray_connections import connection, settings_of, with_extra
     ({"host": "h", "port": 8265}, "http://h:8265"),
     ({"host": "https://h/ray", "port": 8443}, "https://h:8443/ray"),
     ({"host": "http://[::1]", "port": 8265}, "http://[::1]:8265"),
+    ({"host": "[::1]:8265"}, "http://[::1]:8265"), ({"host": "::1", "port": 8265}, "http://[::1]:8265"),
+    ({"host": "https://fd00::12", "port": 443}, "https://[fd00::12]:443"),
+    ({"host": "fe80::1%eth0", "port": 8265}, "http://[fe80::1%eth0]:8265"),
     ({"host": "h", "schema": "https"}, "https://h"), ({"host": "local"}, "local"),
 ])  # fmt: skip
 def test_address_forms(given: dict[str, Any], address: str) -> None:
@@ -34,6 +37,7 @@ def test_address_forms(given: dict[str, Any], address: str) -> None:
         ({"host": None}, "host", "", "http://ray-head:8265"),
         ({"host": "ray://head:10001"}, "host", "ray://head:10001", "http://head:8265"),
         ({"host": "head", "schema": "ray"}, "host", "head", "http://head:8265"),
+        ({"host": "ray://[::1]:10001"}, "host", "ray://[::1]:10001", "http://[::1]:8265"),
         ({"host": "ray://[x"}, "host", "ray://[x", "http://ray-head:8265"),
         ({"host": "http://[x"}, "host", "http://[x", "http://HOST:8265"),
         ({"host": "ftp://x"}, "host", "ftp://x", "http://HOST:8265"),

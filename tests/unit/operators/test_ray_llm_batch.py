@@ -376,6 +376,8 @@ def test_key_of_an_endpoint_is_lent_for_its_host_only(monkeypatch: pytest.Monkey
     connection.pop("port")
     monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
     assert lent("https://llm.example.com:8443/v1")
+    monkeypatch.setenv("AIRFLOW_CONN_LLM", "http://:sk-sesame@[fd00::5]:8000")
+    assert lent("https://[fd00::5]:8000/v1")
     connection.pop("host")
     monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps(connection))
     with pytest.raises(RayLLMInputError, match="is for the host None"):
@@ -499,10 +501,11 @@ def test_verdict_that_another_version_wrote_is_asked_of_the_job_again(
             task.execute_complete(context_of(task), {})
 
 
-def test_next_try_that_gets_no_credentials_finds_the_job_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_next_try_that_gets_no_credentials_finds_the_ended_job_all_the_same_and_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
-    task, store = operator(slice_key="k", model_conn_id="hub"), StateStore()
+    task, store = operator(slice_key="k", model_conn_id="hub", deferrable=deferrable), StateStore()
     report = {
         "outcome": "published", "slice_key": "k", "output_path": spec_of(task).slice_path, "fingerprint": "f",
         "published_version": 1, "counts": {"planned": 1, "succeeded": 1},

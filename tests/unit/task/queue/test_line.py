@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.task.queue.line import Line
+from airflow_provider_raydatallm.task.queue.line import Line, waits_for
 
 
 def line_of(*tasks: str) -> Line:
@@ -18,7 +19,7 @@ def line_of(*tasks: str) -> Line:
 
 
 def called(line: Line, tasks: Iterable[str]) -> list[str]:
-    return [task for task in tasks if line.ahead(task) is None]
+    return [task for task in tasks if line.is_called(task)]
 
 
 def test_free_places_go_to_those_that_came_first() -> None:
@@ -51,6 +52,52 @@ def test_called_task_that_never_submits_keeps_nobody_waiting_for_long() -> None:
     assert called(line, "ab") == ["a", "b"]
 
 
+def test_tasks_of_a_dag_that_does_not_come_keep_no_place_and_are_tried_one_by_one() -> None:
+    tasks = ["p/1", "p/2", "p/3", "p/4", "d/1", "d/2", "d/3"]
+    line = line_of(*tasks)
+    line.call(places=2, waiting=0, submitted=(), now=0)
+    assert called(line, tasks) == ["p/1", "p/2"]
+    line.call(places=2, waiting=0, submitted=(), now=40)
+    assert called(line, tasks) == ["p/1", "p/2", "p/3", "d/1", "d/2"]
+    assert (line.places_kept, line.ahead("d/3"), line.stands_aside("p/4")) == (2, 0, True)
+    line.call(places=2, waiting=1, submitted={"d/1", "d/2"}, now=50)
+    assert called(line, tasks) == ["p/1", "p/2", "p/3", "d/1", "d/2", "d/3"]
+    line.call(places=2, waiting=0, submitted={"d/1", "d/2", "d/3"}, now=60)
+    assert not line.is_called("p/4")  # another one is being tried
+    line.call(places=2, waiting=0, submitted={"d/1", "d/2", "d/3"}, now=80)
+    assert line.is_called("p/4")
+
+
+@pytest.mark.parametrize("resumes", ["a job of it is there", "one of its tasks joins again"])
+def test_dag_that_comes_again_stands_in_line_as_before(resumes: str) -> None:
+    line = line_of("p/1", "p/2", "p/3", "d/1")
+    line.call(places=1, waiting=0, submitted={"p/0"}, now=0)
+    line.call(places=1, waiting=1, submitted={"p/0"}, now=40)
+    assert line.stands_aside("p/2")
+    if resumes == "a job of it is there":
+        line.call(places=1, waiting=1, submitted={"p/0", "p/1"}, now=50)
+    else:
+        line.join("p/1", since=0.0)
+    assert not line.stands_aside("p/2")
+    assert (line.ahead("p/2"), line.ahead("d/1")) == ((0, 2) if line.is_called("p/1") else (1, 3))
+
+
+def test_log_says_what_a_task_really_waits_for() -> None:
+    line = line_of("p/1", "p/2", "d/1")
+    line.call(places=1, waiting=0, submitted=(), now=0)
+    assert waits_for("d/1", line, 0).endswith("have not submitted yet: 1; tasks before this one: 1")
+    line.call(places=1, waiting=1, submitted=(), now=40)
+    assert waits_for("d/1", line, 1).endswith("); tasks before this one: 0")
+    assert "no task of DAG 'p' that was called" in waits_for("p/2", line, 1)
+
+
+def test_nobody_of_a_dag_that_does_not_come_is_tried_while_there_is_no_place() -> None:
+    line = line_of("p/1", "p/2", "p/3")
+    line.call(places=1, waiting=0, submitted=(), now=0)
+    line.call(places=1, waiting=1, submitted=(), now=40)
+    assert called(line, ["p/1", "p/2", "p/3"]) == ["p/1"]
+
+
 def test_task_that_found_its_place_taken_is_the_first_again() -> None:
     line = line_of("a", "b")
     line.call(places=1, waiting=0, submitted=(), now=0)
@@ -64,7 +111,7 @@ def test_task_that_leaves_is_passed_over() -> None:
     line = line_of("a", "b")
     line.leave("a")
     line.call(places=1, waiting=0, submitted=(), now=0)
-    assert line.ahead("b") is None
+    assert line.is_called("b")
 
 
 @settings(max_examples=30)

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_raydatallm.contract.job.phase import ADMITTED, PHASE, WAITING
+from airflow_provider_raydatallm.contract.job.phase import ADMITTED, BEHIND, PHASE, WAITING
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayLLMJobError,
     RayQueueTimeoutError,
     RayUnreachableError,
 )
+from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
+from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.queue import gate as submission_gate
+from airflow_provider_raydatallm.task.queue import line as submission_line
 from airflow_provider_raydatallm.task.queue import places as submission_queue
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
-from airflow_provider_raydatallm.task.queue.places import QueuePlace, raise_error_of, to_event
+from airflow_provider_raydatallm.task.queue.places import (
+    QueuePlace,
+    Turn,
+    error_event,
+    jobs_text,
+    raise_error_of,
+)
 from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
 from tests.support.fake_cluster import FakeCluster, Log
+from tests.support.marks import long
+from tests.support.own_process import in_own_process
 
 LIMIT = 3
 
@@ -93,35 +106,103 @@ async def fire(place: QueuePlace) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("phases", "newcomer", "called"),
+    ("phases", "behind", "newcomer", "called"),
     [
-        ([], True, True),
-        ([ADMITTED] * 9, True, True),
-        ([WAITING], False, True),
-        ([WAITING] * LIMIT, False, False),
+        ([], (), True, True),
+        ([ADMITTED] * 9, (), True, True),
+        ([WAITING] * (LIMIT - 1), (), True, True),
+        ([WAITING, WAITING], (0, 4), False, True),  # tasks stood in line when the last one was called
+        ([WAITING, WAITING], (4, 0), True, True),  # it was the last of them
+        ([WAITING, ADMITTED], (0, 4), True, True),
+        ([WAITING] * LIMIT, (), False, False),
     ],
 )
-def test_task_submits_at_once_where_no_job_waits_and_passes_nobody_in_line(
-    cluster: FakeCluster, phases: list[str], newcomer: bool, called: bool
+def test_task_takes_a_free_place_at_once_and_passes_nobody_in_line(
+    cluster: FakeCluster, phases: list[str], behind: tuple[int, ...], newcomer: bool, called: bool
 ) -> None:
     cluster.jobs = jobs(phases)
+    for start, (job, tasks) in enumerate(zip(cluster.jobs, behind, strict=False)):
+        job["metadata"][BEHIND] = str(tasks)
+        job["start_time"] = start + 1
+    cluster.jobs.reverse()  # Ray sorts them by something else
     assert run(enter(place())) is newcomer
     assert run(enter(place(), has_turn=True)) is called
 
 
-def test_tasks_of_one_machine_share_a_look_and_take_no_more_places_than_there_are(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_job_of_whatever_metadata_stops_no_submission(cluster: FakeCluster) -> None:
+    cluster.jobs = jobs([WAITING])
+    cluster.jobs[0]["metadata"][BEHIND] = "a few"
+    assert run(enter(place()))
+
+
+async def submit(place: QueuePlace, **kind: bool) -> bool:
+    with contextlib.closing(SubmissionGate(place, Log())) as gate:
+        if not await gate.enter(**kind):
+            return False
+        job: dict[str, Any] = {"entrypoint": "x", "runtime_env": {}, "metadata": {PHASE: WAITING}}
+        await RayHook().acall(jobs_api.submit(submission_id=place.task, **job))
+        return True
+
+
+@pytest.mark.parametrize("has_turn", [False, True])
+def test_tasks_of_one_machine_take_the_places_that_there_are(cluster: FakeCluster, has_turn: bool) -> None:
+    cluster.has_room = False
+
+    async def all_at_once() -> list[bool]:
+        tasks = range(LIMIT + 5)
+        return await asyncio.gather(*(submit(place(f"t{i}"), has_turn=has_turn, holds=False) for i in tasks))
+
+    assert sum(run(all_at_once())) == len(cluster.jobs) == LIMIT
+
+
+def test_tasks_that_hold_share_a_look(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.jobs = jobs([WAITING] * LIMIT)
     monkeypatch.setattr(submission_queue, "_LOOK_SECONDS", 60.0)
 
     async def all_at_once() -> list[Any]:
-        entries = (enter(place(queue_timeout=1.0), holds=True) for _ in range(LIMIT + 2))
-        return await asyncio.gather(*entries, return_exceptions=True)
+        held = (enter(place(queue_timeout=0.5), holds=True) for _ in range(4))
+        return await asyncio.gather(*held, return_exceptions=True)
 
-    entered = run(all_at_once())
-    assert sum(e is True for e in entered) == LIMIT
-    assert sum(isinstance(e, RayQueueTimeoutError) for e in entered) == 2
+    assert {type(e) for e in run(all_at_once())} == {RayQueueTimeoutError}
     assert looks(cluster) == 1
+
+
+@pytest.mark.parametrize(
+    ("machines", "tasks", "has_turn"),
+    [(3, 24, False), long(3, 24, True), long(1, 200, False), long(4, 200, False)],
+)
+def test_processes_that_start_at_once_take_the_places_that_there_are_and_one_more_a_machine(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machines: int, tasks: int,
+    has_turn: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__MAX_WAITING_JOBS", "8")
+    cluster.has_room = False
+    # Not forked from this process, whose threads may hold locks.
+    submitted = in_own_process(start_at_once, tmp_path, machines, tasks, has_turn)
+    assert submitted == len(cluster.jobs) == cluster.most_waiting
+    assert 8 <= submitted <= 8 + machines - 1
+
+
+def start_at_once(folder: Path, machines: int, tasks: int, has_turn: bool) -> int:
+    """Returns how many of as many processes submitted a job."""
+    tempfile.tempdir = str(folder)
+    run(enter(place()))  # the processes inherit what a first task imports
+    fork = get_context("fork")
+    all_there = fork.Barrier(tasks)
+
+    def task(number: int) -> None:
+        tempfile.tempdir = str(folder / f"machine-{number % machines}")
+        Path(tempfile.tempdir).mkdir(exist_ok=True)
+        all_there.wait()
+        sys.exit(0 if run(submit(place(f"t{number}"), has_turn=has_turn, holds=False)) else 1)
+
+    processes = [fork.Process(target=task, args=(i,)) for i in range(tasks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert {process.exitcode for process in processes} == {0, 1}
+    return [process.exitcode for process in processes].count(0)
 
 
 def test_task_that_holds_on_its_worker_goes_on_when_there_is_a_place_and_says_what_it_waits_for(
@@ -174,11 +255,13 @@ def test_deferred_tasks_are_called_in_the_order_in_which_they_came_and_share_the
     cluster: FakeCluster,
 ) -> None:
     cluster.jobs = jobs([WAITING] * LIMIT)
-    order: list[str] = []
+    order, behind = list[str](), dict[str, int]()
 
     async def in_line(task: str, since: float) -> None:
         place_in_line = place(task, since=since)
-        assert await fire(place_in_line) == {"place": asdict(place_in_line)}
+        event = await fire(place_in_line)
+        assert event["place"] == asdict(place_in_line)
+        behind[task] = event["behind"]
         order.append(task)
 
     async def line() -> None:
@@ -196,6 +279,7 @@ def test_deferred_tasks_are_called_in_the_order_in_which_they_came_and_share_the
         before = looks(cluster)
         await until(lambda: looks(cluster) > before + 2)
         assert (order[0], sorted(order)) == ("t3", ["t1", "t2", "t3"])
+        assert (behind["t3"], behind["t2"] + behind["t1"]) == (3, 2)
         for task in tasks:
             task.cancel()  # as when a task that holds its submission is cleared
         await asyncio.wait(tasks)
@@ -205,10 +289,15 @@ def test_deferred_tasks_are_called_in_the_order_in_which_they_came_and_share_the
 
 def test_wait_that_is_too_long_fails_the_task_as_it_does_on_the_cluster(cluster: FakeCluster) -> None:
     cluster.jobs = jobs([WAITING] * LIMIT)
-    with pytest.raises(RayQueueTimeoutError, match=r"no room on the cluster within limits.queue"):
+    with pytest.raises(RayQueueTimeoutError, match=r"within limits.queue: waited 0 s"):
         raise_error_of(run(fire(place(queue_timeout=0.3))))
     with pytest.raises(AirflowTaskTimeout, match="execution_timeout"):
         raise_error_of(run(fire(place(deadline=time.time() + 0.3))))
+
+
+def test_wait_that_was_too_long_says_what_for() -> None:
+    with pytest.raises(RayQueueTimeoutError, match="in the end 3 jobs wait for room on the cluster"):
+        place(since=time.time() - 61).seconds_left(jobs_text(3))
 
 
 def test_deferred_task_bears_a_cluster_that_is_away_or_refuses_it_for_reconnect_timeout(
@@ -237,6 +326,50 @@ def test_embedded_ray_of_another_machine_is_refused_at_once(
 
 
 def test_error_that_a_newer_triggerer_found_fails_the_task_and_is_retried() -> None:
-    assert to_event(None) == {}
+    with pytest.raises(RayQueueTimeoutError, match="late"):
+        raise_error_of(error_event(RayQueueTimeoutError("late")))
     with pytest.raises(RayLLMJobError, match="of a later version"):
         raise_error_of({"error": "SomethingNew", "message": "of a later version"})
+
+
+# --- A paused DAG ---
+
+
+def test_task_of_a_dag_that_was_paused_after_its_call_has_waited_no_longer_than_until_then(
+    cluster: FakeCluster,
+) -> None:
+    event = run(fire(place(since=time.time() - 30)))
+    assert 30 <= event["waited_s"] < 40
+    event["place"]["since"] -= 86_400  # a day passes, and somebody resumes the DAG
+    turn = Turn.from_event(event)
+    assert turn is not None
+    assert 30 <= turn.place.waited_s < 40
+    assert run(enter(turn.place, has_turn=True))
+
+
+def test_time_of_tasks_that_airflow_does_not_start_does_not_run(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__MAX_WAITING_JOBS", "1")
+    monkeypatch.setattr(submission_queue, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(submission_line, "_KEPT_SECONDS", 0.2)
+
+    async def line() -> None:
+        paused = asyncio.create_task(fire(place("paused/2", queue_timeout=1.5)))
+        await fire(place("paused/1", since=time.time() - 1))
+        cluster.jobs = jobs([WAITING])
+        with pytest.raises(RayQueueTimeoutError):
+            raise_error_of(await fire(place("other/1", queue_timeout=2.0)))
+        assert not paused.done()
+        cluster.jobs = []
+        assert 0 < (await paused)["waited_s"] < 1.5
+
+    run(line())
+
+
+def test_event_of_another_version_lets_the_task_come_anew_or_as_it_came() -> None:
+    assert Turn.from_event({}) is None
+    assert Turn.from_event({"place": {"came": 1}}) is None
+    turn = Turn.from_event({"place": asdict(place(since=time.time() - 30))})
+    assert turn is not None
+    assert (30 <= turn.place.waited_s < 40, turn.behind) == (True, 0)

@@ -1,0 +1,3 @@
+from tests.unit.task.conftest import cluster
+
+__all__ = ["cluster"]

@@ -18,6 +18,8 @@ from airflow_provider_raydatallm.contract.addresses import canonical, check_addr
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+#: A source: addresses that hold the file themselves (`data:image/png;base64,...`), in messages.
+_INLINE = "data:"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SEPARATOR = re.compile(r"[/\\]")
@@ -45,9 +47,12 @@ class MediaSources:
         self.argument = argument
         self._folders: list[str] = []
         self._sites: list[tuple[tuple[str, str, int], str]] = []
+        self._has_inline = False
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         for source in sources:
-            if is_url(source):
+            if source == _INLINE:
+                self._has_inline = True
+            elif is_url(source):
                 self._sites.append((_site(source), _path(source)))
             elif (network := _network(source)) is not None:
                 self._networks.append(network)
@@ -67,6 +72,8 @@ class MediaSources:
         if is_url(address):
             path = _path(address)
             held = any(site == _site(address) and is_below(path, root) for site, root in self._sites)
+        elif address.startswith(_INLINE):
+            held = self._has_inline
         else:
             for form in _decodings(address):
                 if ".." in _names(form):

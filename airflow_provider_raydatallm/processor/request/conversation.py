@@ -4,8 +4,8 @@ A conversation is a list of messages, each with a `role` and a `content`: a list
 it. Whatever else a message has is left out, but for what chat templates write of the use of tools.
 
 Content is text. Whoever writes rows must not choose what an engine or an endpoint opens, so parts with
-addresses and files are refused, and a part of text has its text only: engines tell parts by their fields, too.
-An image passes where the sources of images hold its address.
+addresses and files are refused, and a part of text has its text only: engines tell parts by their fields,
+too. An image passes where the sources of images hold its address.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def test_images_are_a_column_s_name_or_a_group() -> None:
     ({"image_sources": ["https://x.com"]}, r"images\.sources needs images\.column"),
     ({"image_sources": ["https://x.com"], "prompt": None, "messages": "t"}, r"sources needs images\.column"),
     ({"image_sources": ["https://x.com"], **HTTP}, r"images\.sources needs images\.column"),
-    ({"image_sources": ["https://x.com"], "image_timeout": 3, **HTTP}, r"images\.timeout needs images\.column"),
+    ({"image_timeout": 3, "image_sources": ["https://x.com"], **HTTP}, r"timeout needs images\.column"),
     ({**IMAGES, "image_sources": ["data:"]}, "'data:', which is for messages"),
     ({**IMAGES, "image_max_pixels": 10}, "greater than or equal to 784"),
     ({**IMAGES, "image_sources": ["photos"]}, "'photos' is not a source"),

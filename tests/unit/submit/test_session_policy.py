@@ -67,8 +67,6 @@ def test_session_reads_input_model_and_packages_and_writes_its_tables(key: str, 
     ("s3://raw/**/x.csv", "raw/x.csv", True), ("s3://raw/**/x.csv", "raw/a/b/x.csv", True),
     ("s3://raw/**/x.csv", "raw/a/y.csv", False), ("s3://raw/d?/[!]a]/x", "raw/d1/b/x", True),
     ("s3://raw/d?/[ab]/x", "raw/d1/bb/x", False), ("s3://raw/a[b/x", "raw/a[b/x", True),
-    ("s3://raw/${aws:username}/",
-    "raw/me/a", False),
     ("s3://raw", "raw/any", True), ("s3://raw/$1/", "raw/$1/a", True), ("/local/in", "raw/a", False),
 ])  # fmt: skip
 def test_input_is_a_file_a_folder_or_what_a_glob_may_match(input_path: str, key: str, may: bool) -> None:
